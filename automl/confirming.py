@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from automl.confirmed_before import confirmed_before
 from automl.confirmed_points import Point, announcement, by_trial, chosen_points, expected_seconds, slots_for
 from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
-from reports.wording import duration, usd
+from reports.wording import duration, plural, usd
 from search_spaces.outside_text import last_line
 from search_spaces.seeds import fresh_seed
 from studies import analysis
@@ -114,7 +115,8 @@ def confirm(
 
     A training has the schedule of the search and ends at the epoch of the point; points of one trial share it.
 
-    It is charged to the study as `confirm`, whatever is left of the budget, since it was asked for.
+    It is charged to the study as `confirm`, whatever is left of the budget, since it was asked for. A job goes on where
+    its earlier runs have ended; without a job everything is trained, at each call.
 
     Args:
         store: Store that holds the study.
@@ -143,11 +145,18 @@ def confirm(
     if keeps_models:
         folder = checkpoint_folder(spec, prepared.base_folder)
         specs = [_kept(one, folder) for one in specs]
-    say(announcement(record, prepared, points, specs, seeds))
     ids = {number: trial.id for number, trial in trials.items()}
     study_id = store.require(study).id
+    done = confirmed_before(store, study_id, job_id, specs, ids)
+    over = [one.spec for one in done]
+    left = [one for one in specs if one not in over]
+    if done:
+        say(f"{len(done)} of {plural(len(specs), 'training')} had ended before")
+    if left:
+        say(announcement(record, prepared, points, left, seeds))
     payer = _Payer(job_id=job_id, most_nano_usd=most_nano_usd)
-    done, cost = _train(store, study_id, prepared, specs, ids=ids, say=say, payer=payer)
+    trained, cost = _train(store, study_id, prepared, left, ids=ids, say=say, payer=payer)
+    done += trained
     catch_up(store, study, ("mlflow",))  # no controller does that; what fails stands in `automl status`
     refresh(store, study, prepared.base_folder)
     rows = [
@@ -237,7 +246,7 @@ def _train(
         store: Store that holds the study.
         study_id: Id of the study's row.
         prepared: The study, ready to train.
-        specs: The trainings.
+        specs: The trainings; without any, what a controller that died has left is settled, and that is all.
         ids: Ids of the trials' rows by number.
         say: Called with a line for each training that is over.
         payer: Who pays, and how much at most.
@@ -269,7 +278,7 @@ def _train(
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:
             with draining_signals(drain, say, "the trainings that run are given up, their time is charged"):
-                return retraining.run(specs), retraining.cost_nano_usd
+                return retraining.run(specs) if specs else [], retraining.cost_nano_usd
         finally:
             _note_overshoot(store, study_id, lease, prepared)
 

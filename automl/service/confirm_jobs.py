@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from automl.confirmed_points import chosen_points
 from automl.confirming import confirm, expected
 from automl.service.asking import answer_of, telling
 from automl.service.errors import ConflictError, ForbiddenError
 from automl.service.team_studies import TeamStudies
 from automl.stored.reporting import refresh
+from automl.stored.specs import from_store
 from reports.wording import mapping
 from studies.control.retraining import SpentError
 from studies.queueing.job_queue import JobQueue, Submission
@@ -50,7 +52,7 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
 
 
 def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, usd: float) -> Job:
-    """Queue the trainings.
+    """Queue the trainings of the points that are meant now: what is confirmed of them may change which are best.
 
     Args:
         studies: Studies as the caller may change them.
@@ -62,11 +64,14 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
     Raises:
         ForbiddenError: The caller may only read.
         ConflictError: The study has not ended, or is confirmed already now.
+        StoreError: There is no such point.
     """
     if studies.identity.role == "viewer":
         raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
     job = _confirmable(studies, name)
-    device = mapping(studies.record(name).spec.get("resources")).get("device", "auto")
+    record = studies.record(name)
+    device = mapping(record.spec.get("resources")).get("device", "auto")
+    meant = chosen_points(record, points, from_store(record.spec, job.study).training.epochs)
     queue = JobQueue(studies.store)
     names = [one.study.rpartition(CONFIRM_MARK) for one in queue.jobs(project=job.project)]
     earlier = [int(number) for study, _, number in names if study == job.study]
@@ -76,7 +81,13 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
         project=job.project,
         user=studies.identity.user,
         priority=0,
-        spec={"study": job.study, "points": list(points), "seeds": seeds, "resources": {"device": device}},
+        spec={
+            "study": job.study,
+            "points": [str(point) for point in meant],
+            "seeds": seeds,
+            "resources": {"device": device},
+            "space": record.spec.get("space"),
+        },
         base_folder=queue.spec_of(job)[1],
         slots=job.slots,
         limit_nano_usd=round(usd * NANO),

@@ -13,9 +13,9 @@ from studies.queueing import tokens
 from studies.queueing.accounts import allowance
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, WorkerLine
+from studies.queueing.needs import needed, no_worker_for
 from studies.queueing.silent_workers import SilentWorker, silent_workers
 from studies.queueing.tokens import TokenLine
-from studies.queueing.turns import can_run, wanted
 from studies.storage import tables as t
 from studies.storage.clocks import difference_here, differences_of_controllers
 from studies.storage.store import Store
@@ -133,7 +133,7 @@ def queue_found(store: Store) -> str:
     reason = _why_it_waits(queue, oldest, waiting, workers)
     told = (f"{plural(len(waiting), 'job')} waiting, {running} running; the oldest, {oldest.study}, for "
             f"{duration(max(now - oldest.queued_at, 0.0))}: {reason}")  # fmt: skip
-    stuck = [(job, problem) for job in waiting if (problem := _no_worker_for(job, workers))]
+    stuck = [(job, problem) for job in waiting if (problem := no_worker_for(job, workers))]
     if not stuck:
         return told
     names = listed([f"{job.study} ({problem})" for job, problem in stuck[:_MOST_NAMES]])
@@ -142,26 +142,12 @@ def queue_found(store: Store) -> str:
 
 
 def _worker_for(job: Job) -> str:
-    slots = f" --slots {job.slots}" if job.slots is not None else ""
+    slots = f" --slots {needed(job)}" if needed(job) > 1 or job.slots is not None else ""
     return f"`automl worker{slots}` on a machine that can, or `automl cancel {job.study}` at the service"
 
 
-def _no_worker_for(job: Job, workers: Sequence[WorkerLine]) -> str:
-    """Why no living worker can take a job; empty if one can."""
-    if not workers:
-        return "none is alive"
-    most = max(line.slots for line in workers)
-    if all(wanted(job, line.slots) > line.slots for line in workers):
-        return f"wants {plural(job.slots or 0, 'slot')}, the largest worker has {most}"
-    if job.device == "cuda" and all(line.device != "cuda" for line in workers):
-        return "wants a GPU, and no worker has one"
-    if not any(can_run(job, line.slots, line.device) for line in workers):
-        return f"wants a GPU and {plural(job.slots or 0, 'slot')}, and no worker has both"
-    return ""
-
-
 def _why_it_waits(queue: JobQueue, job: Job, waiting: Sequence[Job], workers: Sequence[WorkerLine]) -> str:
-    problem = allowance(job, queue.accounts()).problem or _no_worker_for(job, workers)
+    problem = allowance(job, queue.accounts()).problem or no_worker_for(job, workers)
     if problem:
         return problem
     before = [one.id for one in waiting].index(job.id)

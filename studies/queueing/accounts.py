@@ -112,14 +112,15 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
         caps.append(job.limit_nano_usd)
     if not mine:
         return Allowance(cap_nano_usd=job.limit_nano_usd)
+    rest = None if job.limit_nano_usd is None else job.limit_nano_usd - job.ledger_nano_usd
+    if rest is not None and rest <= 0:  # it only starts to be closed
+        return Allowance(cap_nano_usd=min(caps))
     poorest = min(mine, key=lambda one: one.rest_nano_usd)
-    wants = poorest.limit_nano_usd
-    if job.limit_nano_usd is not None:
-        wants = min(wants, job.limit_nano_usd - job.ledger_nano_usd)
+    wants = poorest.limit_nano_usd if rest is None else min(poorest.limit_nano_usd, rest)
     gain = poorest.rest_nano_usd
     if job.used_up_nano_usd is not None:  # what is left of that cap pays for nothing more of this job
         gain = min(gain, job.ledger_nano_usd + gain - job.used_up_nano_usd)
-    if wants > 0 and gain < max(LEAST_SHARE * wants, 1):
+    if gain < max(LEAST_SHARE * wants, 1):
         return Allowance(cap_nano_usd=min(caps), problem=f"waits for money: {poorest}")
     return Allowance(cap_nano_usd=min(caps))
 

@@ -14,10 +14,22 @@ from studies.storage import tables as t
 _DEVICE = sa.case(
     (t.jobs.c.ended_at.is_(None), sa.type_coerce(t.jobs.c.spec, sa.JSON)["resources", "device"].as_string())
 ).label("device")
+_WORLD_SIZE = ("space", "world_size")
+_STORED = sa.select(sa.type_coerce(t.studies.c.spec, sa.JSON)[_WORLD_SIZE]).where(t.studies.c.name == t.jobs.c.study)
+_TAKES_ALL = sa.and_(t.jobs.c.ended_at.is_(None), t.jobs.c.slots.is_(None))
+_GANGS = (
+    sa.case((_TAKES_ALL, sa.type_coerce(t.jobs.c.spec, sa.JSON)[_WORLD_SIZE])).label("submitted_gangs"),
+    sa.case((_TAKES_ALL, _STORED.correlate(t.jobs).scalar_subquery())).label("stored_gangs"),
+)
 _OPEN = t.job_runs.c.ended_at.is_(None)
 
-JOBS = sa.select(*(one for one in t.jobs.c if one.name not in {"spec", "base_folder"}), _DEVICE).order_by(t.jobs.c.id)
-"""All jobs, oldest first; `device` is NULL of those that have ended."""
+_READ = [one for one in t.jobs.c if one.name not in {"spec", "base_folder"}]
+JOBS = sa.select(*_READ, _DEVICE, *_GANGS).order_by(t.jobs.c.id)
+"""All jobs, oldest first; `device` is NULL of those that have ended.
+
+`submitted_gangs` and `stored_gangs` are the parameter `world_size` in the spec as submitted and in that of the study,
+of jobs that take all slots of their worker and have not ended.
+"""
 
 OPEN_RUNS = (
     sa.select(t.job_runs, t.workers.c.name).join(t.workers, t.workers.c.id == t.job_runs.c.worker_id).where(_OPEN)

@@ -25,8 +25,9 @@ from studies.queueing.jobs import (
     WorkerLine,
     deleted_name,
 )
+from studies.queueing.needs import no_worker_for
 from studies.queueing.shares import usage
-from studies.queueing.turns import MakeRoom, Start, Wait, in_order, next_turn
+from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Start, Wait, in_order, next_turn
 from studies.storage import processes
 from studies.storage import tables as t
 from studies.storage.engine import StoreError, clock_of
@@ -309,8 +310,9 @@ class JobQueue:
         queued = [job for job in jobs if job.state == "queued"]
         running = [job for job in jobs if job.run is not None]
         problems = {job.id: allowance(job, accounts).problem for job in queued}
+        reasons = problems | _without_worker(connection, [job for job in queued if not problems[job.id]])
         changes: dict[int, dict[str, Any]] = {
-            job.id: {"reason": problems[job.id]} for job in queued if job.reason != problems[job.id]
+            job.id: {"reason": reasons[job.id]} for job in queued if job.reason != reasons[job.id]
         }
         for job in overdrawn(running, accounts):
             if job.request is None:
@@ -320,7 +322,11 @@ class JobQueue:
         here = [job for job in running if job.run is not None and job.run.id in mine]
         used = usage(job_rows.load_stays(connection, now), now)
         device = connection.execute(sa.select(t.workers.c.device).where(t.workers.c.id == worker_id)).scalar_one()
-        return next_turn(able, here, slots, used, now, device=device), changes
+        turn = next_turn(able, here, slots, used, now, device=device)
+        if isinstance(turn, MakeRoom):
+            rooms = job_rows.load_rooms(connection, besides=worker_id, since=now - PATIENCE_SECONDS)
+            turn = next_turn(able, here, slots, used, now, device=device, rooms=rooms)
+        return turn, changes
 
     def _start(self, connection: sa.Connection, worker_id: int, turn: Start) -> Job:
         _, accounts = job_rows.load_for_turn(connection)
@@ -359,6 +365,13 @@ class JobQueue:
             now = _now(connection)
             queued = job_rows.load(connection, states=("queued",))
             return in_order(queued, usage(job_rows.load_stays(connection, now), now))
+
+
+def _without_worker(connection: sa.Connection, jobs: Sequence[Job]) -> dict[int, str]:
+    """Why jobs that have money wait, by their ids, as far as no living worker can ever run them."""
+    workers = job_rows.load_workers(connection) if jobs else []
+    found = {job.id: no_worker_for(job, workers) for job in jobs}
+    return {id_: f"waits for a worker: {problem}" for id_, problem in found.items() if problem}
 
 
 def _state_of(connection: sa.Connection, job: Job) -> JobState:

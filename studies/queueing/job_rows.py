@@ -13,7 +13,9 @@ from studies.queueing import job_queries as queries
 from studies.queueing.accounts import Account, account
 from studies.queueing.jobs import CONFIRM_MARK, Job, JobState, Run, WorkerLine
 from studies.queueing.ledger_sums import ledger_sums
+from studies.queueing.needs import largest_gang
 from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
+from studies.queueing.turns import Room
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 
@@ -148,6 +150,31 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
     ]
 
 
+def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
+    """Return the room that living workers are making, or that has come free there since a moment.
+
+    Args:
+        connection: Open connection.
+        besides: Id of the worker that asks, whose own room does not count.
+        since: Moment in seconds since 1970 from which a worker may not have had its turn yet.
+    """
+    w, r = t.workers.c, t.job_runs.c
+    alive = (w.ended_at.is_(None), w.expires_at > clock_of(connection), w.id != besides)
+    recent = sa.or_(r.ended_at.is_(None), r.ended_at >= since)
+    runs = sa.select(r.worker_id, r.slot_numbers, r.ended_at, t.jobs.c.request).join(t.jobs, t.jobs.c.id == r.job_id)
+    made, taken = set(), Counter[int]()
+    for row in connection.execute(runs.where(recent)):
+        if row.ended_at is None and row.request is None:
+            taken[row.worker_id] += len(row.slot_numbers)
+        else:
+            made.add(row.worker_id)
+    return [
+        Room(slots=row.slots - taken[row.id], worker_slots=row.slots, device=row.device)
+        for row in connection.execute(sa.select(t.workers).where(*alive).order_by(w.id))
+        if row.id in made
+    ]
+
+
 def open_runs_of(connection: sa.Connection, worker_id: int) -> list[int]:
     """Return the ids of the open runs of a worker."""
     mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
@@ -225,6 +252,7 @@ def _job(row: Any, charges: _Charges, run: Run | None, used_up_nano_usd: int | N
         state=row.state,
         reason=row.reason,
         slots=row.slots,
+        least_slots=largest_gang(row.stored_gangs or row.submitted_gangs),
         device=row.device or "auto",
         limit_nano_usd=row.limit_nano_usd,
         spent_nano_usd=max(int(row.spent_nano_usd), charged),

@@ -71,6 +71,8 @@ class Job:
         state: State of the job.
         reason: Why it is in that state, in one line; empty if there is nothing to say.
         slots: Number of slots that it wants; None takes all slots of its worker.
+        least_slots: Number of slots that its worker must have if it takes all of them: the largest gang that its space
+            allows. 1 as long as a task's own space is not known, of which its first run keeps what fits.
         device: "cpu", "cuda" or "auto", as its spec has it: a worker without GPUs cannot take a job that wants "cuda".
             Read of jobs that have not ended; "auto" of others, whose specs need not be looked into each second.
         limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
@@ -101,6 +103,7 @@ class Job:
     queued_at: float
     ended_at: float | None
     trace_parent: str | None = None
+    least_slots: int = 1
     device: str = "auto"
     confirmed_nano_usd: int = 0
     used_up_nano_usd: int | None = None

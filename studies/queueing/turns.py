@@ -3,15 +3,17 @@
 Jobs go by priority, then by what their users have had lately, then by age. The first of them that can ever run on the
 worker is the head of the line: while it does not fit now, the worker's free slots are kept for it, since small jobs
 would otherwise take each slot as it comes free. Jobs of a lower priority are asked to make room for it, the latest ones
-first: they drain, and wait in the queue with all that they have trained.
+first: they drain, and wait in the queue with all that they have trained. One worker makes room for a job: others go on
+with theirs while slots come free for it there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from studies.queueing.jobs import Job
+from studies.queueing.needs import can_run, wanted
 
 PATIENCE_SECONDS = 3.0
 """Time for which a job waits before running ones make room for it: another worker may have room."""
@@ -31,6 +33,21 @@ class MakeRoom:
 
     job: Job
     displaced: tuple[Job, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """Room that another worker is making, or that has just come free there.
+
+    Attributes:
+        slots: Number of its slots that are free, or whose jobs are asked to leave.
+        worker_slots: Number of all its slots.
+        device: "cpu" or "cuda", what the worker has.
+    """
+
+    slots: int
+    worker_slots: int
+    device: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +75,7 @@ def next_turn(
     now: float,
     *,
     device: str = "cuda",
+    rooms: Sequence[Room] = (),
 ) -> Start | MakeRoom | Wait:
     """Return what a worker does next.
 
@@ -68,34 +86,38 @@ def next_turn(
         used: Slot-seconds by user.
         now: Present moment in seconds since 1970.
         device: "cpu" or "cuda", what the worker has; with GPUs it takes any job.
+        rooms: Room that other workers are making.
     """
     taken = {number for job in running if job.run is not None for number in job.run.slot_numbers}
     free = [number for number in range(slots) if number not in taken]
-    head = next((job for job in in_order(queued, used) if can_run(job, slots, device)), None)
-    if head is None:
+    line = in_order(queued, used)
+    mine = [job for job in line if can_run(job, slots, device)]
+    if not mine:
         return Wait()
+    head = mine[0]
     if wanted(head, slots) <= len(free):
         return Start(job=head, slot_numbers=tuple(free[: wanted(head, slots)]))
-    displaced = _displaced(head, running, slots, len(free))
-    if displaced and now - head.queued_at >= PATIENCE_SECONDS:
-        return MakeRoom(job=head, displaced=displaced)
+    expected = _expected_elsewhere(line, rooms)
+    here = next((job for job in mine if job.id not in expected), None)
+    displaced = () if here is None else _displaced(here, running, slots, len(free))
+    if here is not None and displaced and now - here.queued_at >= PATIENCE_SECONDS:
+        return MakeRoom(job=here, displaced=displaced)
     return Wait(job=head)
 
 
-def can_run(job: Job, slots: int, device: str) -> bool:
-    """Whether a worker can ever run a job.
-
-    Args:
-        job: The job.
-        slots: Number of slots of the worker.
-        device: "cpu" or "cuda", what the worker has.
-    """
-    return wanted(job, slots) <= slots and (job.device != "cuda" or device == "cuda")
-
-
-def wanted(job: Job, slots: int) -> int:
-    """Return the number of slots that a job takes of a worker that has `slots`."""
-    return slots if job.slots is None else job.slots
+def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
+    """Ids of the jobs that start in room which other workers are making, as these give it away in the line's order."""
+    left, expected = dict(enumerate(rooms)), set()
+    for job in line:
+        able = [number for number, room in left.items() if can_run(job, room.worker_slots, room.device)]
+        fitting = [number for number in able if wanted(job, left[number].worker_slots) <= left[number].slots]
+        if fitting:
+            room = left[fitting[0]]
+            left[fitting[0]] = replace(room, slots=room.slots - wanted(job, room.worker_slots))
+            expected.add(job.id)
+        else:  # they keep their free slots for it
+            left = {number: room for number, room in left.items() if number not in able}
+    return expected
 
 
 def _displaced(head: Job, running: Sequence[Job], slots: int, free: int) -> tuple[Job, ...]:

@@ -36,6 +36,16 @@ def test_a_job_waits_for_money_and_says_whose() -> None:
     assert found.problem == "waits for money: user ann: $2 of $2 are spent"
 
 
+def test_a_limit_of_no_dollars_blocks_whoever_has_it() -> None:
+    for budget in (None, 5 * NANO):
+        jobs = [job(1, limit_nano_usd=budget)]
+        for used_up in (None, 0):
+            waits = replace(jobs[0], used_up_nano_usd=used_up)
+            assert allowance(waits, [account("user", "ann", 0, jobs)]).problem == (
+                "waits for money: user ann: $0 of $0 are spent"
+            )
+
+
 def test_others_do_not_pay() -> None:
     jobs = [job(1, user="bob", limit_nano_usd=100)]
     assert allowance(jobs[0], [account("user", "ann", 0, jobs)]).cap_nano_usd == 100

@@ -193,6 +193,65 @@ def test_a_higher_priority_displaces_a_lower_one_which_goes_on_later(
     assert started(queue, worker).job.study == "low"
 
 
+def high_before_low_on_each(queue: JobQueue, *high: str, workers: int) -> list[int]:
+    """Workers of one slot with a job each, and jobs of a higher priority that have waited for ten seconds."""
+    for number in range(workers):
+        submit(queue, f"low{number}")
+    ids = [queue.register(f"w{number}", device="cpu", slots=1) for number in range(workers)]
+    for worker in ids:
+        started(queue, worker)
+    for name in high:
+        submit(queue, name, priority=10)
+    with queue.store.engine.begin() as connection:
+        waits = sa.update(t.jobs).where(t.jobs.c.state == "queued")
+        connection.execute(waits.values(queued_at=t.jobs.c.queued_at - 10.0))
+    return ids
+
+
+@pytest.fixture
+def long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let room that has come free count as long as a test takes on a busy machine."""
+    monkeypatch.setattr("studies.queueing.job_queue.PATIENCE_SECONDS", 600.0)
+
+
+def displaced(queue: JobQueue) -> list[str]:
+    return [job.study for job in queue.jobs() if job.request == "preempt"]
+
+
+@pytest.mark.usefixtures("long_patience")
+def test_one_worker_makes_room_for_a_job_not_each_of_them(queue: JobQueue) -> None:
+    workers = high_before_low_on_each(queue, "high", workers=3)
+    turns = [queue.take_turn(worker, 1) for _ in range(2) for worker in workers]
+    assert [type(turn) for turn in turns] == [MakeRoom, Wait, Wait, Wait, Wait, Wait]
+    assert displaced(queue) == ["low0"]
+    run = queue.require("low0").run
+    assert run is not None
+    queue.end_run(run.id, "preempted")
+    assert isinstance(queue.take_turn(workers[1], 1), Wait), "the first one takes its turn within a second"
+    assert started(queue, workers[0]).job.study == "high"
+
+
+def test_two_jobs_get_room_on_two_workers(queue: JobQueue) -> None:
+    for worker in high_before_low_on_each(queue, "a", "b", workers=3):
+        queue.take_turn(worker, 1)
+    assert displaced(queue) == ["low0", "low1"]
+
+
+@pytest.mark.usefixtures("long_patience")
+def test_room_is_made_anew_where_its_worker_died_or_takes_no_turns(queue: JobQueue) -> None:
+    dead, resting, other = high_before_low_on_each(queue, "high", workers=3)
+    assert isinstance(queue.take_turn(dead, 1), MakeRoom)
+    kill(queue, dead)
+    assert isinstance(queue.take_turn(resting, 1), MakeRoom)
+    run = queue.require("low1").run
+    assert run is not None
+    queue.end_run(run.id, "preempted")
+    assert isinstance(queue.take_turn(other, 1), Wait)
+    with queue.store.engine.begin() as connection:
+        connection.execute(sa.update(t.job_runs).values(ended_at=t.job_runs.c.ended_at - 600.0))
+    assert isinstance(queue.take_turn(other, 1), MakeRoom)
+
+
 def test_runs_are_capped_by_what_users_and_projects_have_left(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 100)
     queue.set_limit("project", "p", 1000)
@@ -236,6 +295,13 @@ def test_a_job_whose_cap_ended_its_run_starts_again_with_new_money_only(queue: J
     assert (again.job.study, again.job.run.cap_nano_usd) == ("a", 150)
     queue.end_run(again.job.run.id, "preempted")
     assert started(queue, worker).job.study == "a", "nobody's money ended that run"
+
+
+def test_jobs_of_a_user_with_a_limit_of_no_dollars_wait(queue: JobQueue) -> None:
+    queue.set_limit("user", "ann", 0)
+    submit(queue, limit_nano_usd=None)
+    assert isinstance(queue.take_turn(queue.register("w", device="cpu", slots=1), 1), Wait)
+    assert queue.require("s").reason == "waits for money: user ann: $0 of $0 are spent"
 
 
 def test_a_limit_that_is_set_while_jobs_run_holds_for_them_too(queue: JobQueue) -> None:
@@ -421,6 +487,28 @@ def test_a_job_that_wants_a_gpu_is_left_to_a_worker_that_has_one(queue: JobQueue
     assert started(queue, slow, 2).job.study == "b"
     assert isinstance(queue.take_turn(slow, 2), Wait)
     assert started(queue, fast, 2).job.study == "a"
+
+
+def test_a_job_for_a_whole_worker_waits_for_one_that_is_large_enough_and_says_so(queue: JobQueue) -> None:
+    """Of a task's own space that is known once a first run has stored what was left of it for its worker."""
+    space = {"world_size": {"type": "categorical", "choices": [1, 2]}}
+    submit(queue, "own", slots=None, spec={"task": "digits", "space": space})
+    small, large = (queue.register(f"w{slots}", device="cpu", slots=slots) for slots in (1, 2))
+    assert isinstance(queue.take_turn(small, 1), Wait)
+    assert queue.require("own").reason == ""
+    run = started(queue, large, 2).job.run
+    assert run is not None
+    queue.end_run(run.id, "done")
+    submit(queue, "tasks", slots=None, spec={"task": "digits", "space": None})
+    first = started(queue, large, 2).job
+    queue.store.create_study("tasks", {"task": "digits", "space": space}, ".", 1.0)
+    assert first.run is not None
+    queue.end_run(first.run.id, "preempted")
+    assert isinstance(queue.take_turn(small, 1), Wait)
+    queue.leave(large)
+    assert isinstance(queue.take_turn(small, 1), Wait)
+    assert queue.require("tasks").reason == "waits for a worker: wants 2 slots, the largest worker has 1"
+    assert started(queue, queue.register("w", device="cpu", slots=2), 2).job.reason == ""
 
 
 def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from studies.queueing.jobs import Job, Run
+from studies.queueing.needs import largest_gang
 from studies.queueing.shares import EXPECTED_SECONDS, HALF_LIFE_SECONDS, Stay, usage
-from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Start, Wait, in_order, next_turn
+from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Room, Start, Wait, in_order, next_turn
 
 NOW = 1000.0
 
@@ -63,6 +64,29 @@ def test_a_job_that_can_never_fit_keeps_nobody_waiting() -> None:
     assert next_turn([job(1, slots=8)], [], 4, {}, NOW) == Wait()
 
 
+def test_a_job_for_a_whole_worker_waits_for_one_on_which_its_largest_gang_fits_and_keeps_nobody_waiting() -> None:
+    wide = job(1, slots=None, least_slots=4)
+    assert next_turn([wide, job(2)], [], 2, {}, NOW) == Start(job=job(2), slot_numbers=(0,))
+    assert next_turn([wide], [], 2, {}, NOW) == Wait()
+    assert next_turn([wide], [], 5, {}, NOW) == Start(job=wide, slot_numbers=(0, 1, 2, 3, 4))
+
+
+def test_a_job_with_a_number_of_slots_gets_them_and_hears_of_a_gang_that_is_too_large_as_it_runs() -> None:
+    assert isinstance(next_turn([job(1, slots=1, least_slots=4)], [], 2, {}, NOW), Start)
+
+
+@pytest.mark.parametrize(
+    ("form", "least"),
+    [
+        (None, 1), ({"type": "categorical", "choices": [1, 4, 2]}, 4),
+        ({"type": "int", "low": 1, "high": 6, "step": 2}, 5),
+        ({"type": "categorical", "choices": [1, 2], "when": {"architecture": "cnn"}}, 2), ({"type": "odd"}, 1),
+    ],
+)  # fmt: skip
+def test_the_largest_gang_of_a_space_is_what_a_job_needs(form: object, least: int) -> None:
+    assert largest_gang(form) == least
+
+
 def test_a_job_that_wants_a_gpu_waits_for_a_worker_that_has_one_and_keeps_nobody_waiting() -> None:
     queued = [job(1, device="cuda"), job(2, device="cpu"), job(3)]
     assert next_turn(queued, [], 4, {}, NOW, device="cpu") == Start(job=queued[1], slot_numbers=(0,))
@@ -91,6 +115,38 @@ def test_who_was_asked_already_counts_as_room_and_is_not_asked_again() -> None:
     turn = next_turn([job(9, slots=2, priority=1)], here, 2, {}, NOW)
     assert isinstance(turn, MakeRoom)
     assert names(list(turn.displaced)) == ["s2"]
+
+
+def room(slots: int, *, of: int = 4, device: str = "cpu") -> Room:
+    return Room(slots=slots, worker_slots=of, device=device)
+
+
+def test_nobody_makes_room_here_for_what_another_worker_makes_room_for() -> None:
+    here, head = [running(1, (0, 1, 2, 3))], job(9, slots=2, priority=5)
+    assert next_turn([head], here, 4, {}, NOW, rooms=[room(2)]) == Wait(job=head)
+    assert isinstance(next_turn([head], here, 4, {}, NOW, rooms=[room(1), room(1)]), MakeRoom)
+    gpu = replace(head, device="cuda")
+    assert isinstance(next_turn([gpu], here, 4, {}, NOW, rooms=[room(2)]), MakeRoom)
+    whole = replace(head, slots=None)
+    assert isinstance(next_turn([whole], here, 4, {}, NOW, rooms=[room(2)]), MakeRoom)
+    assert isinstance(next_turn([whole], here, 4, {}, NOW, rooms=[room(2, of=2)]), Wait)
+
+
+def test_room_elsewhere_is_for_the_first_in_the_line_there_and_what_it_leaves_for_the_next() -> None:
+    here, first, second = [running(1, (0,)), running(2, (1,))], job(8, priority=5), job(9, priority=5)
+    turn = next_turn([first, second], here, 2, {}, NOW, rooms=[room(1)])
+    assert isinstance(turn, MakeRoom)
+    assert (turn.job, names(list(turn.displaced))) == (second, ["s2"])
+    assert isinstance(next_turn([first, second], here, 2, {}, NOW, rooms=[room(2)]), Wait)
+    large = replace(first, slots=3)
+    turn = next_turn([large, second], here, 2, {}, NOW, rooms=[room(2)])
+    assert isinstance(turn, MakeRoom), "that worker keeps its slots for the large one"
+    assert turn.job == second
+
+
+def test_a_job_with_room_elsewhere_still_takes_slots_that_are_free_here() -> None:
+    head = job(9, priority=5)
+    assert isinstance(next_turn([head], [], 1, {}, NOW, rooms=[room(1)]), Start)
 
 
 def test_equal_priorities_never_displace_each_other() -> None:

@@ -70,10 +70,11 @@ def far_away(
 ) -> Iterator[tuple[str, FarAway]]:
     """Address of MLflow's own server on a file, and what it saw."""
     from mlflow import server
+    from mlflow.server import constants
 
     shutil.copy(mlflow_template, tmp_path / "server.db")
-    monkeypatch.setenv(server.BACKEND_STORE_URI_ENV_VAR, f"sqlite:///{tmp_path}/server.db")
-    monkeypatch.setenv(server.ARTIFACT_ROOT_ENV_VAR, str(tmp_path / "artifacts"))
+    monkeypatch.setenv(constants.BACKEND_STORE_URI_ENV_VAR, f"sqlite:///{tmp_path}/server.db")
+    monkeypatch.setenv(constants.ARTIFACT_ROOT_ENV_VAR, str(tmp_path / "artifacts"))
     app = FarAway(server.app)
     with served(app) as address:
         yield address, app

@@ -1,0 +1,153 @@
+"""Jobs that confirm models: what a run has trained is there for the next one, and what is asked for stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automl.confirming import confirm
+from automl.service import confirm_jobs
+from automl.service.confirm_jobs import run_confirm_job
+from search_spaces.errors import StoppedError
+from studies.gangs.protocol import DrainRequested
+from studies.gangs.simulated import Curve, SimulatedPool
+from studies.queueing.job_queue import JobQueue, Submission
+from studies.queueing.jobs import Job, RunOutcome
+from studies.queueing.turns import Start
+from studies.records import NANO
+from studies.storage.engine import StoreError
+from studies.storage.reader import load_study
+from tests.support.service import TestedService
+from tests.support.simulated_study import smooth_curve
+from tests.support.stored_study import StoredStudy
+from trainers.protocol import TrialSpec
+
+WIDE = {"world_size": {"type": "categorical", "choices": [1, 2]}}
+
+
+def curve(params: Mapping[str, Any], world_size: int) -> Curve:
+    plain = smooth_curve(params, world_size, epochs=6, equal_epochs=True)
+    return Curve(metrics=plain.metrics, epoch_seconds=plain.epoch_seconds)
+
+
+class Pool(SimulatedPool):
+    """A pool in virtual time of the two slots of a trial, which notes the seeds of what starts on it."""
+
+    def __init__(self, seeds: list[int]) -> None:
+        super().__init__(curve)
+        self._seeds = seeds
+
+    def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
+        self._seeds.append(spec.seed)
+        super().start(trial_id, spec, slots, until)
+
+
+class Confirming:
+    """A stored study of one trial, and a worker whose pools are in virtual time."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        price = {"slots": 2, "price_per_slot_hour": 36.0}
+        self.study = StoredStudy(folder, resources=price)
+        self.study.trial(epochs=4, checkpoints=(2, 4), state="complete")
+        self.queue = JobQueue(self.study.store)
+        self.worker = self.queue.register("w", device="cpu", slots=2)
+        self.started: list[int] = []
+        self.pool = Pool(self.started)
+        monkeypatch.setattr("automl.confirming.pool_of", lambda _prepared: self._new_pool())
+
+    def _new_pool(self) -> Pool:
+        self.pool = Pool(self.started)
+        return self.pool
+
+    def submit(self, *points: str) -> None:
+        asked = {"study": "small", "points": list(points), "seeds": 3}
+        self.queue.submit(
+            Submission(kind="confirm", study="small:confirm-1", project="p", user="bob", spec=asked, base_folder="/",
+                       slots=2, limit_nano_usd=NANO)
+        )  # fmt: skip
+
+    def begin(self) -> Job:
+        turn = self.queue.take_turn(self.worker, 2)
+        assert isinstance(turn, Start)
+        return turn.job
+
+    def run(self, job: Job, *, drained_after: int | None = None) -> tuple[RunOutcome, str]:
+        """Run a job, which is asked to drain once some trainings are over."""
+        over: list[str] = []
+
+        def log(line: str, **_fields: Any) -> None:
+            over.extend([line] if ", seed " in line else [])
+            if len(over) == drained_after:
+                self.pool.post(DrainRequested(reason="interrupted"))
+
+        return run_confirm_job(self.queue, job, log)
+
+    def end(self, job: Job, outcome: RunOutcome) -> None:
+        assert job.run is not None
+        self.queue.end_run(job.run.id, outcome)
+
+
+@pytest.fixture
+def confirming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Confirming:
+    return Confirming(tmp_path, monkeypatch)
+
+
+def test_a_job_that_was_drained_trains_what_is_left(confirming: Confirming) -> None:
+    confirming.submit("0@4")
+    first = confirming.begin()
+    with pytest.raises(StoppedError):
+        confirming.run(first, drained_after=1)
+    confirming.end(first, "preempted")
+    (done,) = load_study(confirming.study.store, "small").confirmations
+    assert confirming.started[0] == done.seed
+    before = len(confirming.started)
+    assert confirming.run(confirming.begin()) == ("done", "")
+    assert len(confirming.started) == before + 2
+    assert done.seed not in confirming.started[before:]
+    record = load_study(confirming.study.store, "small")
+    assert len(record.confirmations) == 3
+    assert sum(one.cost_nano_usd for one in record.confirmations) <= record.cost_nano_usd
+    assert confirming.queue.require("small:confirm-1").spent_nano_usd == record.cost_nano_usd
+
+
+def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming: Confirming) -> None:
+    confirming.submit("0@2", "0@4")
+    first = confirming.begin()
+    confirming.run(first)
+    confirming.end(first, "lost")
+    cost = load_study(confirming.study.store, "small").cost_nano_usd
+    assert confirming.run(confirming.begin()) == ("done", "")
+    record = load_study(confirming.study.store, "small")
+    assert (len(confirming.started), len(record.confirmations), record.cost_nano_usd) == (3, 6, cost)
+
+
+def test_another_job_and_whoever_calls_the_command_again_have_all_trained_again(confirming: Confirming) -> None:
+    for _ in range(2):
+        confirm(confirming.study.store, "small", ["0@4"], seeds=3, keeps_models=False, say=lambda _line: None)
+    assert len(confirming.started) == 6
+    confirming.submit("0@4")
+    confirming.run(confirming.begin())
+    assert len(confirming.started) == 9
+
+
+def test_a_job_keeps_the_points_that_were_meant_when_it_was_submitted(service: TestedService) -> None:
+    """What its first run confirms may change which model is recommended."""
+    plain = Submission(study="small", project="vision", user="ann", spec={}, base_folder="/", slots=2, limit_nano_usd=1)
+    service.queue.ask(service.queue.submit(plain), "stop")
+    StoredStudy(service.folder).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    with pytest.raises(StoreError, match="trial: found 7, allowed: 0 to 0"):
+        confirm_jobs.submit(service.studies(), "small", ["7"], 3, 1.0)
+    asked, _ = service.queue.spec_of(confirm_jobs.submit(service.studies(), "small", (), 3, 1.0))
+    assert asked["points"] == ["0@4"]
+
+
+def test_a_job_that_confirms_needs_a_worker_on_which_its_study_fits(service: TestedService) -> None:
+    plain = Submission(
+        study="small", project="vision", user="ann", spec={}, base_folder="/", slots=None, limit_nano_usd=1
+    )
+    service.queue.ask(service.queue.submit(plain), "stop")
+    StoredStudy(service.folder, space=WIDE).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    assert confirm_jobs.submit(service.studies(), "small", (), 3, 1.0).least_slots == 2
