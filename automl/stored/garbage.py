@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from automl.stored.specs import check_launched
+from automl.stored.undriven import undriven
 from studies.control.orphans import Orphan, delete_orphans, find_orphans
 from studies.storage.lease import current_holder
 from studies.storage.reader import mentioned_checkpoints
-from studies.storage.store import Store
+from studies.storage.store import Store, StoreError
 from trainers.checkpoint_urls import absolute_folder, joined
 
 
@@ -57,8 +60,9 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
         StoreError: There is no such study, or it was simulated.
         OSError: The object store does not answer.
     """
-    folder, orphans = orphans_of(store, name, is_running=is_running)
-    gone = delete_orphans(orphans) if delete else []
+    with _kept_as_it_is(store, name) if delete and is_running is None else nullcontext(is_running) as may_run:
+        folder, orphans = orphans_of(store, name, is_running=may_run)
+        gone = delete_orphans(orphans) if delete else []
     return {
         "study": name,
         "folder": folder,
@@ -69,3 +73,19 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
         "bytes": sum(one.bytes for one in orphans),
         "deleted": len(gone),
     }
+
+
+@contextmanager
+def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
+    """Yield whether ranks of a study may be at work; where none are no controller starts any as long as the block runs.
+
+    A checkpoint is written before a row mentions it.
+    """
+    row = store.require(name)
+    with ExitStack() as held:
+        try:
+            held.enter_context(undriven(store, row))
+        except StoreError:
+            yield True
+        else:
+            yield bool(row.state == "running")  # its controller has died, and its ranks may not have heard of it yet

@@ -24,12 +24,16 @@ from studies.storage.changes import (
 def restore(live: LiveStudy, resume_state: ResumeState) -> None:
     """Restore forecasts, search history and checkpoints from all epochs as measured, then the paused trials."""
     measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
-    for record, epoch in sorted(measured, key=lambda one: one[1].measured_at):
+    measured.sort(key=lambda one: one[1].measured_at)
+    for record, epoch in measured:
         trial = live.registry.by_id[record.id]
         values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics)
         if epoch.is_milestone:
             trial.milestones[epoch.epoch] = values
+    # Of equal milestones the first one heard of was kept, which need not be the one that was measured first.
+    for record, epoch in sorted(measured, key=lambda one: one[1].checkpoint is None):
         if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
+            values = live.registry.by_id[record.id].milestones[epoch.epoch]
             milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
             is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])
             epochs.offer(live, milestone, is_last=is_last)

@@ -45,8 +45,12 @@ def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_af
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Return whether the database did not answer, so that the same may succeed later."""
-    return isinstance(error, OperationalError) or error.connection_invalidated
+    """Return whether the database did not answer, so that the same may succeed later.
+
+    A PostgreSQL that takes no writing transaction is about to be, or no more, the one that does.
+    """
+    is_read_only = getattr(error.orig, "sqlstate", None) == "25006"
+    return isinstance(error, OperationalError) or error.connection_invalidated or is_read_only
 
 
 def is_full(error: DBAPIError) -> bool:

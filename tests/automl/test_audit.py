@@ -20,7 +20,7 @@ import torch
 from automl.stored import auditing
 from automl.stored.auditing import audit
 from automl.stored.garbage import collect
-from studies.control.orphans import YOUNG_SECONDS
+from studies.control.orphans import YOUNG_SECONDS, find_orphans
 from studies.money.budget import Limits
 from studies.records import SIMULATED_TASK
 from studies.storage import lease as leases
@@ -193,6 +193,21 @@ def test_what_no_row_mentions_is_listed_and_deleted_and_nothing_else(
     assert collect(artifacts.study.store, "small", delete=False)["orphans"] == []
     code, out, _ = automl.run("audit", "small", "--json")
     assert {one["check"] for one in json.loads(out)["findings"]} <= {"views", "trial_costs"}, out
+
+
+def test_no_controller_starts_while_files_are_deleted(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that it writes would lie there before a row mentions it."""
+    store, held = artifacts.study.store, []
+
+    def finding(*args: Any, **kwargs: Any) -> Any:
+        held.append(leases.current_holder(store, store.require("small").id) is not None)
+        return find_orphans(*args, **kwargs)
+
+    monkeypatch.setattr("automl.stored.garbage.find_orphans", finding)
+    assert collect(store, "small", delete=True)["deleted"] > 0
+    assert collect(store, "small", delete=False)["orphans"] == []
+    assert held == [True, False]
+    assert leases.current_holder(store, store.require("small").id) is None
 
 
 def test_young_files_of_a_study_that_runs_are_left_alone(artifacts: Artifacts) -> None:

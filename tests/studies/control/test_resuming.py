@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from studies import analysis
 from studies.control.setup import StudySetup
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
@@ -108,3 +109,24 @@ def test_a_study_without_trials_is_resumed(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path)
     study.run(Limits(trials=0))
     assert not check_that_a_part_is_enough(study).trials
+
+
+def test_of_equal_milestones_the_one_that_was_kept_is_kept_again(tmp_path: Path) -> None:
+    """The one that was heard of first was kept, and the other one may have been measured a moment earlier."""
+    study = SimulatedStudy(tmp_path, slots=3)
+    study.run(LIMITS)
+    record = study.record()
+    point = analysis.archive(record)[0]
+    kept = next(row for row in study.rows(t.epochs) if row.checkpoint == point.checkpoint)
+    other = next(
+        row for row in study.rows(t.epochs)
+        if row.is_milestone and row.checkpoint is None and row.trial_id != kept.trial_id
+    )  # fmt: skip
+    with study.store.engine.begin() as connection:
+        equal = {"metrics": kept.metrics, "measured_at": kept.measured_at - 1.0}
+        connection.execute(sa.update(t.epochs).where(t.epochs.c.id == other.id).values(equal))
+    state = load_resume_state(study.store, study.study_id, before_lease=-1)
+    machine = StudyMachine(
+        setup_of(study), state, alive_since=study.clock, pick=lambda free, _: free, worn=lambda _: ()
+    )
+    assert point.checkpoint in {milestone.path for milestone in machine.archive}

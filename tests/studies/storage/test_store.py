@@ -425,6 +425,33 @@ def test_commits_outlive_a_broken_connection(url: str, store: Store, study_id: i
     assert len(rows(store, t.charges)) == 1
 
 
+def test_commits_wait_while_a_failover_leaves_the_database_read_only(url: str, store: Store, study_id: int) -> None:
+    if store.engine.dialect.name == "sqlite":
+        pytest.skip("a file has no failover")
+
+    def let_write(yes: str) -> None:
+        other = sa.create_engine(store.engine.url, isolation_level="AUTOCOMMIT")
+        with other.connect() as connection:
+            connection.exec_driver_sql("SET default_transaction_read_only = off")
+            name = other.url.database
+            connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {yes}')
+        other.dispose()
+        store.engine.dispose()  # connections keep what was in force when they were made
+
+    told: list[str] = []
+
+    def wait(cause: str) -> None:
+        told.append(cause)
+        if len(told) == 2:
+            let_write("off")
+
+    let_write("on")
+    retry(lambda: store.commit(study_id, None, [charge_of(None)]), wait)
+    assert len(told) == 2
+    assert "read-only" in told[0]
+    assert len(rows(store, t.charges)) == 1
+
+
 def failing(times: int, error: Exception) -> Callable[[], str]:
     left = iter([True] * times + [False])
 
