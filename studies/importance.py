@@ -67,13 +67,20 @@ def effects(study: StudyRecord, objective: Objective) -> Effects | None:
     usable = [(trial, value) for trial in study.started if (value := _value(study, trial, objective)) is not None]
     usable = usable[:: -(-len(usable) // MOST_TRIALS)] if usable else []
     names = list(dict.fromkeys(name for trial, _ in usable for name in trial.params))
-    columns = {name: _column(study, name, [trial.params.get(name) for trial, _ in usable]) for name in names}
+    columns = {name: _column(study, name, [trial.params.get(name, _ABSENT) for trial, _ in usable]) for name in names}
     columns = {name: column for name, column in columns.items() if np.ptp(column.values) > 0} if usable else {}
     values = sorted({value for _, value in usable})
     if len(usable) < FEWEST_TRIALS or not columns or len(values) < 2:
         return None
     found = Effects(columns, [value for _, value in usable], values)
     return found if found.shares else None
+
+
+class _Absent:
+    """Stands for the value of a parameter that a trial has not; None is a choice like others."""
+
+
+_ABSENT = _Absent()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,14 +195,17 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
     return value if math.isfinite(value) else None
 
 
-def _column(study: StudyRecord, name: str, values: Sequence[ParameterValue | None]) -> _Column:
+def _column(study: StudyRecord, name: str, values: Sequence[ParameterValue | _Absent]) -> _Column:
     """A parameter as numbers: values or indices of choices, and the median of the active ones where it is inactive."""
     declared = known_space(study).get(name)
-    given = [v for v in values if v is not None]
+    given = [v for v in values if not isinstance(v, _Absent)]
     is_choice = isinstance(declared, Mapping) and declared.get("type") == "categorical"
     numeric = not is_choice and all(isinstance(v, int | float) and not isinstance(v, bool) for v in given)
     choices = {text: float(i) for i, text in enumerate(sorted({repr(v) for v in given}))}
-    numbers = [math.nan if v is None else float(v) if numeric else choices[repr(v)] for v in values]
+    numbers = [
+        math.nan if isinstance(v, _Absent) else float(v) if numeric else choices[repr(v)]  # type: ignore[arg-type]
+        for v in values
+    ]
     wants_log = isinstance(declared, Mapping) and bool(declared.get("log"))
     is_log = numeric and wants_log and all(number > 0 for number in numbers if not math.isnan(number))
     column = np.log(numbers) if is_log else np.array(numbers)

@@ -257,7 +257,8 @@ def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -
 def reference_coordinate(values: Sequence[float]) -> float:
     """One coordinate of the automatic reference point: worst + 0.1 max(worst - best, 0.1 |worst|).
 
-    Outliers, values above Q3 + 3 IQR, are left out first: one hopeless trial would make all others look alike.
+    Outliers, values above Q3 + 3 IQR, are left out first: one hopeless trial would make all others look alike. Where
+    that leaves zeros alone, it is a tenth of the largest value: nothing would be better than a point at 0.
 
     Args:
         values: At least one finite value, to be minimised.
@@ -266,4 +267,5 @@ def reference_coordinate(values: Sequence[float]) -> float:
     q1, q3 = np.quantile(array, [0.25, 0.75])
     usual = array[array <= q3 + 3.0 * (q3 - q1)]
     worst, best = float(usual.max()), float(usual.min())
-    return worst + 0.1 * max(worst - best, 0.1 * abs(worst))
+    margin = 0.1 * max(worst - best, 0.1 * abs(worst))
+    return worst + (margin or 0.1 * (float(np.abs(array).max()) or 1.0))

@@ -6,6 +6,7 @@ devices. They make trials comparable; the price that you pay is set by `resource
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 PRICES_DATE = "2025-11"
@@ -20,7 +21,6 @@ class Price:
     source: str
 
 
-# Longest names first: "L40S" is no "L4".
 _USD_PER_GPU_HOUR: tuple[tuple[str, float, str], ...] = (
     ("B200", 14.2416, "p6-b200.48xlarge / 8"),
     ("H200", 7.912, "p5en.48xlarge / 8"),
@@ -49,6 +49,6 @@ def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:
     if device == "cpu":
         usd = USD_PER_CPU_HOUR * cpus_per_rank
         return Price(usd_per_slot_hour=usd, source=f"{cpus_per_rank} vCPU of c7i.large, {PRICES_SOURCE}, {PRICES_DATE}")
-    name = device_name.upper()
-    what, usd, instance = next((entry for entry in _USD_PER_GPU_HOUR if entry[0] in name), _UNKNOWN_GPU)
+    words = re.findall(r"[A-Z0-9]+", device_name.upper())  # "A1000" is no "A100"
+    what, usd, instance = next((entry for entry in _USD_PER_GPU_HOUR if entry[0] in words), _UNKNOWN_GPU)
     return Price(usd_per_slot_hour=usd, source=f"{what}: {instance}, {PRICES_SOURCE}, {PRICES_DATE}")

@@ -79,3 +79,15 @@ def test_a_surface_has_its_best_place_where_the_best_trials_are() -> None:
     assert 0 < value < 0.3
     assert 10**-2.6 < rate < 0.1
     assert width > 60
+
+
+def test_a_choice_of_nothing_is_a_choice() -> None:
+    study = build_study(40, states=("complete",))
+    trials = []
+    for number, trial in enumerate(study.trials):
+        weights = None if number % 2 else "balanced"
+        told = tuple(
+            replace(one, metrics={**one.metrics, "val_error": 0.1 if weights is None else 0.5}) for one in trial.epochs
+        )
+        trials.append(replace(trial, params={**trial.params, "weights": weights}, epochs=told))
+    assert importance(replace(study, trials=tuple(trials)), ERROR)["weights"] > 0.9

@@ -121,6 +121,8 @@ def test_points_on_the_border_of_the_box_add_nothing() -> None:
         ([-10.0], -9.9),
         ([1.0, 1.1, 1.2, 1.3, 1000.0], 1.33),
         ([5.0, 5.0], 5.05),
+        ([0.0] * 6 + [3.0], 0.3),
+        ([0.0, 0.0], 0.1),
     ],
 )
 def test_reference_coordinate(values: list[float], expected: float) -> None:

@@ -28,9 +28,13 @@ def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> d
         means, deviations, kind = forecast.marginal(j)
         mean, deviation = (np.broadcast_to(each[0, 0], len(epochs)).tolist() for each in (means, deviations))
         is_log = kind == "lognormal"
+        if is_log and objective.direction == "maximize":  # never positive: what has a logarithm is its opposite
+            mean = np.exp(mean).tolist()
+            deviation = (np.array(mean) * deviation).tolist()
+            is_log = False
         told[objective.metric] = Forecast(
             epochs=epochs,
-            mean=tuple(mean if is_log else map(objective.signed, mean)),  # only what is minimised has logarithms
+            mean=tuple(mean if is_log else map(objective.signed, mean)),
             deviation=tuple(deviation),
             is_log=is_log,
         )

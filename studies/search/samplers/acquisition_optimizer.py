@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,12 +72,16 @@ class AcquisitionOptimizer:
         self._density = self._user_prior.density(candidates or ())
         self._known_good = [] if transfer is None else transfer.starters(KNOWN_GOOD)
 
-    def choose(self, trials: Sequence[Snapshot], seed: int) -> dict[str, ParameterValue]:
+    def choose(
+        self, trials: Sequence[Snapshot], seed: int, is_tried: Callable[[Params], bool] | None = None
+    ) -> dict[str, ParameterValue]:
         """Parameters of the next trial.
 
         Args:
             trials: Snapshots of all trials that were started.
             seed: Random seed of this choice.
+            is_tried: Function that says which configurations of the space are left out, as long as others are left;
+                None leaves none out. A list's are left out anyway.
         """
         number, rng = len(trials), np.random.default_rng(seed)
         is_initial = number < INITIAL_TRIALS
@@ -99,7 +103,7 @@ class AcquisitionOptimizer:
         if is_random:
             units = rng.random((1, self._model.encoder.parameters))
             return self._model.encoder.decode(self._with_untried(units, untried, rng)[0])
-        return self._best_of_space(acquisition, trials, rng, untried)
+        return self._best_of_space(acquisition, trials, rng, untried, is_tried)
 
     # ------------------------------------------------------------------ of a list
 
@@ -157,13 +161,21 @@ class AcquisitionOptimizer:
         return units
 
     def _best_of_space(
-        self, acquisition: Acquisition, trials: Sequence[Snapshot], rng: np.random.Generator, untried: Untried
+        self,
+        acquisition: Acquisition,
+        trials: Sequence[Snapshot],
+        rng: np.random.Generator,
+        untried: Untried,
+        is_tried: Callable[[Params], bool] | None,
     ) -> dict[str, ParameterValue]:
         encoder = self._model.encoder
         units = sobol_points(encoder.parameters, POOL, rng)
         if self._user_prior:
             units[::2] = self._user_prior.draw(rng, len(units[::2]))
         pool = self._with_untried(np.vstack([units, self._near_good(acquisition, trials, rng)]), untried, rng)
+        if is_tried is not None:
+            left = [not is_tried(encoder.decode(point)) for point in pool]
+            pool = pool[left] if any(left) else pool
         batch = self._model.untried(self._model.features_at(pool))
         weights = faded(self._user_prior.density_at(pool), len(trials))
         if self._is_stagnating and rng.random() < STAGNATION_SHARE:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from search_spaces.parameters import Int
 from search_spaces.seeds import derived_seed
 from studies.search.model.curve_model import CurveModel
+from studies.search.model.encoding import identity
 from studies.search.model.threads import in_one_thread
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
-from studies.search.samplers.protocol import Suggestion, draw_untried, identities
+from studies.search.samplers.protocol import Identity, Suggestion, draw_untried, identities
 from trainers.protocol import Params
 
 
@@ -34,14 +35,20 @@ class ModelSuggester:
         """Returns the parameters for trial `number`; those of an earlier trial are drawn again."""
         snapshots = [observation.snapshot for observation in history if observation.snapshot is not None]
 
-        def draw(redraw: int) -> Params:
-            return self._drawn(snapshots, derived_seed("ask", self._seed, number, redraw))
+        tried = identities(history)
 
-        return Suggestion(params=draw_untried(draw, identities(history)))
+        def draw(redraw: int) -> Params:
+            # The first choice needs not look for those that were tried: in a space of numbers it is none of them.
+            return self._drawn(snapshots, derived_seed("ask", self._seed, number, redraw), tried if redraw else ())
+
+        return Suggestion(params=draw_untried(draw, tried))
 
     @in_one_thread
-    def _drawn(self, snapshots: Sequence[Snapshot], seed: int) -> Params:
-        return self._completed(self._optimizer.choose(snapshots, seed), seed)
+    def _drawn(self, snapshots: Sequence[Snapshot], seed: int, tried: Collection[Identity]) -> Params:
+        def is_tried(chosen: Params) -> bool:
+            return identity(self._completed(chosen, seed)) in tried
+
+        return self._completed(self._optimizer.choose(snapshots, seed, is_tried if tried else None), seed)
 
     def _completed(self, chosen: Params, seed: int) -> Params:
         """The active parameters in the order of the space; one that an earlier study did not have is drawn."""

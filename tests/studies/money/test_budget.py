@@ -530,7 +530,8 @@ def test_the_chance_to_end_an_epoch_follows_what_is_known() -> None:
 @pytest.mark.parametrize(
     ("name", "device"),
     [("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA L40S", "L40S"), ("NVIDIA L4", "L4"), ("NVIDIA A10G", "A10G"),
-     ("GeForce RTX 9090", "unknown")],
+     ("NVIDIA A100-SXM4-40GB", "A100"), ("GeForce RTX 9090", "unknown"), ("NVIDIA RTX A1000", "unknown"),
+     ("NVIDIA L40", "unknown"), ("NVIDIA T400 4GB", "unknown"), ("NVIDIA GH200 480GB", "unknown")],
 )  # fmt: skip
 def test_list_prices_say_what_they_are_for(name: str, device: str) -> None:
     price = price_of("cuda", name, 1)

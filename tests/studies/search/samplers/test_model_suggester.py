@@ -56,14 +56,28 @@ def test_a_repeated_suggestion_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -
     asked, seeds = suggester(space), list[int]()
     choose = asked._optimizer.choose
 
-    def noted(trials: Any, seed: int) -> Any:
+    def noted(trials: Any, seed: int, is_tried: Any) -> Any:
         seeds.append(seed)
-        return choose(trials, seed)
+        return choose(trials, seed, is_tried)
 
     monkeypatch.setattr(asked._optimizer, "choose", noted)
     both = tuple(observation(n, {"depth": n + 1}) for n in range(2))
     assert asked.suggest(2, both).params["depth"] in {1, 2}
     assert seeds == [derived_seed("ask", 3, 2, redraw) for redraw in range(REDRAWS + 1)]
+
+
+def test_a_small_space_is_tried_whole_before_anything_is_tried_again() -> None:
+    space = Space.from_dict(
+        {
+            "kind": {"type": "categorical", "choices": ["a", "b", "c"]},
+            "depth": {"type": "int", "low": 1, "high": 3},
+            "norm": {"type": "categorical", "choices": [False, True]},
+        }
+    )
+    asked, history = suggester(space), list[Observation]()
+    for number in range(18):
+        history.append(observation(number, asked.suggest(number, tuple(history)).params))
+    assert len({tuple(sorted(one.params.items())) for one in history}) == 18
 
 
 def test_a_parameter_that_an_earlier_study_lacks_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +86,7 @@ def test_a_parameter_that_an_earlier_study_lacks_is_drawn(monkeypatch: pytest.Mo
 
     def first(seed: int) -> Mapping[str, Any]:
         asked = suggester(seed=seed)
-        monkeypatch.setattr(asked._optimizer, "choose", lambda trials, seed: known)
+        monkeypatch.setattr(asked._optimizer, "choose", lambda trials, seed, is_tried: known)
         return asked.suggest(0, ()).params
 
     TREE.check(dict(first(3)))
