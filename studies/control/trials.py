@@ -226,11 +226,16 @@ class Trial:
                 at=self.points,
                 ends=self.ends,
                 usd_per_epoch=None if mean_seconds is None else mean_seconds * a_second,
-                paid_usd=self.paid_nano_usd / NANO or self.wall_seconds * a_second,
+                paid_usd=self._paid_usd(a_second),
                 starts=max(self.attempts, 1),
                 world_size=self.world_size,
             )
         return self._snapshot
+
+    def _paid_usd(self, usd_per_second: float) -> float:
+        """Dollars at the price by which the search counts: those paid, unless that was another one at times."""
+        paid, worth = self.paid_nano_usd / NANO, self.wall_seconds * usd_per_second
+        return paid if math.isclose(paid, worth, rel_tol=1e-3) else worth
 
     def observation(
         self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()

@@ -48,6 +48,17 @@ def due_usd(until: float, changed_at: float) -> float:
     return SLOTS * (BEFORE * changed_at + AFTER * (until - changed_at)) / 3600
 
 
+@pytest.mark.parametrize("after", [AFTER, BEFORE / 4])
+def test_a_start_is_as_dear_to_the_search_as_before(tmp_path: Path, after: float) -> None:
+    study = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE)
+    machine = study.run(Limits(trials=20), before=setting_price(study, 60, after, []))
+    price = machine.setup.search_usd_per_slot_hour
+    seen = [trial.snapshot(price) for trial in machine.trials.values() if trial.epochs_done]
+    starts = [one.paid_usd / one.usd_per_epoch - one.epochs for one in seen if one.usd_per_epoch]
+    assert max(starts) < 1.5
+    assert min(starts) > -0.5
+
+
 def test_each_second_costs_the_price_of_its_time(tmp_path: Path) -> None:
     study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE), list[float]()
     study.run(Limits(trials=20), before=setting_price(study, 60, AFTER, at))
