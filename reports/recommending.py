@@ -9,6 +9,7 @@ from typing import Any
 
 from reports.baselines import against_baselines
 from reports.wording import CENT, duration, listed, metric, number, root_of
+from search_spaces.wording import significant
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
 from studies.recommendation import Recommendation, name_of, recommended
@@ -169,7 +170,7 @@ def compared_in_words(name: str, value: float, base: float) -> str:
     less, more, as_much = _COMPARATIVES[ending] if ending else ("lower", "higher", "as high")
     ratio = max(value / base, base / value)
     if ratio < 2:
-        said = f"{100 * abs(value / base - 1):.2g} % {more if value > base else less}"
+        said = f"{significant(100 * abs(value / base - 1), 2)} % {more if value > base else less}"
     else:
-        said = f"{ratio:.2g} times {as_much if value > base else less}"
+        said = f"{significant(ratio, 2)} times {as_much if value > base else less}"
     return said if ending else f"{said} in {name}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from search_spaces.wording import significant
+
 NOTHING = "–"  # noqa: RUF001 - an en dash is how a table says "none"
 CENT = 0.01
 _LEAST_USD = 1e-7
@@ -25,7 +27,7 @@ def number(value: object, digits: int = 4) -> str:
         return f"{int(value):,}"
     if 10**digits <= abs(value) < 1e6:
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}" if 1e-4 <= abs(value) < 1e6 else _scientific(value, max(digits - 1, 2))
+    return significant(value, digits) if 1e-4 <= abs(value) < 1e6 else _scientific(value, max(digits - 1, 2))
 
 
 def _scientific(value: float, digits: int) -> str:

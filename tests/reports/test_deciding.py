@@ -23,6 +23,7 @@ from studies import analysis
 from studies.importance import importance
 from studies.recommendation import recommended
 from studies.records import (
+    NANO,
     NEXT_10_USD_PERCENT,
     BudgetLine,
     ConfirmationRecord,
@@ -60,6 +61,16 @@ def test_the_headline_says_what_more_money_buys_or_what_the_hypervolume_is() -> 
     assert 0.0 <= found.last_percent <= 100.0
     assert "Hypervolume" not in tiles
     assert "Hypervolume" in {one.label for one in content.facts(build_study(30))}
+
+
+def test_shares_of_nearly_all_are_written_in_full() -> None:
+    spent = replace(build_study(30), budget={"usd": BudgetLine(spent=99.7, limit=100.0)})
+    assert {one.label: one for one in content.facts(spent)}["Spent"].note == "of $100.00 (100 %)"
+    study = forecasting(3988.0)
+    dollar = replace(study.charges[-1], cost_nano_usd=NANO)
+    study = replace(study, charges=(*(replace(one, cost_nano_usd=0) for one in study.charges[:-1]), dollar))
+    assert {one.label: one for one in content.facts(study)}["More money"].value == "+100 %"
+    assert outlook_in_words(study).endswith("would buy about 100 %.")
 
 
 def test_hours_of_confirmations_are_no_overrun_of_the_search() -> None:

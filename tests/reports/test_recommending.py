@@ -203,6 +203,8 @@ def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
         ("cost_usd", 5.0, 1.0, "5 times as expensive"),
         ("latency_ms", 1.3, 1.0, "30 % slower"),
         ("model_parameters", 1e6, 2e6, "2 times smaller"),
+        ("model_parameters", 1e4, 1.2345e6, "120 times smaller"),
+        ("cost_usd", 1.997, 1.0, "100 % more expensive"),
         ("val_loss", 0.9, 1.0, "10 % lower in val_loss"),
         ("val_loss", 1.0, 1.0, "the same in val_loss"),
         ("score", -1.0, 2.0, "at score -1"),
