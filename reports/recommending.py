@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.baselines import against_baselines
-from reports.wording import CENT, duration, listed, metric, number, root_of
+from reports.wording import CENT, deviation, duration, listed, metric, number, root_of
 from search_spaces.wording import significant
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
@@ -139,8 +139,8 @@ def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
     one = None if confirmed is None else confirmed["metrics"].get(name)
     if one is None:
         return ""
-    deviation = "" if one["deviation"] is None else f" ± {metric(name, one['deviation'])}"
-    return f"{value_in_words(name, one['mean'])}{deviation}"
+    spread = "" if one["deviation"] is None else f" ± {deviation(name, one['deviation'], one['mean'])}"
+    return f"{value_in_words(name, one['mean'])}{spread}"
 
 
 def confirmed_on_part(study: StudyRecord, trial: int, epoch: int | None = None) -> str:
