@@ -14,7 +14,7 @@ from reports.redacted import redacted
 from reports.templates import template
 from reports.wording import NOTHING, duration, listed, mapping, number, percent, usd
 from search_spaces.errors import UserError
-from studies import analysis
+from studies import analysis, pareto
 from studies.analysis import ArchivePoint, CurvePoint
 from studies.recommendation import name_of, recommended
 from studies.records import NANO, Objective, StudyRecord
@@ -179,21 +179,14 @@ def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchiveP
     data: list[Trace] = []
     for place, (study, archive) in enumerate(zip(studies, archives, strict=True)):
         ordered = sorted(archive, key=lambda p: p.values[first.metric])
-        told = [hover(study.started[p.trial], p.epoch, p.values) for p in ordered]
+        name = escape(study.name)
+        on_line = _best_in_plane(ordered, first, second) if second else ordered
         line = {**_look(place), "shape": "hv" if first.direction == "minimize" else "vh"}
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers" if second else "markers",
-                "name": escape(study.name),
-                "x": [short(p.values[first.metric]) for p in ordered],
-                "y": [short(p.values[second.metric]) if second else place for p in ordered],
-                "text": [f"{escape(study.name)}<br>{text}" for text in told],
-                "hovertemplate": "%{text}<extra></extra>",
-                "marker": {"color": _look(place)["color"], "size": 8, "symbol": "diamond"},
-                "line": line,
-            }
-        )
+        mode = "lines+markers" if second else "markers"
+        data.append(_diamonds(study, place, on_line, first, second) | {"mode": mode, "line": line, "legendgroup": name})
+        if beside := [point for point in ordered if point not in on_line]:
+            drawn = _diamonds(study, place, beside, first, second)
+            data.append(drawn | {"mode": "markers", "showlegend": False, "legendgroup": name})
     x_axis = objective_axis(first, [p.values[first.metric] for archive in archives for p in archive])
     y_axis = (
         objective_axis(second, [p.values[second.metric] for archive in archives for p in archive])
@@ -201,3 +194,24 @@ def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchiveP
         else axis("", showticklabels=False)
     )
     return figure(data, height=440, showlegend=True, xaxis=x_axis, yaxis=y_axis)
+
+
+def _best_in_plane(points: Sequence[ArchivePoint], first: Objective, second: Objective) -> list[ArchivePoint]:
+    """Points that no other one beats in both objectives: with more objectives than two not all are so."""
+    values = [(first.signed(p.values[first.metric]), second.signed(p.values[second.metric])) for p in points]
+    return [points[i] for i in pareto.archive(values)]
+
+
+def _diamonds(
+    study: StudyRecord, place: int, points: Sequence[ArchivePoint], first: Objective, second: Objective | None
+) -> Trace:
+    told = [hover(study.started[p.trial], p.epoch, p.values) for p in points]
+    return {
+        "type": "scatter",
+        "name": escape(study.name),
+        "x": [short(p.values[first.metric]) for p in points],
+        "y": [short(p.values[second.metric]) if second else place for p in points],
+        "text": [f"{escape(study.name)}<br>{text}" for text in told],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": _look(place)["color"], "size": 8, "symbol": "diamond"},
+    }

@@ -13,6 +13,7 @@ from reports.parameters import parameter_names
 from reports.plotting import cut
 from reports.recommending import command_of, confirmed_on_part, value_in_words, value_of
 from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
+from search_spaces.wording import significant
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.baselines import Baseline, baseline_trials, baselines
@@ -171,9 +172,9 @@ def _more_money(study: StudyRecord) -> Fact | None:
         return None
     note = (
         f"is how much better the best models together would get (their hypervolume) for {usd(ahead.usd)} more, by the "
-        f"search's forecast; the last {usd(ahead.usd)} made it {ahead.last_percent:.2g} %"
+        f"search's forecast; the last {usd(ahead.usd)} made it {significant(ahead.last_percent, 2)} %"
     )
-    return Fact(label="More money", value=f"+{ahead.percent:.2g} %", note=note)
+    return Fact(label="More money", value=f"+{significant(ahead.percent, 2)} %", note=note)
 
 
 def mattered_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from reports.wording import metric, plural
+from studies import pareto
 from studies.analysis import ArchivePoint
 from studies.baselines import Baseline, baselines
 from studies.records import NANO, Objective, StudyRecord, TrialRecord
@@ -86,7 +87,7 @@ def front_picture(
     parts = [
         *_frame(*axes),
         *(_level(one, axes[1]) for one in lines),
-        _line(kept, axes, rises_first=_is_maximized(study, across)),
+        _line(_best(study, kept, across, up), axes, rises_first=_is_maximized(study, across)),
         *_dots(seen, axes),
         *(_diamond(point, axes) for point in kept),
     ]
@@ -161,9 +162,15 @@ def _is_maximized(study: StudyRecord, name: str) -> bool:
     return any(one.metric == name and one.direction == "maximize" for one in study.objectives)
 
 
-def _line(kept: Sequence[tuple[float, float]], axes: tuple[_Axis, _Axis], *, rises_first: bool) -> Markup:
-    """The kept models, from left to right, as stairs: between two of them the worse one across is all that is had."""
-    places = [_at(point, axes) for point in kept]
+def _best(study: StudyRecord, kept: Sequence[tuple[float, float]], across: str, up: str) -> list[tuple[float, float]]:
+    """The kept models that no other one beats in both directions: with more objectives not all are so."""
+    signs = [-1.0 if _is_maximized(study, name) else 1.0 for name in (across, up)]
+    return [kept[i] for i in pareto.archive([(signs[0] * x, signs[1] * y) for x, y in kept])]
+
+
+def _line(best: Sequence[tuple[float, float]], axes: tuple[_Axis, _Axis], *, rises_first: bool) -> Markup:
+    """The best models, from left to right, as stairs: between two of them the worse one across is all that is had."""
+    places = [_at(point, axes) for point in best]
     if len(places) < 2 or axes[0].name == MONEY:
         return Markup()
     steps = "".join(f"V{y}H{x}" if rises_first else f"H{x}V{y}" for x, y in places[1:])

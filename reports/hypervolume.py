@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from reports.baselines import hypervolumes, with_lines_at
 from reports.plotting import ARCHIVE, Figure, Trace, axis, figure, short
 from reports.wording import usd
+from search_spaces.wording import significant
 from studies import analysis
 from studies.records import NANO, StudyRecord
 
@@ -60,7 +61,8 @@ def outlook_in_words(study: StudyRecord) -> str:
     found = outlook(study)
     if found is None:
         return ""
-    return f"The dashed line is the search's forecast: {usd(found.usd)} more would buy about {found.percent:.2g} %."
+    growth = significant(found.percent, 2)
+    return f"The dashed line is the search's forecast: {usd(found.usd)} more would buy about {growth} %."
 
 
 def hypervolume(study: StudyRecord) -> Figure:
@@ -101,7 +103,7 @@ def hypervolume_in_words(study: StudyRecord) -> str:
         return ""
     known, half = curve[-1].hypervolume, curve[-1].cost_usd / 2
     by_half = max(one.hypervolume for one in curve if one.cost_usd <= half)
-    alone = [f"{name} alone {100 * value / known:.3g} %" for name, value in hypervolumes(study)]
+    alone = [f"{name} alone {significant(100 * value / known, 3)} %" for name, value in hypervolumes(study)]
     return "; ".join([f"{100 * by_half / known:.3g} % of the best known by half of the dollars", *alone])
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.baselines import against_baselines
-from reports.wording import CENT, duration, listed, metric, number, root_of
+from reports.wording import CENT, deviation, duration, listed, metric, number, root_of
+from search_spaces.wording import significant
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
 from studies.recommendation import Recommendation, name_of, recommended
@@ -93,8 +94,8 @@ def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
 def value_in_words(name: str, value: float, seconds: float | None = None) -> str:
     """Return a metric's value for a sentence, with its unit.
 
-    A mean squared error has its root beside it, which is in the target's unit; dollars below a cent have the time
-    beside them for which they were paid.
+    A mean squared error has its root beside it, which is in the target's unit; a cost below a cent has the time beside
+    it for which it was paid.
 
     Args:
         name: Name of the metric.
@@ -104,7 +105,7 @@ def value_in_words(name: str, value: float, seconds: float | None = None) -> str
     text = metric(name, value)
     if (root := root_of(name, value)) is not None:
         return f"{text} (RMSE {number(root, 3)})"
-    is_small = name.endswith("_usd") and 0 < value < CENT
+    is_small = name == "cost_usd" and 0 < value < CENT
     return f"{text} ({duration(seconds)})" if is_small and seconds is not None and math.isfinite(seconds) else text
 
 
@@ -138,8 +139,8 @@ def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
     one = None if confirmed is None else confirmed["metrics"].get(name)
     if one is None:
         return ""
-    deviation = "" if one["deviation"] is None else f" ± {metric(name, one['deviation'])}"
-    return f"{value_in_words(name, one['mean'])}{deviation}"
+    spread = "" if one["deviation"] is None else f" ± {deviation(name, one['deviation'], one['mean'])}"
+    return f"{value_in_words(name, one['mean'])}{spread}"
 
 
 def confirmed_on_part(study: StudyRecord, trial: int, epoch: int | None = None) -> str:
@@ -155,21 +156,23 @@ def _against(study: StudyRecord, other: ArchivePoint, taken: ArchivePoint) -> st
     told = f"{first.metric} {value_in_words(first.metric, other.values[first.metric])}"
     if text := confirmed_on_part(study, other.trial, other.epoch):
         told += f" (confirmed: {text})"
-    compared = [compared_in_words(one.metric, other.values[one.metric], taken.values[one.metric]) for one in rest]
+    compared = [compared_in_words(one, other.values[one.metric], taken.values[one.metric]) for one in rest]
     return f"{told} and is {listed(compared)}" if compared else told
 
 
-def compared_in_words(name: str, value: float, base: float) -> str:
+def compared_in_words(objective: Objective, value: float, base: float) -> str:
     """Return how a value compares with another one: `5 times cheaper`, `39 % slower`, `4 times as large`."""
+    name = objective.metric
     if value == base:
         return f"the same in {name}"
     if value <= 0 or base <= 0:
         return f"at {name} {value_in_words(name, value)}"
-    ending = next((end for end in _COMPARATIVES if name.endswith(end)), "")
+    is_minimized = objective.direction == "minimize"  # less profit is not cheaper
+    ending = next((end for end in _COMPARATIVES if is_minimized and name.endswith(end)), "")
     less, more, as_much = _COMPARATIVES[ending] if ending else ("lower", "higher", "as high")
     ratio = max(value / base, base / value)
     if ratio < 2:
-        said = f"{100 * abs(value / base - 1):.2g} % {more if value > base else less}"
+        said = f"{significant(100 * abs(value / base - 1), 2)} % {more if value > base else less}"
     else:
-        said = f"{ratio:.2g} times {as_much if value > base else less}"
+        said = f"{significant(ratio, 2)} times {as_much if value > base else less}"
     return said if ending else f"{said} in {name}"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports.wording import plural, usd
+from search_spaces.wording import significant
 from studies.analysis import ArchivePoint
 from studies.records import NANO, DecisionRecord, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch
@@ -82,7 +83,7 @@ def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[s
 
 def _beside(saved: float, spent: float) -> str:
     """Return how the dollars saved compare with those spent."""
-    return f", {saved / spent:.2g} times what the study has cost" if spent > 0 and saved > 0 else ""
+    return f", {significant(saved / spent, 2)} times what the study has cost" if spent > 0 and saved > 0 else ""
 
 
 def _was_stopped(trial: TrialRecord, planned: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from reports.plotting import COLOURS, Figure, Trace, axis, escape, figure, short, wrapped
 from reports.wording import duration, listed, plural
 from search_spaces.outside_text import last_line
+from search_spaces.wording import significant
 from studies.records import CHARGE_KINDS, AttemptRecord, ChargeKind, StudyRecord, TrialRecord
 
 KIND_COLOURS: dict[ChargeKind, str] = {
@@ -130,7 +131,8 @@ def timeline_line(study: StudyRecord) -> str:
     total = sum(seconds.values())
     if not total:
         return ""
-    shares = [f"{100 * seconds[kind] / total:.2g} % {_WORDS[kind]}" for kind in CHARGE_KINDS if seconds[kind]]
+    percent = {kind: significant(100 * seconds[kind] / total, 2) for kind in CHARGE_KINDS if seconds[kind]}
+    shares = [f"{of_all} % {_WORDS[kind]}" for kind, of_all in percent.items()]
     faults = len(_faulty(study))
     told = f"{'was' if faults == 1 else 'were'} {plural(faults, 'fault')}" if faults else "was no fault"
     return f"Of {duration(total)} of all devices together {listed(shares)}; there {told}."

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
+
+from search_spaces.wording import significant
 
 NOTHING = "–"  # noqa: RUF001 - an en dash is how a table says "none"
 CENT = 0.01
@@ -11,6 +14,8 @@ _LEAST_USD = 1e-7
 """Dollars below which powers of ten are written: people read zeros more easily, as long as they can count them."""
 SHARES = ("error", "accuracy")
 """Endings of the names of metrics that are shares."""
+_OF_DISTANCES = re.compile(r"(?i)(?<![a-z])(squared?|absolute|abs|r?mse|mae)(?![a-z])")
+"""Words in the names of errors that are no shares: they are in the target's unit or in its square."""
 
 
 def number(value: object, digits: int = 4) -> str:
@@ -25,7 +30,7 @@ def number(value: object, digits: int = 4) -> str:
         return f"{int(value):,}"
     if 10**digits <= abs(value) < 1e6:
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}" if 1e-4 <= abs(value) < 1e6 else _scientific(value, max(digits - 1, 2))
+    return significant(value, digits) if 1e-4 <= abs(value) < 1e6 else _scientific(value, max(digits - 1, 2))
 
 
 def _scientific(value: float, digits: int) -> str:
@@ -80,6 +85,13 @@ def metric(name: str, value: object) -> str:
     return percent(float(value)) if is_share(name, value) else number(value)
 
 
+def deviation(name: str, value: float, mean: float) -> str:
+    """Return the standard deviation of a metric in the unit in which its mean is written."""
+    if not name.endswith(SHARES) or not math.isfinite(value):
+        return metric(name, value)
+    return percent(value) if is_share(name, mean) else number(value)
+
+
 def has_unit(name: str, value: float) -> bool:
     """Return whether the name of a metric tells how its values are written, beyond plain numbers."""
     return name.endswith(tuple(_UNITS)) or is_share(name, value)
@@ -98,7 +110,7 @@ def milliseconds(value: float) -> str:
 
 def is_share(name: str, value: float) -> bool:
     """Return whether a metric's value is a share of all, by its name and since it lies between 0 and 1."""
-    return name.endswith(SHARES) and 0 <= value <= 1
+    return 0 <= value <= 1 and name.endswith(SHARES) and _OF_DISTANCES.search(name) is None
 
 
 def percent(share: float) -> str:

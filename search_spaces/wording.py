@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 LONGEST_VALUE = 60
 LONGEST_LIST = 24
+LARGEST_IN_FULL = 1e15
+"""Numbers from here on are written with a power of ten."""
 SHORTEST_PREFIX = 3
 """Length from which the beginning of a name stands for it, such as `min` for `minimize`."""
 
@@ -33,6 +35,12 @@ def shown(value: object) -> str:
         return words[value]
     text = one_line(without_password(repr(value)))
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
+
+
+def significant(value: float, digits: int) -> str:
+    """A number with so many significant digits, a large one in full: 99.7 with two is `100`, no `1e+02`."""
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:,.0f}" if 10**digits <= abs(rounded) < LARGEST_IN_FULL else f"{value:.{digits}g}"
 
 
 def listed(names: Iterable[str]) -> str:

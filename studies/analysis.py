@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from search_spaces.wording import significant
 from studies import constraints, pareto
 from studies.archived import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
 from studies.archived import milestones as milestones  # noqa: PLC0414
@@ -247,7 +248,7 @@ def growth_in_words(percent: float) -> str:
 
     Early in a study the archive's hypervolume is negligible, and a growth of millions of percent says nothing more.
     """
-    return f"more than {MOST_PERCENT:g} %" if percent > MOST_PERCENT else f"about {percent:.2g} %"
+    return f"more than {MOST_PERCENT:g} %" if percent > MOST_PERCENT else f"about {significant(percent, 2)} %"
 
 
 def earlier_names(study: StudyRecord) -> list[str]:

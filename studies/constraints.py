@@ -52,13 +52,18 @@ class Bound:
 
     def violated_by(self, value: float) -> str:
         """The violation as a clause, such as `latency_ms was 6.2, above the constraint's max 5`."""
-        where = "above" if self.side == "max" else "below"
-        return f"{self.metric} was {_shown(value)}, {where} the constraint's {self.side} {_shown(self.bound)}"
+        where, (was, bound) = "above" if self.side == "max" else "below", self.told_apart(value)
+        return f"{self.metric} was {was}, {where} the constraint's {self.side} {bound}"
+
+    def told_apart(self, value: float) -> tuple[str, str]:
+        """A value and the bound with six digits, or with as many more as make them look different."""
+        pairs = [(_shown(value, digits), _shown(self.bound, digits)) for digits in range(6, 18)]
+        return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
-def _shown(value: float) -> str:
-    """A number of six digits, or a whole number in full: numbers that differ by one must look different."""
-    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+def _shown(value: float, digits: int = 6) -> str:
+    """A number of so many digits, or a whole number in full: numbers that differ by one must look different."""
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
 def bounds_of(constraints: Iterable[Constraint]) -> tuple[Bound, ...]:

@@ -52,6 +52,7 @@ def ab(  # noqa: PLR0917 - click gives each option by name
 def _table(versions: list[dict[str, Any]], metric: str) -> Any:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE)
     columns = {"version": "left", "role": "left", f"confirmed {metric}": "right"}
@@ -59,14 +60,14 @@ def _table(versions: list[dict[str, Any]], metric: str) -> Any:
     if has_answers:
         columns |= dict.fromkeys(("rows", "p50 ms", "p99 ms", "confidence", "known", "error"), "right")
     for name, side in columns.items():
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+        table.add_column(Text(name), justify=side)  # type: ignore[arg-type]
     for one in versions:
         cells = [one["version"], one["role"] or "", _figure(one["confirmed"])]
         if has_answers:
             cells += [str(one.get("rows", 0)), _figure(one.get("p50_ms")), _figure(one.get("p99_ms"))]
             cells += [_figure(one.get("mean_confidence")), str(one.get("known_outcomes", 0))]
             cells += [_figure(one.get("error", one.get("rmse")))]
-        table.add_row(*cells)
+        table.add_row(*map(Text, cells))
     return table
 
 

@@ -46,6 +46,7 @@ def _row(one: Version) -> dict[str, Any]:
 def _table(rows: list[dict[str, Any]]) -> Any:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     made = Table(box=box.SIMPLE)
     for column in ("model", "version", "alias", "from", "confirmed"):
@@ -55,5 +56,6 @@ def _table(rows: list[dict[str, Any]]) -> Any:
         point = "" if row["trial"] is None else f"{row['study']} {row['trial']}@{row['epoch']}{seeds}"
         figures = "  ".join(f"{key} {value:.4g}" for key, value in row["metrics"].items())
         note = f"forced: {row['forced']}" if row["forced"] else "not confirmed"
-        made.add_row(row["model"], str(row["version"]), " ".join(row["aliases"]), point, figures or note)
+        cells = (row["model"], str(row["version"]), " ".join(row["aliases"]), point, figures or note)
+        made.add_row(*map(Text, cells))
     return made

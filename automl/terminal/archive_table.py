@@ -25,10 +25,13 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     names = [objective.metric for objective in record.objectives]
     confirmed = [confirmed_on_part(record, point.trial, point.epoch) for point in points]
     columns = ["model", "state", *names, *([f"confirmed {names[0]}"] if any(confirmed) else [])]
-    table = Table(*columns, box=box.SIMPLE, title="archive: models to take", title_justify="left")
+    table = Table(box=box.SIMPLE, title="archive: models to take", title_justify="left")
+    for name in columns:
+        table.add_column(Text(name))
     for point, told in list(zip(points, confirmed, strict=True))[:MOST_ROWS]:
         values = [metric_text(name, point.values[name]) for name in names]
-        table.add_row(f"{point.trial}@{point.epoch}", point.state, *values, *([told] if any(confirmed) else []))
+        cells = [f"{point.trial}@{point.epoch}", point.state, *values, *([told] if any(confirmed) else [])]
+        table.add_row(*map(Text, cells))
     for one in baselines(record):
         values = [metric_text(name, one.values.get(name)) for name in names]
         table.add_row(Text(one.called), "baseline", *values, *([""] if any(confirmed) else []), style="dim")
@@ -41,4 +44,4 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     command = command_of(record, points[0] if best is None else best.point)
     which = "first" if best is None else "recommended"
     told = f"To take the {which} one: {command}" if command else ""
-    console.print(f"{more}{told}", highlight=False, markup=False)
+    console.print(Text(f"{more}{told}"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from automl.terminal.texts import metric_text
 from reports.recommending import confirmed_value
@@ -14,20 +15,21 @@ from reports.recommending import confirmed_value
 
 def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
     """Return the figures of each confirmed point beside what the search saw."""
-    title = f"{confirmed['study']}: each point with {confirmed['seeds']} fresh seeds"
+    title = Text(f"{confirmed['study']}: each point with {confirmed['seeds']} fresh seeds", style="table.title")
     made = Table(box=box.SIMPLE, title=title, title_justify="left")
     for name in ("model", "metric", "the search saw", "validation", "test"):
         made.add_column(name, no_wrap=True, justify="right")
     for row in confirmed["trials"]:
         for number, name in enumerate(dict.fromkeys([*row["search"], *row["validation"]])):
             saw = row["search"].get(name)
-            made.add_row(
+            cells = (
                 f"{row['trial']}@{row['epoch']}" if number == 0 else "",
                 name,
                 metric_text(name, saw),
                 _cell(name, row["validation"].get(name)),
                 _cell(name, row["test"].get(name)),
             )
+            made.add_row(*map(Text, cells))
     return made
 
 

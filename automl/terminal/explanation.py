@@ -125,8 +125,8 @@ def _number_lines(decision: DecisionRecord) -> list[str]:
     lines = []
     for name, value in decision.numbers.items():
         if name == NEXT_10_USD_PERCENT:
-            percent = float(value or 0.0)
-            lines.append(f"{name} = {analysis.growth_in_words(percent)}")
+            known = "not known while the hypervolume is 0" if value is None else analysis.growth_in_words(float(value))
+            lines.append(f"{name} = {known}")
         else:
             shown = number(value) if isinstance(value, float) else value
             lines.append(f"{NUMBERS_IN_WORDS.get(name, name)} = {shown}")

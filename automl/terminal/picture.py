@@ -118,7 +118,7 @@ def _figures(figures: Mapping[str, str]) -> Table:
 def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[RenderableType]:
     table = Table(box=None, title=title, title_justify="left", pad_edge=False, padding=(0, 2), header_style="dim")
     for name in names:
-        table.add_column(name, no_wrap=True, justify="right")
+        table.add_column(Text(name), no_wrap=True, justify="right")
     for row in rows[:most]:
         table.add_row(*map(Text, row))
     more = [Text(f"and {len(rows) - most} more", style="dim")] if len(rows) > most else []

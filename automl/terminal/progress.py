@@ -10,6 +10,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from automl.terminal.picture import Gang, Halt, Model, Picture, drawn
 from automl.terminal.texts import metric_text
@@ -52,7 +53,7 @@ class Progress:
     def say(self, line: str) -> None:
         """Print a line above the table."""
         if self._console is not None:
-            self._console.print(line, highlight=False, markup=False)
+            self._console.print(Text(line))
 
     def on_commit(self, machine: StudyMachine) -> None:
         """Show the study as it is after a commit."""

@@ -24,7 +24,7 @@ def print_running(console: Console, record: StudyRecord, now: datetime) -> None:
     names = ["trial", "epochs", "ranks", "slots", "since", *(objective.metric for objective in record.objectives)]
     table = Table(box=box.SIMPLE, title=title, title_justify="left")
     for name in names:
-        table.add_column(name, no_wrap=True, justify="right")
+        table.add_column(Text(name), no_wrap=True, justify="right")
     rows = [_cells(record, trial, now) for trial in running]
     left = console.width - width_of(names, rows) - COLUMN_GAP
     if left >= LEAST_PARAMS_COLUMNS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -21,10 +22,10 @@ from reports.wording import usd
 from search_spaces.wording import listed
 from studies import analysis
 from studies.baselines import baselines
-from studies.constraints import value_of, wanted_in_words
+from studies.constraints import Bound, value_of, wanted_in_words
 from studies.never_tried import never_tried, never_tried_in_words
 from studies.recommendation import best_points, recommended
-from studies.records import NANO, TRIAL_STATES, StudyRecord
+from studies.records import NANO, TRIAL_STATES, StudyRecord, TrialRecord
 
 
 def print_summary(console: Console, record: StudyRecord, *, report: str | None) -> None:
@@ -126,15 +127,18 @@ def _constraints(record: StudyRecord) -> str:
         return nothing
     measured = [trial for trial in record.started if trial.epochs]
     kept = sum(analysis.is_feasible(record, trial) is True for trial in measured)
-    violated = [
-        f"{bound.name} {metric_text(bound.metric, bound.bound)} violated by {len(trials)}, "
-        f"the latest trial {trials[-1].number} with "
-        f"{metric_text(bound.metric, value_of(bound, trials[-1].epochs[-1].metrics))}"
-        for bound, trials in analysis.violators(record).items()
-        if trials
-    ]
+    violated = [_violation(bound, trials) for bound, trials in analysis.violators(record).items() if trials]
     wanted = f"{wanted_in_words(record.constraints)}: kept by {kept} of {len(measured)} measured trials"
     return "; ".join([wanted, *violated])
+
+
+def _violation(bound: Bound, trials: Sequence[TrialRecord]) -> str:
+    """A bound, how many trials violate it, and the latest value that does, which never looks like the bound."""
+    value = value_of(bound, trials[-1].epochs[-1].metrics)
+    was, limit = metric_text(bound.metric, value), metric_text(bound.metric, bound.bound)
+    if was == limit:
+        was, limit = bound.told_apart(value)
+    return f"{bound.name} {limit} violated by {len(trials)}, the latest trial {trials[-1].number} with {was}"
 
 
 def _cost(record: StudyRecord) -> str:

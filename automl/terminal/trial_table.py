@@ -49,7 +49,7 @@ def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRe
     with_params = params_columns >= LEAST_PARAMS_COLUMNS
     table = Table(box=box.SIMPLE)
     for name in names:
-        table.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
+        table.add_column(Text(name), no_wrap=True, justify="left" if name == "state" else "right")
     for name in ("params", "reason") if with_params else ("reason",):
         table.add_column(name, no_wrap=True)
     for cells, own, reason in zip(rows, params, reasons, strict=True):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from automl.terminal.picture import Gang, Halt, Model, Picture, drawn
 from automl.terminal.progress import HALTS, LINE_SECONDS
@@ -93,7 +94,7 @@ class Lines:
     def show(self, picture: Picture) -> None:
         """Print the figures of a picture, if it is time."""
         if picture.line != self._shown and picture.now - self._shown_at >= LINE_SECONDS:
-            self._console.print(picture.line, highlight=False, markup=False)
+            self._console.print(Text(picture.line))
             self._shown, self._shown_at = picture.line, picture.now
 
 

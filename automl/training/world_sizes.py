@@ -191,11 +191,12 @@ def table(compared: Mapping[str, Any]) -> Table:
     """Return the comparison as a table for people."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     batch, steps = compared["effective_batch"], math.ceil(compared["samples"] / compared["effective_batch"])
     an_epoch = f"{steps} steps an epoch, " if steps else ""  # nobody knows how many samples a stream has
     title = f"{compared['task']}: effective batch {batch}, {an_epoch}{compared['epochs']} epochs"
-    made = Table(box=box.SIMPLE, title=title, title_justify="left")
+    made = Table(box=box.SIMPLE, title=Text(title, style="table.title"), title_justify="left")
     names = ("ranks", "samples/s", "speed-up", "efficiency", "communication", "weights differ", "$ an epoch")
     for name in names:
         made.add_column(name, no_wrap=True, justify="right")

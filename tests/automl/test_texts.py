@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from automl.terminal.confirmed_table import confirmed_table
+from automl.terminal.explanation import print_explanation
 from automl.terminal.summary import document_of, print_summary
 from automl.terminal.texts import metric_text, values_text
+from reports.recommending import confirmed_value
 from studies import analysis
+from studies.records import NEXT_10_USD_PERCENT, DecisionRecord
 from tests.studies.test_analysis import study_of, trial
 
 
@@ -25,6 +29,7 @@ from tests.studies.test_analysis import study_of, trial
         ("val_mse", 2500.1234, "2,500 (RMSE 50)"),
         ("val_mse", 1.2345678, "1.23 (RMSE 1.11)"),
         ("val_error", 0.0312345, "3.12 %"),
+        ("val_squared_error", 0.1328, "0.133"),
         ("val_loss", 0.693147, "0.693"),
         ("wall_seconds", 200.0, "3 min 20 s"),
         ("model_parameters", 2_627_000_000.0, "2,627 M"),
@@ -63,3 +68,21 @@ def test_confirmed_figures_have_them() -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "2.25 (RMSE 1.5)" in said
     assert "2.5 (RMSE 1.58) ± 0.125" in said
+
+
+def test_a_deviation_has_the_unit_of_its_mean() -> None:
+    spreads = {"val_error": {"mean": 1.2, "deviation": 0.3}, "val_absolute_error": {"mean": 0.2, "deviation": 0.1}}
+    assert confirmed_value({"metrics": spreads}, "val_error") == "1.2 ± 0.3"
+    assert confirmed_value({"metrics": spreads}, "val_absolute_error") == "0.2 ± 0.1"
+
+
+@pytest.mark.parametrize(
+    ("percent", "words"),
+    [(None, "not known while the hypervolume is 0"), (0.0, "about 0 %"), (3.1415, "about 3.1 %")],
+)
+def test_a_growth_that_cannot_be_stated_is_not_told_as_none(percent: float | None, words: str) -> None:
+    decision = DecisionRecord(epoch=1, action="pause", reason="waits", numbers={NEXT_10_USD_PERCENT: percent})
+    one = replace(trial(0, (0.2, 1.0)), decisions=(decision,))
+    console = Console(file=io.StringIO(), width=200)
+    print_explanation(console, study_of(one), one)
+    assert f"{NEXT_10_USD_PERCENT} = {words}\n" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from reports.figures import as_plotly
 from studies import analysis
 from studies.records import StudyRecord
 from studies.reference_point import reference_of
-from tests.reports.test_page import ACCURACY, data_of, hostile, read
+from tests.reports.test_page import ACCURACY, LATENCY, data_of, hostile, read
 from tests.support.study_factory import COST, ERROR, build_study
 
 
@@ -70,6 +70,20 @@ def test_the_page_names_each_study_with_its_share_of_the_best_hypervolume() -> N
 )
 def test_studies_without_anything_found_have_a_page(studies: list[StudyRecord]) -> None:
     assert "studies compared" in render_comparison(studies)
+
+
+def test_of_many_objectives_the_stairs_go_through_the_best_of_the_plane() -> None:
+    objectives = (ERROR, LATENCY, ACCURACY, COST)
+    studies = [replace(study, objectives=objectives) for study in two()]
+    drawn = data_of(render_comparison(studies))["models"]["data"]
+    for study in studies:
+        stairs, others = [trace for trace in drawn if trace["name"] == study.name]
+        assert (stairs["mode"], others["mode"], others["showlegend"]) == ("lines+markers", "markers", False)
+        assert stairs["y"] == sorted(stairs["y"], reverse=True)
+        assert len(stairs["x"]) + len(others["x"]) == len(analysis.archive(study))
+        assert len(stairs["text"]) == len(stairs["x"]) > 1
+    plain = data_of(render_comparison(two()))["models"]["data"]
+    assert [trace["name"] for trace in plain] == [study.name for study in two()], "of two objectives all are the best"
 
 
 def test_one_objective_is_compared_by_columns() -> None:

@@ -23,10 +23,13 @@ from studies import analysis
 from studies.importance import importance
 from studies.recommendation import recommended
 from studies.records import (
+    NANO,
     NEXT_10_USD_PERCENT,
     BudgetLine,
     ConfirmationRecord,
+    Constraint,
     DecisionRecord,
+    Objective,
     StudyRecord,
     TrialRecord,
 )
@@ -60,6 +63,16 @@ def test_the_headline_says_what_more_money_buys_or_what_the_hypervolume_is() -> 
     assert 0.0 <= found.last_percent <= 100.0
     assert "Hypervolume" not in tiles
     assert "Hypervolume" in {one.label for one in content.facts(build_study(30))}
+
+
+def test_shares_of_nearly_all_are_written_in_full() -> None:
+    spent = replace(build_study(30), budget={"usd": BudgetLine(spent=99.7, limit=100.0)})
+    assert {one.label: one for one in content.facts(spent)}["Spent"].note == "of $100.00 (100 %)"
+    study = forecasting(3988.0)
+    dollar = replace(study.charges[-1], cost_nano_usd=NANO)
+    study = replace(study, charges=(*(replace(one, cost_nano_usd=0) for one in study.charges[:-1]), dollar))
+    assert {one.label: one for one in content.facts(study)}["More money"].value == "+100 %"
+    assert outlook_in_words(study).endswith("would buy about 100 %.")
 
 
 def test_hours_of_confirmations_are_no_overrun_of_the_search() -> None:
@@ -96,6 +109,63 @@ def test_limits_are_asked_for_in_the_direction_of_the_objective() -> None:
         ("val_accuracy", "least")
     ]
     assert picking.limits(build_study(20, objectives=(ERROR,)), []) == []
+    bounded = build_study(60, objectives=(COST, ERROR), constraints=(Constraint(metric="val_accuracy", min=0.3),))
+    assert [(one.name, one.side) for one in picking.limits(bounded, analysis.archive(bounded))] == [
+        ("val_error", "most"), ("val_accuracy", "least"),
+    ]  # fmt: skip
+
+
+def with_metric(name: str, *values: float) -> StudyRecord:
+    """A study with a second objective of that name, whose trials, one for each value, are all kept."""
+    plain = build_study(len(values), states=("complete",), objectives=(ERROR, Objective(metric=name)))
+    worse = sorted(values, reverse=True)
+    trials = []
+    for place, (one, value) in enumerate(zip(plain.trials, worse, strict=True), 1):
+        metrics = {**one.epochs[0].metrics, "val_error": 0.1 * place, name: value}
+        trials.append(replace(one, epochs=(replace(one.epochs[0], metrics=metrics, is_milestone=True),)))
+    return replace(plain, trials=tuple(trials))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "unit", "scale", "hint"),
+    [
+        ("test_error", (0.1118, 0.40612), "%", 0.01, "11.18 to 40.61"),
+        ("test_error", (0.5, 17.0), "", 1.0, "0.5 to 17"),
+        ("model_parameters", (78_090.0, 1.24e6), "M", 1e6, "0.07809 to 1.24"),
+        ("model_parameters", (64.0, 78_090.0), "", 1.0, "64 to 78,090"),
+        ("peak_memory_bytes", (3.2e8, 3.21e9), "GB", 1e9, "0.32 to 3.21"),
+        ("epoch_seconds", (12.0, 240.0), "min", 60.0, "0.2 to 4"),
+        ("epoch_seconds", (0.001, 0.0125), "ms", 0.001, "1 to 12.5"),
+        ("latency_ms", (0.5, 4.25), "ms", 1.0, "0.5 to 4.25"),
+        ("paid_usd", (0.000005, 2.5), "$", 1.0, "$0.000005 to $2.50"),
+    ],
+)
+def test_a_limit_is_typed_in_the_unit_that_its_hint_shows(
+    name: str, values: tuple[float, ...], unit: str, scale: float, hint: str
+) -> None:
+    study = with_metric(name, *values)
+    (found,) = picking.limits(study, analysis.archive(study))
+    assert (found.unit, found.scale, found.hint) == (unit, scale, hint)
+
+
+@pytest.mark.parametrize(
+    ("study", "typed", "taken"),
+    [
+        (with_metric("test_error", 0.1, 0.15, 0.4), "15", "1@1"),
+        (with_metric("test_error", 0.1, 0.57, 0.6), "57", "1@1"),
+        (with_metric("model_parameters", 1.1e6, 1.24e6, 3e6), "2", "1@1"),
+        (with_metric("model_parameters", 1.1e6, 1.24e6, 3e6), "1.1", "2@1"),
+    ],
+)
+def test_the_picker_takes_numbers_in_the_unit_beside_the_field(
+    browser: Any, tmp_path: Path, study: StudyRecord, typed: str, taken: str
+) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(write_report(study, tmp_path / "report.html").as_uri())
+    page.locator("#picker input").fill(typed)
+    assert page.inner_text("#picked").startswith(f"Take {taken}: ")
+    assert page.inner_text("#picker label").split()[-2:] in (["most", "%"], ["most", "M"])
+    page.close()
 
 
 def test_the_picker_answers_with_the_best_model_that_keeps_the_limits(browser: Any, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from reports.front_picture import front_picture
 from reports.page import write_report
 from studies import analysis
-from tests.support.study_factory import build_study
+from tests.reports.test_page import ACCURACY, LATENCY
+from tests.support.study_factory import COST, ERROR, build_study
 
 
 def test_the_picture_has_a_dot_for_each_trial_and_a_diamond_for_each_kept_model() -> None:
@@ -44,6 +45,20 @@ def test_stairs_show_what_is_had_between_two_models() -> None:
         steps = re.findall(r'class="stairs" d="M\S+ \S+?(?=[HV])([HV].*?)"', drawn)
         assert steps, direction
         assert all(re.match(order, one) for one in steps)
+
+
+@pytest.mark.parametrize(("across", "is_up"), [("cost_usd", False), ("val_accuracy", True)])
+def test_of_many_objectives_the_stairs_go_through_the_best_of_the_plane(across: str, is_up: bool) -> None:
+    study = build_study(60, objectives=(ERROR, COST, ACCURACY, LATENCY))
+    archive = analysis.archive(study)
+    drawn = str(front_picture(study, archive, names=(across, "latency_ms")))
+    assert drawn.count('class="kept"') == len(archive)
+    (path,) = re.findall(r'class="stairs" d="([^"]+)"', drawn)
+    across_all = [float(x) for x in re.findall(r"[MH](\d+\.\d+)", path)]
+    ups = [float(y) for y in re.findall(r"(?:M\S+ |V)(\d+\.\d+)", path)]
+    assert len(ups) > 1
+    assert across_all == sorted(across_all)
+    assert ups == sorted(ups, reverse=is_up), "what costs more is better, and of an accuracy more costs more"
 
 
 @pytest.mark.parametrize(("low", "high"), [(1e-200, 1e-150), (-1e308, 1e308), (5e-324, 5e-324), (0.0, 1e308)])

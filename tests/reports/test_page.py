@@ -17,7 +17,7 @@ from reports.packed import packed, unpacked
 from reports.page import FIRST_ROWS, MOST_ROWS, as_json, plotly_script, render, write_report
 from reports.parameters import parameter_panels
 from reports.plotting import objective_axis, titled
-from reports.wording import NOTHING, count, duration, listed, metric, number, percent, usd
+from reports.wording import NOTHING, count, deviation, duration, listed, metric, number, percent, usd
 from studies import analysis
 from studies.records import DecisionRecord, Objective, StudyRecord
 from studies.spec.study_spec import parse_spec
@@ -324,6 +324,12 @@ def test_the_archives_staircase_turns_with_the_direction() -> None:
         (duration(7500), "2 h 5 min"),
         (duration(90000), "1 d 1 h"),
         (number(12345.6), "12,346"),
+        (number(99.7, 2), "100"),
+        (number(-99.7, 2), "-100"),
+        (number(999.7, 3), "1,000"),
+        (number(9999.97), "10,000"),
+        (metric("latency_ms", 999.7), "1,000 ms"),
+        (duration(0.0994), "99 ms"),
         (number(0.00001234), "1.23e-5"),
         (number(1234567), "1,234,567"),
         (number(math.inf), "not finite"),
@@ -337,6 +343,18 @@ def test_the_archives_staircase_turns_with_the_direction() -> None:
         (metric("val_error", 0.01234), "1.23 %"),
         (metric("val_accuracy", 0.98765), "98.77 %"),
         (metric("val_error", 17.0), "17"),
+        (metric("val_squared_error", 0.1328), "0.1328"),
+        (metric("mean_absolute_error", 0.35), "0.35"),
+        (metric("val/mean-squared-error", 0.35), "0.35"),
+        (metric("RMSE_error", 0.35), "0.35"),
+        (metric("class_mae_error", 0.35), "0.35"),
+        (metric("resquared_error", 0.35), "35 %"),
+        (deviation("val_error", 0.0141, 0.04), "1.41 %"),
+        (deviation("val_error", 1.2, 0.9), "120 %"),
+        (deviation("val_error", 0.3, 1.2), "0.3"),
+        (deviation("val_squared_error", 0.3, 0.5), "0.3"),
+        (deviation("val_error", math.nan, 0.5), "not finite"),
+        (deviation("cost_usd", 0.3, 1.2), "$0.30"),
         (metric("val_error", math.nan), "not finite"),
         (percent(0.000512), "0.0512 %"),
         (percent(0), "0 %"),

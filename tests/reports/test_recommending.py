@@ -194,6 +194,7 @@ def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
     assert value_in_words("cost_usd", 0.0012, 43.2) == "$0.0012 (43 s)"
     assert value_in_words("cost_usd", 0.12, 43.2) == "$0.12"
     assert value_in_words("cost_usd", 0.0012, math.nan) == "$0.0012"
+    assert value_in_words("profit_usd", 0.0012, 43.2) == "$0.0012", "other dollars are not those of the training"
 
 
 @pytest.mark.parametrize(
@@ -203,13 +204,28 @@ def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
         ("cost_usd", 5.0, 1.0, "5 times as expensive"),
         ("latency_ms", 1.3, 1.0, "30 % slower"),
         ("model_parameters", 1e6, 2e6, "2 times smaller"),
+        ("model_parameters", 1e4, 1.2345e6, "120 times smaller"),
+        ("cost_usd", 1.997, 1.0, "100 % more expensive"),
         ("val_loss", 0.9, 1.0, "10 % lower in val_loss"),
         ("val_loss", 1.0, 1.0, "the same in val_loss"),
         ("score", -1.0, 2.0, "at score -1"),
     ],
 )
 def test_comparisons_are_said_as_people_say_them(name: str, value: float, base: float, expected: str) -> None:
-    assert compared_in_words(name, value, base) == expected
+    assert compared_in_words(Objective(metric=name), value, base) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "base", "expected"),
+    [
+        ("profit_usd", 0.95, 1.0, "5 % lower in profit_usd"),
+        ("profit_usd", 5.0, 1.0, "5 times as high in profit_usd"),
+        ("uptime_seconds", 50.0, 100.0, "2 times lower in uptime_seconds"),
+        ("val_accuracy", 0.9, 0.9, "the same in val_accuracy"),
+    ],
+)
+def test_what_is_maximized_is_not_called_cheaper_or_slower(name: str, value: float, base: float, expected: str) -> None:
+    assert compared_in_words(Objective(metric=name, direction="maximize"), value, base) == expected
 
 
 @pytest.mark.parametrize(("task", "out"), [("digits", "model"), ("command", "model.pt")])

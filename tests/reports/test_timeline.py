@@ -99,3 +99,8 @@ def test_charges_of_earlier_versions_do_not_say_where() -> None:
     assert timeline(unknown) is None
     assert "What each device did" not in render(unknown)
     assert "What each device did" in render(study)
+
+
+def test_a_share_of_nearly_all_is_written_in_full() -> None:
+    told = timeline_line(study_of(charge("train", 0, (0,), 0.0, 997.0), charge("idle", None, (0,), 997.0, 1000.0)))
+    assert "100 % trained epochs that count and 0.3 % was idle" in told

@@ -284,3 +284,4 @@ def test_what_ten_dollars_bring_is_no_forecast_of_wonders(
 def test_a_growth_of_a_negligible_hypervolume_is_no_figure() -> None:
     assert analysis.growth_in_words(16664053.05) == "more than 100 %"
     assert analysis.growth_in_words(3.1415) == "about 3.1 %"
+    assert analysis.growth_in_words(99.7) == "about 100 %"

@@ -577,6 +577,27 @@ def test_the_terminal_names_the_violated_constraint_with_its_value() -> None:
     assert "feasible" not in explain(built(), large)
 
 
+@pytest.mark.parametrize(
+    ("metric", "most", "value", "status", "sentence"),
+    [
+        ("model_parameters", 1_000_000.0, 1_000_001.0, ("1000000", "1000001"), "was 1000001, above the constraint's"),
+        ("model_parameters", 1_000_000.0, 2_000_000.0, ("1 M", "2 M"), "was 2000000, above the constraint's"),
+        ("latency_ms", 0.7, 0.70000001, ("0.7", "0.70000001"), "was 0.70000001, above the constraint's max 0.7"),
+        ("latency_ms", 0.7, 0.9, ("0.7 ms", "0.9 ms"), "was 0.9, above the constraint's max 0.7"),
+    ],
+)
+def test_a_value_that_violates_a_bound_looks_different_from_it(
+    metric: str, most: float, value: float, status: tuple[str, str], sentence: str
+) -> None:
+    trial = build_study(3, states=("complete",)).started[0]
+    trial = replace(trial, epochs=tuple(replace(e, metrics={**e.metrics, metric: value}) for e in trial.epochs))
+    kept = replace(trial, number=1, epochs=tuple(replace(e, metrics={**e.metrics, metric: 0.1}) for e in trial.epochs))
+    bound = Constraint(metric=metric, max=most)
+    study = replace(build_study(3), constraints=(bound,), trials=(trial, kept))
+    assert f"{metric} max {status[0]} violated by 1, the latest trial 0 with {status[1]}" in printed(study)
+    assert sentence in analysis.violations(study, trial)
+
+
 def test_a_study_without_a_feasible_model_says_so() -> None:
     study = built(Constraint(metric="latency_ms", max=0.1))
     assert analysis.front(study) == analysis.archive(study) == []
