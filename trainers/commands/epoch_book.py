@@ -73,7 +73,7 @@ class EpochBook:
         self.epoch, self.is_at_start = epoch, False
         return metrics
 
-    def is_wanted(self, epoch: object, spec: TrialSpec, *, drains: bool) -> bool:
+    def is_wanted(self, epoch: object, spec: TrialSpec, *, ends: bool) -> bool:
         """Return whether a checkpoint of an epoch is wanted, for a program that asks.
 
         Raises:
@@ -81,14 +81,14 @@ class EpochBook:
         """
         number = _whole(epoch)
         self._asks = True
-        wanted = drains or number in spec.milestones or number >= self._epochs or self._is_due(spec)
+        wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due(spec)
         if wanted:
             self._wanted_at = number
         return wanted
 
     @property
     def may_end(self) -> bool:
-        """Whether the trial can go on after this epoch: a program that asks has saved it."""
+        """Whether the trial can end with this epoch, for now or early: a program that asks has saved it."""
         return not self._asks or self._wanted_at == self.epoch
 
     def saves(self, spec: TrialSpec, *, ends: bool) -> bool:

@@ -419,6 +419,19 @@ def test_a_command_may_end_before_its_time(tmp_path):
     assert [one.complete for one in grants.measurements] == [False, True]
 
 
+@pytest.mark.parametrize(("says_so", "kept"), [("", False), (", last=epoch == 3", True)])
+def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_path, says_so, kept):
+    """Epoch 3 is no milestone, so that no checkpoint of it is wanted unless it is said to be the last one."""
+    text = COUNTS.replace("checkpoint(epoch)", f"checkpoint(epoch{says_so})")
+    text = text.replace("report(epoch=epoch", "report(epoch=epoch, last=epoch == 3").replace(
+        "done + 1, 5", "done + 1, 4"
+    )
+    script(tmp_path, text)
+    last = run(spec_of(tmp_path)).measurements[-1]
+    assert (last.epoch, last.complete) == (3, True)
+    assert (last.checkpoint is not None, not last.unsaved) == (kept, kept)
+
+
 def test_what_a_command_has_started_is_ended_with_it(tmp_path):
     script(
         tmp_path,
