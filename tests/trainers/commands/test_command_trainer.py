@@ -96,6 +96,18 @@ def test_epochs_that_an_older_state_repeats_are_not_counted_twice(tmp_path):
     assert run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)).epochs == [4]
 
 
+@pytest.mark.parametrize("limit", ["report_seconds", "first_report_seconds"])
+def test_epochs_that_are_trained_again_are_no_silence(tmp_path, limit):
+    """A script that keeps its files as they were after epoch 1; together its epochs take longer than the limit."""
+    text = COUNTS.replace(".write_text(str(epoch))", ".write_text('1')").replace(", 5)", ", 10)")
+    script(tmp_path, text.replace("if kept", "__import__('time').sleep(0.5)\n        if kept"))
+    spec = spec_of(tmp_path, training={"epochs": 9}, milestones=(8,))
+    first = run(spec, Grants(until=8))
+    again = replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)
+    limited = replace(again, task_options={**spec.task_options, limit: 2.5})
+    assert run(limited).epochs == [9]
+
+
 def test_a_checkpoint_of_another_trial_is_refused(tmp_path):
     script(tmp_path, COUNTS)
     path = run(spec_of(tmp_path), Grants(until=2)).measurements[-1].checkpoint
