@@ -168,6 +168,36 @@ def test_metrics_are_read_from_what_a_command_prints(tmp_path, metrics, line):
     assert again.epochs == ([3, 4] if goes_on else [1, 2, 3, 4])
 
 
+@pytest.mark.parametrize(
+    ("metrics", "bar", "line"),
+    [
+        ({"pattern": r"loss: (?P<val_error>\S+)"}, r"\r1/10 loss: 0.9", r"\r10/10 loss: 0.1"),
+        ({"pattern": r"loss: (?P<val_error>\S+)"}, r"\r1/10 loss: 0.9", r"\r10/10 loss: 0.1\r\r"),
+        ("json", r"\r100%|####| 10/10\r", r'{{"epoch": {epoch}, "val_error": 0.1}}\r'),
+        ("json", "x" * 70_000 + r"\r", r'{{"epoch": {epoch}, "val_error": 0.1}}'),
+    ],
+    ids=["pattern", "pattern before returns", "JSON after a bar", "JSON after a long bar"],
+)
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_the_last_state_of_a_progress_bar_is_read(tmp_path, metrics, bar, line, seconds):
+    """Bar and line come together, or in parts that are read one by one."""
+    script(
+        tmp_path,
+        f"""
+        import sys, time
+        for epoch in range(1, 5):
+            for part in "{bar}", f'{line}', "\\n":
+                sys.stdout.write(part)
+                if {seconds}:
+                    sys.stdout.flush()
+                    time.sleep({seconds})
+        """,
+    )
+    spec = spec_of(tmp_path, {"metrics": metrics, "environment": {"PYTHONUNBUFFERED": ""}})
+    assert [one.metrics["val_error"] for one in run(spec).measurements] == [0.1] * 4
+    assert log_of(spec).count("10/10" if "10/10" in bar + line else "x" * 70_000) == 4, "the log has all of it"
+
+
 def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path):
     script(
         tmp_path,
