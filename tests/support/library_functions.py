@@ -42,6 +42,8 @@ def by_lightning(trial: automl.Trial, *, precision="32-true", fault="", workers=
                 self.exact(wrong)
                 self.log("exact_error", self.exact, on_epoch=True)
                 self.log("wrong", wrong.float().sum(), sync_dist=True, reduce_fx="sum")
+                if self.current_epoch % 2 == 0:
+                    self.log("of_every_second_epoch", float(self.current_epoch))
                 self.log("seen", float(len(wrong)), sync_dist=True, reduce_fx="sum")
 
         def configure_optimizers(self):
