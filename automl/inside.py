@@ -52,12 +52,18 @@ def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
     _ask(ask="report", epoch=int(epoch), last=bool(last), metrics=numbers)
 
 
-def checkpoint(epoch: int) -> Path | None:
+def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
     """Return the folder to save what is needed to go on after this epoch, None if no checkpoint is wanted now.
 
     Call it before the epoch's report. What is in the folder then is kept; all ranks get the same answer.
+
+    Args:
+        epoch: Number of the epoch that has ended, from 1.
+        last: Whether its report says `last=True`: then a checkpoint is wanted.
     """
-    folder = _ask(ask="checkpoint", epoch=int(epoch)).get("folder") if CHANNEL in os.environ else None
+    if CHANNEL not in os.environ:
+        return None
+    folder = _ask(ask="checkpoint", epoch=int(epoch), last=bool(last)).get("folder")
     return None if folder is None else Path(folder)
 
 

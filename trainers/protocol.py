@@ -176,7 +176,9 @@ class Measurement:
         checkpoint_bytes: Size of that file in bytes, 0 without one.
         ended: True when the ranks stopped here because they were told to drain.
         complete: True when the ranks stopped here since patience ran out (`early_stop_patience`): the trial's last
-            epoch, though it was planned for more.
+            though it was planned for more.
+        unsaved: True when a program that saves its model where it is wanted has ended early with an epoch that it has
+            not saved: that epoch is no milestone, and displaces no model that is kept.
         age_seconds: How long ago the epoch ended when this was sent: those of short epochs travel together, and none
             before its checkpoint is whole.
         optimizer: Figures that are no metrics: `learning_rate` of the epoch's last step, and `gradient_norm`, the root
@@ -190,6 +192,7 @@ class Measurement:
     checkpoint_bytes: int = 0
     ended: bool = False
     complete: bool = False
+    unsaved: bool = False
     age_seconds: float = 0.0
     optimizer: Mapping[str, float] = field(default_factory=dict)
 

@@ -169,7 +169,10 @@ class Trial:
             shuffle: Whether this is for training, and each epoch has an order of its own.
             drop_last: Whether a last batch that is not full is left out.
             is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
-            options: Other arguments of torch's DataLoader.
+            options: Other arguments of torch's DataLoader, except samplers.
+
+        Raises:
+            TaskError: The options have a sampler, or all ranks have to pass together and could not.
         """
         options = {"pin_memory": self.device.type == "cuda", "drop_last": drop_last, **options}
         return self._loaders.loader(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -62,9 +62,11 @@ class Loaders:
             is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
 
         Raises:
-            TaskError: Ranks that have to pass together would get unequally many batches.
+            TaskError: Ranks that have to pass together would get unequally many batches, or the options have a
+                sampler.
         """
         group = self._group
+        _check_has_no_sampler(options)
         if is_stream(dataset):
             self._check_may_be_unequal(is_training=is_training)
             stream = SharedStream(dataset, rank=group.rank, world_size=group.world_size, is_shared_out=is_shared_out)
@@ -78,12 +80,7 @@ class Loaders:
         if self._passes_together and not is_training:
             del options["drop_last"]
             options["batch_sampler"] = EvenBatches(len(dataset), sampler, group.world_size, batch_size)
-        elif (
-            is_training
-            and not options["drop_last"]
-            and batch_size > 1
-            and not {"sampler", "batch_sampler"} & {*options}
-        ):
+        elif is_training and not options["drop_last"] and batch_size > 1:
             del options["drop_last"]
             options["batch_sampler"] = TrainingBatches(sampler, batch_size, self._singles)
         else:
@@ -99,6 +96,15 @@ class Loaders:
             raise TaskError(
                 "trial.loader: found a stream with shuffle=False and training.shard full, allowed: a dataset with a "
                 "length, since all ranks have to pass equally many batches through the model"
+            )
+
+
+def _check_has_no_sampler(options: Mapping[str, Any]) -> None:
+    for name in ("sampler", "batch_sampler"):
+        if options.get(name) is not None:
+            raise TaskError(
+                f"trial.loader: found {name}, allowed: none, since trial.loader shares the samples out over the ranks; "
+                "give it to a DataLoader of your own, and draw len(dataset) // trial.world_size samples on each rank"
             )
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_utils import has_length
 from transformers.utils import WEIGHTS_NAME
 
 from automl.libraries.accelerate import join_gang
@@ -87,6 +88,10 @@ def fit(trial: Trial, trainer: Trainer) -> None:
     trainer.remove_callback(PrinterCallback)  # it prints what is reported, on every rank 0 of a study
     if calls.are_all_done():
         return
+    if not has_length(trainer.train_dataset):
+        # The trainer takes all steps of a stream for one epoch, and would leave out those that are done. Attempts go on
+        # where an epoch begins, and each epoch reads the stream from its beginning.
+        trainer.args.ignore_data_skip = True
     with ExitStack() as files:
         folder = None
         if kept.content:

@@ -103,6 +103,7 @@ class TrialCallback(lightning.Callback):
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
         self._trial, self._calls = trial, calls
         self._has_begun, self._is_trained = True, False
+        self._reported: dict[str, Tensor] = {}
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
         """End the epoch before and begin this one."""
@@ -125,7 +126,10 @@ class TrialCallback(lightning.Callback):
             self._report(trainer)
 
     def _report(self, trainer: lightning.Trainer) -> None:
-        logged = {name: value for name, value in trainer.callback_metrics.items() if value.numel() == 1}
+        # Lightning keeps what earlier epochs have logged for its callbacks; what is logged anew is another tensor.
+        found, before = dict(trainer.callback_metrics), self._reported
+        self._reported = found
+        logged = {name: value for name, value in found.items() if value is not before.get(name) and value.numel() == 1}
         self._calls.report(logged, "Lightning's self.log")
 
 

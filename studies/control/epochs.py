@@ -70,7 +70,7 @@ def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
 def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, ended_at: float) -> None:
     epoch = measurement.epoch
     values = hand_to_search(live, trial, epoch, trial.last_metrics)
-    is_last = epoch == live.setup.epochs or measurement.complete
+    is_last = epoch == live.setup.epochs or (measurement.complete and not measurement.unsaved)
     is_milestone, kept = is_last or epoch in live.setup.milestones, False
     if is_milestone:
         trial.milestones[epoch] = values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 import automl
 from tests.support.training_functions import blobs
@@ -42,6 +42,8 @@ def by_lightning(trial: automl.Trial, *, precision="32-true", fault="", workers=
                 self.exact(wrong)
                 self.log("exact_error", self.exact, on_epoch=True)
                 self.log("wrong", wrong.float().sum(), sync_dist=True, reduce_fx="sum")
+                if self.current_epoch % 2 == 0:
+                    self.log("of_every_second_epoch", float(self.current_epoch))
                 self.log("seen", float(len(wrong)), sync_dist=True, reduce_fx="sum")
 
         def configure_optimizers(self):
@@ -94,7 +96,14 @@ def by_hugging_face(trial: automl.Trial, *, bf16=False, fault="", dropout=0.2) -
     def metrics(predicted):
         return {"error": float((predicted.predictions.argmax(-1) != predicted.label_ids).mean())}
 
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(training)
+
+    training = [{"x": x, "labels": label} for x, label in blobs(54, 0)]
     given = hugging_face.options(trial)
+    if fault == "stream":
+        given["max_steps"] = -(-54 // trial.batch_per_rank) * trial.max_epochs
     if fault == "too many":
         given["num_train_epochs"] = trial.max_epochs + 1
     if fault == "no evaluation":
@@ -103,7 +112,7 @@ def by_hugging_face(trial: automl.Trial, *, bf16=False, fault="", dropout=0.2) -
     trainer = Trainer(
         Net(),
         arguments,
-        train_dataset=[{"x": x, "labels": label} for x, label in blobs(54, 0)],
+        train_dataset=Stream() if fault == "stream" else training,
         eval_dataset=[{"x": x, "labels": label} for x, label in blobs(31, 1)],
         compute_metrics=metrics,
         callbacks={"raises": [Raises()], "has enough": [HasEnough()]}.get(fault, []),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import BatchSampler, TensorDataset, WeightedRandomSampler
 
 from tests.support.function_trials import Granted, on, trained
 from tests.support.paths import EXAMPLES
@@ -212,6 +213,19 @@ def test_each_sample_is_shared_out(samples, world_size):
     assert len({len(one) for one in dealt}) == 1
     assert set(chain(*dealt)) == set(range(samples))
     assert len(list(chain(*dealt))) - samples < world_size
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_a_sampler_of_the_users_is_refused_and_not_left_out(name, shuffle):
+    def train(trial):
+        chosen = WeightedRandomSampler([1.0, 0.0], 2)
+        given = {"sampler": chosen, "batch_sampler": BatchSampler(chosen, 2, drop_last=False)}
+        trial.loader(TensorDataset(torch.arange(2.0)), shuffle=shuffle, **{name: given[name]})
+
+    trainer = FunctionTrainer(spec_of(), TrainingFunction(function=train), group=Group())
+    with pytest.raises(TaskError, match=rf"^trial\.loader: found {name}, allowed: none, .* DataLoader of your own"):
+        trainer.run(Granted())
 
 
 def test_what_a_function_builds_without_prepare_is_collected_before_the_next_trial():

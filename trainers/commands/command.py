@@ -25,6 +25,8 @@ COMMAND = "command"
 """Name of the task that stands for a command."""
 BUILT_IN_NAMES = ("world_size", "seed", "epochs", "scaled_learning_rate", "checkpoint_folder", "params_file")
 """Names that a command may use in braces besides those of parameters and of keys of `training`."""
+_NAMES_OF_NO_PARAMETER = frozenset(BUILT_IN_NAMES) - {"world_size", "epochs"}
+"""Names among them that mean something else than a parameter of the same name."""
 
 Metrics = Literal["report", "json"] | Mapping[str, str]
 Problem = tuple[tuple[str | int, ...], str]
@@ -132,6 +134,11 @@ def unknown_names(command: Command, parameters: Collection[str], sometimes: Coll
         if name not in parameters and name not in BUILT_IN_NAMES:
             allowed = listed([*parameters, *BUILT_IN_NAMES])
             yield f"found {{{name}}}, allowed in braces: {allowed}; double braces stand for braces"
+        elif name in _NAMES_OF_NO_PARAMETER and name in parameters:
+            yield (
+                f"found {{{name}}}, which every trial has, and a parameter {name} in the space, allowed: another name "
+                "for the parameter"
+            )
         elif name in sometimes and not may_be_left_out:
             yield (
                 f"found {{{name}}}, a parameter that some trials have not; put what stands for it into a list of its "

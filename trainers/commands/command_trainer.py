@@ -190,8 +190,8 @@ class CommandTrainer:
         while True:
             if self._book.held is not None and self._book.waited_seconds() > self._command.end_seconds:
                 return Exited(0)
-            key, longest = self._command.report_limit(is_first=self._book.is_at_start)
-            if self._group.rank == 0 and self._book.waited_seconds() > longest:
+            key, longest = self._command.report_limit(is_first=self._book.is_silent)
+            if self._group.rank == 0 and self._book.silent_seconds() > longest:
                 raise TaskError(
                     f"the command has not reported an epoch for {longest:g} s (task.{key}), after epoch "
                     f"{self._book.epoch} of {self._settings.epochs}"
@@ -252,7 +252,8 @@ class CommandTrainer:
         if self._group.rank > 0:  # rank 0 may be far behind, and this rank has other things to hear of
             self._meeting.pass_on(what, partial(_offer, question, self._kept), self._events.put)
             return
-        wanted = self._book.is_wanted(question.epoch, self._spec, drains=course.seconds_left() is not None)
+        ends = question.last or course.seconds_left() is not None
+        wanted = self._book.is_wanted(question.epoch, self._spec, ends=ends)
         said = _YES if wanted else "no"
         self._meeting.say(what, said)
         _offer(question, self._kept, said)
@@ -284,7 +285,8 @@ class CommandTrainer:
         saves = can_keep and self._book.saves(self._spec, ends=ends or complete)
         measurement = self._measurement(metrics, saves=saves, ends=ends)
         if complete:
-            self._book.held = replace(measurement, complete=epoch < self._settings.epochs)
+            is_early = epoch < self._settings.epochs
+            self._book.held = replace(measurement, complete=is_early, unsaved=is_early and not self._book.may_end)
             self._release(question)
             return None
         course.measured(Pending(news=measurement))

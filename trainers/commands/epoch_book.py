@@ -21,6 +21,7 @@ class EpochBook:
         epoch: Number of epochs done.
         held: Measurement of the last epoch, which is told once the program has ended.
         is_at_start: Whether this attempt has reported no new epoch yet.
+        is_silent: Whether this attempt has reported no epoch at all yet, trained before or new.
     """
 
     def __init__(self, epochs: int) -> None:
@@ -28,8 +29,8 @@ class EpochBook:
         self._retrained = 0
         self._asks = False
         self._wanted_at = 0
-        self._went_on_at = self._written_at = time.monotonic()
-        self.is_at_start = True
+        self._went_on_at = self._written_at = self._heard_at = time.monotonic()
+        self.is_at_start = self.is_silent = True
         self.epoch = 0
         self.held: Measurement | None = None
 
@@ -40,11 +41,15 @@ class EpochBook:
 
     def go_on(self) -> None:
         """Begin to count the time of an epoch."""
-        self._went_on_at = time.monotonic()
+        self._went_on_at = self._heard_at = time.monotonic()
 
     def waited_seconds(self) -> float:
         """Return the seconds since the program could begin its epoch."""
         return time.monotonic() - self._went_on_at
+
+    def silent_seconds(self) -> float:
+        """Return the seconds without a report: one of an epoch that is trained again ends them, and no epoch's time."""
+        return time.monotonic() - self._heard_at
 
     def take(self, reported: Reported) -> dict[str, float] | None:
         """Take in a report; returns its metrics, None for an epoch that an earlier attempt had reported.
@@ -60,7 +65,7 @@ class EpochBook:
             raise TaskError(f"the command reported epoch {epoch} after its last one, {self.epoch}")
         is_repeated = self._retrained in (0, epoch - 1) and epoch <= self.epoch
         if self.is_at_start and is_repeated:  # its state was older than its last report
-            self._retrained = epoch
+            self._retrained, self.is_silent, self._heard_at = epoch, False, time.monotonic()
             return None
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
@@ -70,10 +75,10 @@ class EpochBook:
         if epoch != expected:
             raise TaskError(f"the command reported epoch {epoch} after epoch {self.epoch}, allowed: {expected}")
         metrics = _numbers(reported)
-        self.epoch, self.is_at_start = epoch, False
+        self.epoch, self.is_at_start, self.is_silent = epoch, False, False
         return metrics
 
-    def is_wanted(self, epoch: object, spec: TrialSpec, *, drains: bool) -> bool:
+    def is_wanted(self, epoch: object, spec: TrialSpec, *, ends: bool) -> bool:
         """Return whether a checkpoint of an epoch is wanted, for a program that asks.
 
         Raises:
@@ -81,14 +86,14 @@ class EpochBook:
         """
         number = _whole(epoch)
         self._asks = True
-        wanted = drains or number in spec.milestones or number >= self._epochs or self._is_due(spec)
+        wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due(spec)
         if wanted:
             self._wanted_at = number
         return wanted
 
     @property
     def may_end(self) -> bool:
-        """Whether the trial can go on after this epoch: a program that asks has saved it."""
+        """Whether the trial can end with this epoch, for now or early: a program that asks has saved it."""
         return not self._asks or self._wanted_at == self.epoch
 
     def saves(self, spec: TrialSpec, *, ends: bool) -> bool:

@@ -254,6 +254,8 @@ class Program:
 class _Lines:
     """Cuts what comes in chunks into lines, and keeps the last ones.
 
+    What stands before a carriage return is left out, as progress bars mean it; one at a line's end belongs to that end.
+
     Args:
         take: Called with each line.
         pass_over: Called for each line that is too long to be one.
@@ -265,17 +267,26 @@ class _Lines:
         self.last: list[str] = []
 
     def take(self, chunk: bytes) -> None:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        *lines, rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             self._one(line)
+        self._rest = self._overwritten(rest)
         if len(self._rest) > _LONGEST_LINE_BYTES:
-            self._rest, self._is_too_long = self._rest[:_SHOWN_BYTES], True
+            ending = b"\r" if self._rest.endswith(b"\r") else b""
+            self._rest, self._is_too_long = self._rest[:_SHOWN_BYTES] + ending, True
 
     def end(self) -> None:
         if self._rest:
             self._one(self._rest)
 
+    def _overwritten(self, line: bytes) -> bytes:
+        """Return what stands after the last carriage return that something follows."""
+        start = line.rstrip(b"\r").rfind(b"\r") + 1
+        self._is_too_long = self._is_too_long and not start
+        return line[start:]
+
     def _one(self, line: bytes) -> None:
+        line = self._overwritten(line)
         is_too_long, self._is_too_long = self._is_too_long or len(line) > _LONGEST_LINE_BYTES, False
         text = line[: _SHOWN_BYTES if is_too_long else None].decode(errors="replace").rstrip("\r")
         if text.strip():

@@ -40,6 +40,14 @@ def test_a_trial_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_
     assert set(seen[0]) == {"eval_error", "eval_loss", "model_parameters", "peak_memory_bytes"}
 
 
+def test_a_trial_on_a_stream_goes_on_with_the_next_epoch(tmp_path):
+    spec = spec_of("by_hugging_face", task_options={"fault": "stream"}, checkpoint_folder=str(tmp_path))
+    whole = [one.metrics["eval_loss"] for one in trained(Group(), spec)["measurements"]]
+    assert len({*whole}) == 3
+    attempts = in_attempts(None, spec)
+    assert [one["measurements"][0].metrics["eval_loss"] for one in attempts] == whole
+
+
 def test_ranks_learn_together(ranks):
     """With equal batches in all, two ranks learn what one does, up to rounding: they see each sample once."""
     alone, together = (

@@ -44,6 +44,14 @@ def test_a_data_loader_with_worker_processes_goes_on_with_the_same_order(tmp_pat
     assert seen == [one.metrics["train_loss"] for one in whole]
 
 
+def test_a_metric_is_reported_for_the_epochs_that_have_logged_it(tmp_path):
+    spec = spec_of("by_lightning", checkpoint_folder=str(tmp_path))
+    whole = trained(Group(), spec)["measurements"]
+    assert [one.metrics.get("of_every_second_epoch") for one in whole] == [0.0, None, 2.0]
+    paused = [one["measurements"][0].metrics for one in in_attempts(None, spec)]
+    assert [one.keys() for one in paused] == [one.metrics.keys() for one in whole]
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_loaders_of_the_trial_go_on_with_the_same_bits_and_validate_on_each_sample_once(ranks, tmp_path, world_size):
     spec = spec_of("by_lightning", world_size, task_options={"loaders": "the trial's"}, checkpoint_folder=str(tmp_path))

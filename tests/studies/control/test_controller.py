@@ -29,10 +29,10 @@ from studies.control.machine_commands import StartGang, Suggest
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR
 from studies.control.state import StudyMachine
 from studies.control.watchdog import FaultLimits
-from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError, SlotsLost, SlotsReady
+from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records import NANO, StudyRecord, TrialRecord
+from studies.records import NANO, Objective, StudyRecord, TrialRecord
 from studies.reference_point import reference_point
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
@@ -739,6 +739,36 @@ def test_a_trial_that_stopped_improving_is_complete_with_the_values_of_its_last_
     assert len(check(study).started) == 6
     assert study.machine.trials[trial.id].ends == ends
     assert kept.exists(), "a later controller knows it for a last epoch"
+
+
+class Unsaved(FilePool):
+    """Programs that end early with an epoch of which they have saved nothing."""
+
+    def wait(self, seconds: float) -> list[Event]:
+        return [self._without_model(event) for event in super().wait(seconds)]
+
+    def _without_model(self, event: Event) -> Event:
+        if isinstance(event, Measured) and event.measurement.complete:
+            left_out = dataclasses.replace(event.measurement, checkpoint=None, checkpoint_bytes=0, unsaved=True)
+            return dataclasses.replace(event, measurement=left_out)
+        return event
+
+
+def test_a_program_that_ends_early_without_a_model_displaces_none_that_is_kept(tmp_path: Path) -> None:
+    """Errors fall to the end, and epoch 5 is no milestone by itself; epoch 4 has a model."""
+    falling = tuple({"val_error": 0.001 / epoch} for epoch in range(1, 10))
+    best = {"metrics": falling, "epoch_seconds": (0.25,) * 9, "completes_at": {1: 5}}
+    pool, error = type("Early", (Numbered, Unsaved), {"changes": {1: best}}), (Objective(metric="val_error"),)
+    study = study_with(tmp_path, {}, pool=pool, objectives=error, checkpoint_folder=str(tmp_path))
+    study.run(Limits(trials=4))
+    record = check(study)
+    trial = record.started[1]
+    assert (trial.state, len(trial.epochs)) == ("complete", 5)
+    (point,) = analysis.archive(record)
+    assert (point.trial, point.epoch) == (1, 4)
+    assert Path(str(point.checkpoint)).exists()
+    study.run(Limits(trials=6))
+    assert Path(str(point.checkpoint)).exists(), "a later controller keeps it, too"
 
 
 def test_a_trial_that_stops_improving_in_an_epoch_that_it_repeats_is_complete(tmp_path: Path) -> None:

@@ -766,3 +766,14 @@ def test_reading_a_spec_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["seed", "scaled_learning_rate", "checkpoint_folder", "params_file"])
+def test_a_parameter_of_a_command_with_one_of_our_names_in_braces_is_refused(name: str) -> None:
+    task = {"command": ["python", "train.py", f"--of={{{name}}}"]}
+    space = {name: {"type": "int", "low": 1, "high": 3}}
+    spec = parse_spec({"task": task, "space": space}, "spec")
+    with pytest.raises(SpecError, match=rf"task\.command: found \{{{name}\}}, which every trial has, and a parameter"):
+        check_against_task(spec, None, None, Space({}))
+    unnamed = parse_spec({"task": {"command": ["python", "train.py"]}, "space": space}, "spec")
+    assert check_against_task(unnamed, None, None, Space({})).space is not None

@@ -96,6 +96,18 @@ def test_epochs_that_an_older_state_repeats_are_not_counted_twice(tmp_path):
     assert run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)).epochs == [4]
 
 
+@pytest.mark.parametrize("limit", ["report_seconds", "first_report_seconds"])
+def test_epochs_that_are_trained_again_are_no_silence(tmp_path, limit):
+    """A script that keeps its files as they were after epoch 1; together its epochs take longer than the limit."""
+    text = COUNTS.replace(".write_text(str(epoch))", ".write_text('1')").replace(", 5)", ", 10)")
+    script(tmp_path, text.replace("if kept", "__import__('time').sleep(0.5)\n        if kept"))
+    spec = spec_of(tmp_path, training={"epochs": 9}, milestones=(8,))
+    first = run(spec, Grants(until=8))
+    again = replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)
+    limited = replace(again, task_options={**spec.task_options, limit: 2.5})
+    assert run(limited).epochs == [9]
+
+
 def test_a_checkpoint_of_another_trial_is_refused(tmp_path):
     script(tmp_path, COUNTS)
     path = run(spec_of(tmp_path), Grants(until=2)).measurements[-1].checkpoint
@@ -154,6 +166,36 @@ def test_metrics_are_read_from_what_a_command_prints(tmp_path, metrics, line):
     assert (first.measurements[1].checkpoint is not None) == goes_on
     again = run(replace(spec, attempt=2, resume_from=first.measurements[1].checkpoint))
     assert again.epochs == ([3, 4] if goes_on else [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "bar", "line"),
+    [
+        ({"pattern": r"loss: (?P<val_error>\S+)"}, r"\r1/10 loss: 0.9", r"\r10/10 loss: 0.1"),
+        ({"pattern": r"loss: (?P<val_error>\S+)"}, r"\r1/10 loss: 0.9", r"\r10/10 loss: 0.1\r\r"),
+        ("json", r"\r100%|####| 10/10\r", r'{{"epoch": {epoch}, "val_error": 0.1}}\r'),
+        ("json", "x" * 70_000 + r"\r", r'{{"epoch": {epoch}, "val_error": 0.1}}'),
+    ],
+    ids=["pattern", "pattern before returns", "JSON after a bar", "JSON after a long bar"],
+)
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_the_last_state_of_a_progress_bar_is_read(tmp_path, metrics, bar, line, seconds):
+    """Bar and line come together, or in parts that are read one by one."""
+    script(
+        tmp_path,
+        f"""
+        import sys, time
+        for epoch in range(1, 5):
+            for part in "{bar}", f'{line}', "\\n":
+                sys.stdout.write(part)
+                if {seconds}:
+                    sys.stdout.flush()
+                    time.sleep({seconds})
+        """,
+    )
+    spec = spec_of(tmp_path, {"metrics": metrics, "environment": {"PYTHONUNBUFFERED": ""}})
+    assert [one.metrics["val_error"] for one in run(spec).measurements] == [0.1] * 4
+    assert log_of(spec).count("10/10" if "10/10" in bar + line else "x" * 70_000) == 4, "the log has all of it"
 
 
 def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path):
@@ -417,6 +459,19 @@ def test_a_command_may_end_before_its_time(tmp_path):
     script(tmp_path, "import automl\nfor e in 1, 2: automl.report(epoch=e, val_error=0, last=e == 2)")
     grants = run(spec_of(tmp_path))
     assert [one.complete for one in grants.measurements] == [False, True]
+
+
+@pytest.mark.parametrize(("says_so", "kept"), [("", False), (", last=epoch == 3", True)])
+def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_path, says_so, kept):
+    """Epoch 3 is no milestone, so that no checkpoint of it is wanted unless it is said to be the last one."""
+    text = COUNTS.replace("checkpoint(epoch)", f"checkpoint(epoch{says_so})")
+    text = text.replace("report(epoch=epoch", "report(epoch=epoch, last=epoch == 3").replace(
+        "done + 1, 5", "done + 1, 4"
+    )
+    script(tmp_path, text)
+    last = run(spec_of(tmp_path)).measurements[-1]
+    assert (last.epoch, last.complete) == (3, True)
+    assert (last.checkpoint is not None, not last.unsaved) == (kept, kept)
 
 
 def test_what_a_command_has_started_is_ended_with_it(tmp_path):
