@@ -176,7 +176,7 @@ class Measurement:
         checkpoint_bytes: Size of that file in bytes, 0 without one.
         ended: True when the ranks stopped here because they were told to drain.
         complete: True when the ranks stopped here since patience ran out (`early_stop_patience`): the trial's last
-            though it was planned for more.
+            epoch, though it was planned for more.
         unsaved: True when a program that saves its model where it is wanted has ended early with an epoch that it has
             not saved: that epoch is no milestone, and displaces no model that is kept.
         age_seconds: How long ago the epoch ended when this was sent: those of short epochs travel together, and none
