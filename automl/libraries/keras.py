@@ -12,7 +12,7 @@ Everything that `fit` logs is reported under Keras' names: `val_mae`, `val_loss`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -32,9 +32,9 @@ def fit(
     Args:
         trial: The trial.
         model: A compiled model that has its weights: one whose input's shape is known.
-        data: Inputs and targets, or whatever else `model.fit` trains on.
+        data: Inputs and targets, or whatever else `model.fit` trains on; `x` and `y` may stand among the options.
         callbacks: Callbacks beside the trial's own.
-        options: Other arguments of `model.fit`; `batch_size` is the trial's if left out.
+        options: Other arguments of `model.fit`; `batch_size` is the trial's for arrays if left out.
 
     Raises:
         TaskError: The trial has several ranks, the model no weights yet, or an argument is the trial's.
@@ -50,7 +50,7 @@ def fit(
         trial.modules.append(model)
     if calls.are_all_done():
         return
-    if (data and isinstance(data[0], torch.Tensor)) or hasattr(data[0], "shape"):
+    if _are_arrays(data[0] if data else options.get("x")):
         options.setdefault("batch_size", trial.batch_per_rank)
     options.setdefault("verbose", 0)
     own = TrialCallback(trial, calls)
@@ -84,8 +84,8 @@ class TrialCallback(keras.callbacks.Callback):
         self._trial.heartbeat()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Keep what was logged."""
-        self._logged = dict(logs or {})
+        """Keep what was logged, with what later callbacks add to it."""
+        self._logged = {} if logs is None else logs
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Report the last epoch."""
@@ -95,6 +95,15 @@ class TrialCallback(keras.callbacks.Callback):
         if self._logged is not None:
             self._calls.report(self._logged, "Keras")
         self._logged = None
+
+
+def _are_arrays(inputs: Any) -> bool:
+    """Whether inputs are arrays, which Keras cuts into batches; loaders and generators have batches of their own."""
+    if isinstance(inputs, Mapping):
+        inputs = [*inputs.values()]
+    if isinstance(inputs, list | tuple):
+        return bool(inputs) and all(map(_are_arrays, inputs))
+    return hasattr(inputs, "shape")
 
 
 def _variables(model: keras.Model) -> list[Any]:

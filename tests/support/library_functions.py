@@ -163,7 +163,18 @@ def by_keras(trial: automl.Trial, *, fault="") -> None:
     stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: setattr(model, "stop_training", True))
     enough = [stop] if fault == "has enough" else []
     more = {"epochs": 5} if fault == "epochs" else {}
-    trial_keras.fit(trial, model, inputs, targets, validation_data=validation, callbacks=enough, **more)
+    data = [inputs, targets]
+    if fault == "named":
+        more, data = {"x": inputs, "y": targets}, []
+    if fault == "list":
+        data[0] = [inputs]
+    batches = []
+    counting = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda *_: batches.clear(),
+        on_train_batch_end=lambda batch, **_: batches.append(batch),
+        on_epoch_end=lambda _, logs: logs.update(batches=len(batches)),
+    )
+    trial_keras.fit(trial, model, *data, validation_data=validation, callbacks=[counting, *enough], **more)
 
 
 def by_another(trial: automl.Trial, *, epochs=None) -> None:

@@ -116,7 +116,13 @@ def test_keras_ends_trials_and_refuses_what_it_cannot_do():
     for fault, words in (("not built", "not built or not compiled"), ("epochs", "epochs: found in fit")):
         with pytest.raises(TaskError, match=words):
             trained(Group(), spec_of("by_keras", task_options={"fault": fault}))
-    assert len(trained(Group(), spec_of("by_keras"))["measurements"]) == 3
+
+
+@pytest.mark.parametrize("data", ["", "named", "list"])
+def test_keras_trains_on_arrays_with_the_batches_of_the_trial_and_reports_what_callbacks_add(data):
+    optional.module("keras")
+    done = trained(Group(), spec_of("by_keras", task_options={"fault": data}))
+    assert [one.metrics["batches"] for one in done["measurements"]] == [4] * 3, "54 samples in batches of 16"
 
 
 def test_an_estimator_with_unknown_types_is_refused(tmp_path):
