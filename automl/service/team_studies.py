@@ -248,15 +248,14 @@ class TeamStudies:
             trace_parent: The request's `traceparent` header; one that is not valid counts as none.
 
         Raises:
-            ConflictError: It has not ended.
+            ConflictError: It has not ended, or is being confirmed.
             SpecError: An override is wrong.
         """
         self._check_may_write()
         job = self.job(name)
-        if job.state not in ENDED:
-            raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
-        limit = self._with_overrides(job, overrides)
         try:
+            self._queue.check_may_go_on(job)  # before the spec is changed
+            limit = self._with_overrides(job, overrides)
             return self._queue.queue_again(job, limit_nano_usd=limit, trace_parent=valid_header(trace_parent))
         except StoreError as error:
             raise ConflictError(str(error)) from None
