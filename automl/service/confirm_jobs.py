@@ -42,12 +42,12 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
         seeds: Trainings of each.
 
     Raises:
-        UserError: There is no such study or point.
+        UserError: There is no such study or point, or the study has not started.
         ConflictError: The study has not ended, or its code took too long.
         BusyError: Too many checks are worked out now.
     """
-    job = _confirmable(studies, name)
-    asked = json.dumps({"study": job.study, "points": list(points), "seeds": seeds})
+    _confirmable(studies, name)
+    asked = json.dumps({"study": studies.started(name), "points": list(points), "seeds": seeds})
     return answer_of("automl.service.confirm_jobs", text=asked, AUTOML_STORE=studies.store.url)
 
 

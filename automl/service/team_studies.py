@@ -88,8 +88,19 @@ class TeamStudies:
         job = self.job(name)
         record = _record_of(self.store, job)
         if record is None:
-            raise MissingError(f"study: found {job.study!r}, which is {job.state} and has not started yet")
+            raise _not_started(job)
         return record
+
+    def started(self, name: str) -> str:
+        """Return the name in the store of a study that has started: of another the store would tell what it has else.
+
+        Raises:
+            MissingError: There is none that the identity may see, or it has not started yet.
+        """
+        job = self.job(name)
+        if self.store.study_row(job.study) is None:
+            raise _not_started(job)
+        return job.study
 
     def status(self, name: str) -> dict[str, Any]:
         """Return the job of a study, and under `study` what `automl status --json` prints, None before its start."""
@@ -237,28 +248,35 @@ class TeamStudies:
             trace_parent: The request's `traceparent` header; one that is not valid counts as none.
 
         Raises:
-            ConflictError: It has not ended.
+            ConflictError: It has not ended, or is being confirmed.
             SpecError: An override is wrong.
         """
         self._check_may_write()
         job = self.job(name)
-        if job.state not in ENDED:
-            raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
-        limit = self._with_overrides(job, overrides)
         try:
+            self._queue.check_may_go_on(job)  # before the spec is changed
+            limit = self._with_overrides(job, overrides)
             return self._queue.queue_again(job, limit_nano_usd=limit, trace_parent=valid_header(trace_parent))
         except StoreError as error:
             raise ConflictError(str(error)) from None
 
     def cancel_trial(self, name: str, trial: str) -> dict[str, Any]:
-        """End a trial for good, without waiting for it; the study goes on."""
+        """End a trial for good, without waiting for it; the study goes on.
+
+        Raises:
+            MissingError: The study has not started yet.
+        """
         self._check_may_write()
-        return cancel_trial(self.store, self.job(name).study, trial, wait_seconds=0.0)
+        return cancel_trial(self.store, self.started(name), trial, wait_seconds=0.0)
 
     def enqueue(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a study try these parameters next."""
+        """Let a study try these parameters next.
+
+        Raises:
+            MissingError: The study has not started yet.
+        """
         self._check_may_write()
-        return enqueue_trial(self.store, self.job(name).study, params)
+        return enqueue_trial(self.store, self.started(name), params)
 
     def set_priority(self, name: str, priority: int) -> Job:
         """Give a job another priority."""
@@ -364,6 +382,10 @@ def _record_of(store: Store, job: Job) -> StudyRecord | None:
         return load_study(store, job.study)
     except StoreError:
         return None
+
+
+def _not_started(job: Job) -> MissingError:
+    return MissingError(f"study: found {job.study!r}, which is {job.state} and has not started yet")
 
 
 def _nano(spec: StudySpec) -> int | None:

@@ -82,19 +82,18 @@ class Worker:
             with suppress(DBAPIError):  # the database is away: jobs go on, and it is asked again
                 self.step()
             time.sleep(POLL_SECONDS)
-        self.queue.leave(self._id)
+        with suppress(DBAPIError):  # others find out by the heartbeat that it has gone
+            self.queue.leave(self._id)
         self.traces.close()
 
     def step(self) -> None:
         """Renew the heartbeat, hand requests on, take in what has ended, and start what is next."""
+        if self._leaves:
+            self._drain_all()  # before all that needs the store, which may be away
         self._collect()
         if self.clock() - self._beaten_at >= BEAT_SECONDS:
             self._beat()
-        if self._leaves:
-            for run_id in list(self._running):
-                self._drain(run_id)
-            return
-        if self.clock() < self._rests_until:
+        if self._leaves or self.clock() < self._rests_until:
             return
         while isinstance(turn := self.queue.take_turn(self._id, self.slots), Start):
             self._start(turn)
@@ -109,8 +108,7 @@ class Worker:
             asked = self.queue.beat(self._id)
         except WorkerGoneError as error:  # this process was frozen, or the database was away from it alone
             self.log(str(error), level="warning", worker=self.name)
-            for run_id in list(self._running):
-                self._drain(run_id)
+            self._drain_all()
             self._join()
             return
         self._beaten_at = self.clock()
@@ -119,6 +117,10 @@ class Worker:
         for run_id in self._running:
             if asked.get(run_id) is not None:
                 self._drain(run_id)
+
+    def _drain_all(self) -> None:
+        for run_id in self._running:
+            self._drain(run_id)
 
     def _drain(self, run_id: int) -> None:
         running = self._running[run_id]

@@ -167,16 +167,24 @@ class JobQueue:
             trace_parent: W3C trace context of the request, valid; None without one.
 
         Raises:
-            StoreError: The job has not ended, or is deleted: a new ledger would know nothing of what it has cost.
+            StoreError: The job has not ended, or is deleted: a new ledger would know nothing of what it has cost. Or
+                its study is being confirmed: of two jobs that charge one ledger one would be kept out.
         """
         with self._turn() as connection:
-            state = _state_of(connection, job)
-            if state not in ENDED:
-                raise StoreError(f"study: found {job.study!r}, which is {state}; allowed: one that has ended")
+            job_rows.check_may_go_on(connection, job)
             values = {"state": "queued", "reason": "", "ended_at": None, "request": None, "trace_parent": trace_parent,
                       "queued_at": clock_of(connection), "limit_nano_usd": limit_nano_usd}  # fmt: skip
             connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job.id).values(values))
         return self.require(job.study)
+
+    def check_may_go_on(self, job: Job) -> None:
+        """Refuse a job that cannot be queued again now.
+
+        Raises:
+            StoreError: As of `queue_again`.
+        """
+        with self.store.snapshot() as connection:
+            job_rows.check_may_go_on(connection, job)
 
     def set_priority(self, job: Job, priority: int) -> Job:
         """Give a job another priority."""
@@ -372,16 +380,6 @@ def _without_worker(connection: sa.Connection, jobs: Sequence[Job]) -> dict[int,
     workers = job_rows.load_workers(connection) if jobs else []
     found = {job.id: no_worker_for(job, workers) for job in jobs}
     return {id_: f"waits for a worker: {problem}" for id_, problem in found.items() if problem}
-
-
-def _state_of(connection: sa.Connection, job: Job) -> JobState:
-    """State of a job; of one whose study was deleted before there was a mark for that, `deleted`."""
-    there = sa.exists().where(t.studies.c.name == t.jobs.c.study)
-    row = connection.execute(
-        sa.select(t.jobs.c.state, t.jobs.c.spent_nano_usd, there.label("there")).where(t.jobs.c.id == job.id)
-    ).one()
-    state: JobState = row.state
-    return "deleted" if row.spent_nano_usd > 0 and not row.there and state in ENDED else state
 
 
 def _now(connection: sa.Connection) -> float:

@@ -11,13 +11,13 @@ import sqlalchemy as sa
 
 from studies.queueing import job_queries as queries
 from studies.queueing.accounts import Account, account
-from studies.queueing.jobs import CONFIRM_MARK, Job, JobState, Run, WorkerLine
+from studies.queueing.jobs import CONFIRM_MARK, ENDED, Job, JobState, Run, WorkerLine
 from studies.queueing.ledger_sums import ledger_sums
 from studies.queueing.needs import largest_gang
 from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
 from studies.queueing.turns import Room
 from studies.storage import tables as t
-from studies.storage.engine import clock_of
+from studies.storage.engine import StoreError, clock_of
 
 _UNDER_WAY: tuple[JobState, ...] = ("queued", "running")
 REMEMBERED_HALF_LIVES = 10
@@ -265,3 +265,31 @@ def _job(row: Any, charges: _Charges, run: Run | None, used_up_nano_usd: int | N
         used_up_nano_usd=used_up_nano_usd,
         run=run,
     )
+
+
+def check_may_go_on(connection: sa.Connection, job: Job) -> None:
+    """Refuse a job that cannot be queued again now.
+
+    Args:
+        connection: Open connection.
+        job: The job.
+
+    Raises:
+        StoreError: It has not ended, is deleted, or is being confirmed.
+    """
+    state = _state_of(connection, job)
+    if state not in ENDED:
+        raise StoreError(f"study: found {job.study!r}, which is {state}; allowed: one that has ended")
+    for one in load_with_confirmations(connection, job.study.partition(CONFIRM_MARK)[0]):
+        if one.state not in ENDED | {"deleted"}:
+            raise StoreError(f"study: found {job.study!r}, while {one.study} is {one.state}; wait for its end")
+
+
+def _state_of(connection: sa.Connection, job: Job) -> JobState:
+    """State of a job; of one whose study was deleted before there was a mark for that, `deleted`."""
+    there = sa.exists().where(t.studies.c.name == t.jobs.c.study)
+    row = connection.execute(
+        sa.select(t.jobs.c.state, t.jobs.c.spent_nano_usd, there.label("there")).where(t.jobs.c.id == job.id)
+    ).one()
+    state: JobState = row.state
+    return "deleted" if row.spent_nano_usd > 0 and not row.there and state in ENDED else state

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..batches import Encoded
-from .errors import RequestError
+from .errors import BrokenDeviceError, RequestError
 from .served import Served
 
 log = logging.getLogger(__name__)
@@ -90,11 +90,20 @@ class Batcher:
         wait_seconds: How long a row may wait for others.
         queue_rows: Number of rows that may wait.
         watcher: Told of each batch.
+        on_broken: Called in the event loop when the device answers nothing more in this process.
     """
 
-    def __init__(self, *, batch_rows: int, wait_seconds: float, queue_rows: int, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        *,
+        batch_rows: int,
+        wait_seconds: float,
+        queue_rows: int,
+        watcher: Watcher,
+        on_broken: Callable[[], None] = lambda: None,
+    ) -> None:
         self._batch_rows, self._wait, self._queue_rows = batch_rows, wait_seconds, queue_rows
-        self._watcher, self._loop = watcher, asyncio.get_running_loop()
+        self._watcher, self._on_broken, self._loop = watcher, on_broken, asyncio.get_running_loop()
         self._jobs: deque[_Job] = deque()
         self._rows = 0
         self._overlap = False
@@ -226,6 +235,8 @@ class Batcher:
             refusal = served.refusal(error)
             if refusal.status >= 500:
                 log.exception("%s failed on %d rows", served.version, len(rows))
+            if isinstance(refusal, BrokenDeviceError):
+                self._loop.call_soon_threadsafe(self._on_broken)
             return [refusal]
         self._watcher.ran(served.version, len(rows), time.perf_counter() - started)
         ends = iter(answers)

@@ -18,3 +18,7 @@ class RequestError(Exception):
     def __init__(self, status: int, message: str, retry_seconds: int | None = None) -> None:
         super().__init__(message)
         self.status, self.retry_seconds = status, retry_seconds
+
+
+class BrokenDeviceError(RequestError):
+    """The device answers nothing more in this process, whatever comes next."""

@@ -11,10 +11,12 @@ from typing import Any
 from ..batches import Encoded, encoded
 from ..errors import ModelError
 from ..model import Model, load
-from .errors import RequestError, ServeError
+from .errors import BrokenDeviceError, RequestError, ServeError
 from .json_rows import UNPROCESSABLE
 
 _SERVER_ERROR = 500
+_BROKEN_DEVICE = "CUDA error"
+"""Part of what torch says of an error, such as an assertion in a kernel, after which all calls of CUDA fail."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -56,6 +58,8 @@ class Served:
         Rows of the model's own numbers may be ones that it cannot take, such as the number of a token that it does not
         know; of all other rows that is the encoder's business, so that an error is this program's.
         """
+        if _BROKEN_DEVICE in str(error):
+            return BrokenDeviceError(_SERVER_ERROR, f"the model failed: {type(error).__name__}")
         is_memory = isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__
         if self.model.rows.kind == "array" and not is_memory:
             reason = " ".join(str(error).split())[:120]

@@ -85,12 +85,13 @@ class Worker:
 
     def __init__(self, channel: Channel, listening: socket.socket, settings: Settings) -> None:
         self._channel, self._listening, self._settings = channel, listening, settings
+        self._drain = asyncio.Event()
         metrics = Metrics()
         self._metrics = metrics
         self._state = ServingState(settings.share, metrics)
         self._batcher = Batcher(
             batch_rows=settings.batch_rows, wait_seconds=settings.batch_wait_ms / 1000, queue_rows=settings.queue_rows,
-            watcher=metrics,
+            watcher=metrics, on_broken=self._drain.set,  # the supervisor starts another worker
         )  # fmt: skip
         self._answers = None
         if settings.answers is not None:
@@ -107,7 +108,6 @@ class Worker:
         )  # fmt: skip
         self._server = _Server(config)
         self._may_listen = asyncio.Event()
-        self._drain = asyncio.Event()
 
     async def run(self) -> None:
         """Do what the supervisor says until it says drain, or ends."""

@@ -11,6 +11,7 @@ import pytest
 from automl.confirming import confirm
 from automl.service import confirm_jobs
 from automl.service.confirm_jobs import run_confirm_job
+from automl.service.errors import ConflictError
 from search_spaces.errors import StoppedError
 from studies.gangs.protocol import DrainRequested
 from studies.gangs.simulated import Curve, SimulatedPool
@@ -142,6 +143,40 @@ def test_a_job_keeps_the_points_that_were_meant_when_it_was_submitted(service: T
         confirm_jobs.submit(service.studies(), "small", ["7"], 3, 1.0)
     asked, _ = service.queue.spec_of(confirm_jobs.submit(service.studies(), "small", (), 3, 1.0))
     assert asked["points"] == ["0@4"]
+
+
+def test_a_study_that_is_being_confirmed_is_not_resumed(service: TestedService) -> None:
+    """Nor changed, and a confirmation is not resumed beside another one or beside the study."""
+    ann = service.studies()
+    plain = Submission(study="small", project="vision", user="ann", spec={}, base_folder="/", slots=2, limit_nano_usd=1)
+    service.queue.ask(service.queue.submit(plain), "stop")
+    StoredStudy(service.folder).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    first = confirm_jobs.submit(ann, "small", (), 3, 1.0).study
+    before = service.store.require("small").spec
+    for overrides in ((), ("budget.trials=99",)):
+        with pytest.raises(ConflictError, match=f"found 'small', while {first} is queued; wait for its end"):
+            ann.resume("small", overrides)
+    assert (service.store.require("small").spec, ann.job("small").state) == (before, "stopped")
+    ann.cancel(first)
+    second = confirm_jobs.submit(ann, "small", (), 3, 1.0).study
+    with pytest.raises(ConflictError, match=f"found '{first}', while {second} is queued"):
+        ann.resume(first)
+    ann.cancel(second)
+    assert ann.resume("small", ("budget.trials=99",)).state == "queued"
+    with pytest.raises(ConflictError, match=f"found '{first}', while small is queued"):
+        ann.resume(first)
+
+
+def test_a_resume_looks_for_confirmations_in_its_own_transaction(
+    service: TestedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = service.studies()
+    plain = Submission(study="small", project="vision", user="ann", spec={}, base_folder="/", slots=2, limit_nano_usd=1)
+    service.queue.ask(service.queue.submit(plain), "stop")
+    StoredStudy(service.folder).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    monkeypatch.setattr(JobQueue, "check_may_go_on", lambda *_: confirm_jobs.submit(ann, "small", (), 3, 1.0))
+    with pytest.raises(ConflictError, match="while small:confirm-1 is queued; wait for its end"):
+        ann.resume("small")
 
 
 def test_a_job_that_confirms_needs_a_worker_on_which_its_study_fits(service: TestedService) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+import yaml
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
@@ -99,6 +102,24 @@ def test_large_bodies_are_refused_whether_they_say_so_or_not(service: TestedServ
     assert client.post("/api/v1/studies", content=body, headers=headers).status_code == 413
     chunks = (body[at : at + 65536] for at in range(0, len(body), 65536))
     assert client.post("/api/v1/studies", content=chunks, headers=headers).status_code == 413
+
+
+def test_a_form_whose_connection_breaks_is_not_acted_on(service: TestedService) -> None:
+    """Its last field says that it is a check; without it the study would be queued."""
+    form = urlencode({"how": "yaml", "yaml": yaml.safe_dump(spec_of("a"))}).encode()
+    messages = [{"type": "http.request", "body": form, "more_body": True}, {"type": "http.disconnect"}]
+    headers = [(b"authorization", f"Bearer {service.token()}".encode())]
+    scope = {"type": "http", "method": "POST", "path": "/submit", "query_string": b"", "headers": headers}
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(service.app()(scope, receive, send))
+    assert (service.queue.jobs(), sent) == ([], [])
 
 
 def test_members_reach_nothing_of_an_admin(service: TestedService, client: TestClient) -> None:

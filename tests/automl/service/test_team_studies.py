@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from automl.service import confirm_jobs
 from automl.service.checking import plan
 from automl.service.errors import ConflictError, ForbiddenError, MissingError
+from search_spaces.errors import UserError
 from studies.queueing.turns import Wait
 from studies.records import NANO
 from studies.spec.errors import SpecError
@@ -94,6 +97,27 @@ def test_a_study_learns_from_those_alone_that_its_user_may_see(service: TestedSe
     learning["search"]["from_studies"] = ["waits"]
     with pytest.raises(SpecError, match="found 'waits', which is queued, allowed: studies that have started"):
         service.studies().admitted(spec_of("b") | learning)
+
+
+@pytest.mark.parametrize("what", ["enqueue", "cancel_trial", "check"])
+def test_of_a_study_that_has_not_started_nobody_is_told_what_else_the_store_has(
+    service: TestedService, what: str
+) -> None:
+    finished(service, "secret", user="bob", project="text")
+    ann = service.studies()
+    ann.submit(spec_of("a"))
+    if what == "check":  # models are confirmed of what has ended
+        ann.cancel("a")
+    ask: dict[str, Callable[[], object]] = {
+        "enqueue": lambda: ann.enqueue("a", {}),
+        "cancel_trial": lambda: ann.cancel_trial("a", "0"),
+        "check": lambda: confirm_jobs.check(ann, "a", (), 3),
+    }
+    with pytest.raises(UserError, match=r"found 'vision\.a'") as refused:
+        ask[what]()
+    assert "secret" not in str(refused.value)
+    assert isinstance(refused.value, MissingError)
+    assert "has not started yet" in str(refused.value)
 
 
 def test_a_check_reads_earlier_studies_from_the_services_store_and_opens_no_other(service: TestedService) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy.exc import OperationalError
 
 from automl.service import confirm_jobs, job_process
 from automl.service.job_process import INTERRUPTED
-from automl.service.worker import AWAY_SECONDS, Worker
+from automl.service.worker import AWAY_SECONDS, BEAT_SECONDS, Worker
 from automl.stored.auditing import audit
 from studies.queueing.job_queue import Submission
 from studies.queueing.turns import Start
@@ -201,6 +201,34 @@ def test_a_run_whose_start_nobody_heard_of_is_given_back(service: TestedService)
     service.queue.take_turn(one._id, 1)  # and the answer was lost
     one._beat()
     assert (outcomes(service), states(service)) == (["lost"], {"a": "queued"})
+
+
+def test_a_worker_that_leaves_hands_that_on_and_ends_while_the_store_is_away(
+    service: TestedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.studies().submit(spec_of("a"))
+    now, signals = [0.0], []
+    one = worker_here(service, clock=lambda: now[0])
+    one.step()
+    (running,) = one._running.values()
+
+    def away(*_: Any) -> Any:
+        raise OperationalError("SELECT 1", None, sqlite3.OperationalError("the server closed the connection"))
+
+    for name in ("beat", "end_run", "leave"):
+        monkeypatch.setattr(service.queue, name, away)
+    with monkeypatch.context() as patch:
+        patch.setattr(running.process, "send_signal", signals.append)
+        one.leave("SIGTERM")
+        for _ in range(3):
+            now[0] += BEAT_SECONDS
+            with pytest.raises(OperationalError):
+                one.step()
+    assert signals == [signal.SIGTERM]
+    running.process.kill()
+    running.process.wait(120.0)
+    one._running.clear()
+    one.run()
 
 
 @pytest.mark.ray

@@ -9,23 +9,27 @@ import json
 import socket
 import threading
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from automl.standalone.batches import Encoded
+from automl.standalone.batches import Encoded, encoded
 from automl.standalone.model import Model
 from automl.standalone.serving.access import Gate
 from automl.standalone.serving.app import make_app
 from automl.standalone.serving.batching import Batcher
 from automl.standalone.serving.connections import guarded
 from automl.standalone.serving.direct import Direct
+from automl.standalone.serving.errors import RequestError
+from automl.standalone.serving.messages import channel_on
 from automl.standalone.serving.metrics import Metrics
 from automl.standalone.serving.predictions import Predictions
 from automl.standalone.serving.served import Served
 from automl.standalone.serving.settings import Settings
 from automl.standalone.serving.state import ServingState
+from automl.standalone.serving.worker import Worker
 from tests.automl.serving.conftest import TOKEN
 from tests.automl.serving.models import lasting
 from tests.support.served import Server
@@ -181,6 +185,38 @@ class Wire(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return False
+
+
+class BrokenDevice:
+    """A program whose device has failed for good."""
+
+    def run(self, batch: Encoded) -> list[Any]:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+def test_a_worker_whose_device_is_broken_answers_500_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("automl.standalone.serving.worker.Metrics", Mock)  # a process has one of them
+    manifest = {"rows": {"kind": "array", "dtype": "int64", "shape": [1]}, "answers": {"kind": "array"}}
+    served = Served(Model(manifest, [BrokenDevice()]), "m/1")
+
+    async def run() -> tuple[RequestError, bool]:
+        mine, its = socket.socketpair()
+        with mine, its, socket.create_server(("127.0.0.1", 0)) as listening:
+            mine.setblocking(False)
+            channel = await channel_on(mine)
+            worker = Worker(channel, listening, Settings())
+            worker._state.replace({"champion": served}, {})
+            async with asyncio.timeout(15):
+                running = asyncio.create_task(worker.run())
+                with pytest.raises(RequestError) as failed:
+                    await worker._batcher.answers(served, [encoded("int64", (1,), [10**6])])
+                await running
+            channel.close()
+            await asyncio.sleep(0)
+            return failed.value, worker._state.is_draining
+
+    error, is_draining = asyncio.run(run())
+    assert (error.status, is_draining) == (500, True), "/health says 503 while a worker drains"
 
 
 def test_nothing_is_run_for_a_client_that_is_gone() -> None:
