@@ -214,15 +214,8 @@ class Tabular(SplitTask):
 
     def preprocessing(self) -> dict[str, Any]:
         """Return what `encode` does to a row, as plain values."""
-        return (
-            {
-                "kind": "table",
-                "known": list(self._columns),
-                "missing": list(self._form.missing),
-            }
-            | self._written
-            | self.encoding.form()
-        )
+        plain = {"kind": "table", "known": list(self._columns), "missing": list(self._form.missing)}
+        return plain | self._written | self.encoding.form()
 
     def postprocessing(self) -> dict[str, Any]:
         """Return what `decode` does to outputs, as plain values."""
