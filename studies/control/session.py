@@ -110,8 +110,8 @@ class Session:
                 f"study: found {self._row.name!r} with another spec than when this process began to stand by; "
                 f"allowed: `automl resume {shlex.quote(self._row.name)}`, which reads it anew"
             )
-        stop = partial(self.drain, "stopped")
-        with leases.kept(self._store, lease, on_stop=stop, on_requests=partial(self._look_around, lease)):
+        stop, look = partial(self.drain, "stopped"), partial(self._look_around, lease)
+        with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             settle_dead_pools(self._store, lease)
             with garbage.none_meanwhile():
                 made = self._machine(lease.id, lease.acquired_at)
@@ -152,6 +152,10 @@ class Session:
         if self._controller is not None:
             self._controller.look_for_requests()
             self._sharing.look(lease, self._controller.machine.setup.checkpoint_folder)
+
+    def _lose_lease(self) -> None:
+        if self._controller is not None:  # before there is one, nothing trains
+            self._controller.lose_lease()
 
     def _is_over(self) -> bool:
         """Whether the study is closed and has nothing left to do; answered without a lease, whose time would count."""

@@ -223,7 +223,12 @@ def stop_waiting(store: Store, study_id: int) -> bool:
 
 @contextmanager
 def kept(
-    store: Store, lease: Lease, *, on_stop: Callable[[], None], on_requests: Callable[[], None] = lambda: None
+    store: Store,
+    lease: Lease,
+    *,
+    on_stop: Callable[[], None],
+    on_requests: Callable[[], None] = lambda: None,
+    on_lost: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Renew a lease by a heartbeat as long as the block runs, then release it.
 
@@ -232,8 +237,10 @@ def kept(
         lease: Lease to renew.
         on_stop: Function that is called when a drain was asked for.
         on_requests: Function that is called at each beat, to look for what other processes ask.
+        on_lost: Function that is called once if a rival has taken the lease; whoever commits every few seconds hears of
+            it there.
     """
-    heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests)
+    heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests, on_lost=on_lost)
     heart.start()
     try:
         yield
@@ -253,13 +260,20 @@ class Heartbeat:
         lease: Lease to renew.
         on_stop: Function that is called when a drain was asked for.
         on_requests: Function that is called at each beat, to look for what other processes ask.
+        on_lost: Function that is called at the end of the thread if a rival has taken the lease.
     """
 
     def __init__(
-        self, store: Store, lease: Lease, *, on_stop: Callable[[], None], on_requests: Callable[[], None]
+        self,
+        store: Store,
+        lease: Lease,
+        *,
+        on_stop: Callable[[], None],
+        on_requests: Callable[[], None],
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._lease = store, lease
-        self._on_stop, self._on_requests = on_stop, on_requests
+        self._on_stop, self._on_requests, self._on_lost = on_stop, on_requests, on_lost
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="lease-heartbeat", daemon=True)
 
@@ -275,13 +289,22 @@ class Heartbeat:
     def _beat_on(self) -> None:
         while not self._over.wait(HEARTBEAT_SECONDS):
             try:
-                if self._beat():
+                is_stopped = self._beat()
+                if is_stopped is None:
+                    self._tell_loss()
+                    return
+                if is_stopped:
                     self._on_stop()
                 self._on_requests()
             except DBAPIError:
                 continue  # the database is away: the controller's commits wait as well, and no rival can take the lease
 
-    def _beat(self) -> bool:
+    def _tell_loss(self) -> None:
+        if not self._over.is_set():  # else it is the holder that has given the lease back
+            self._on_lost()
+
+    def _beat(self) -> bool | None:
+        """Renew the lease; returns whether a drain was asked for, None if the lease is not held any more."""
         with self._store.engine.begin() as connection:
             update = (
                 sa.update(t.leases)
@@ -289,7 +312,7 @@ class Heartbeat:
                 .values(heartbeat_at=self._lease.now(), expires_at=clock_of(connection) + EXPIRY_SECONDS)
                 .returning(t.leases.c.stop_requested)
             )
-            return bool(connection.execute(update).scalar())
+            return connection.execute(update).scalar()
 
 
 def _with_expiry(connection: sa.Connection) -> sa.Select[Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -19,9 +21,9 @@ from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import StudyChanged, StudyColumns
 from studies.storage.reader import load_study
-from studies.storage.store import Store, StoreError
-from tests.support.sessions import make_study, session_of
-from tests.support.simulated_study import SimulatedStudy, check_epochs, noisy_curve
+from studies.storage.store import LeaseLostError, Store, StoreError
+from tests.support.sessions import Unhurried, make_study, session_of
+from tests.support.simulated_study import SimulatedStudy, check_epochs, noisy_curve, smooth_curve
 from tests.support.waiting import wait_until
 
 
@@ -120,6 +122,45 @@ def test_a_controller_that_dies_of_its_drain_is_replaced_by_one_that_drains(
     assert machine is not None
     assert (machine.state, machine.stop_reason) == ("drained", "stopped")
     assert not load_study(store, "simulated").started
+
+
+class Endless(Unhurried):
+    """A pool whose first epochs do not end, so that nothing is committed."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.trains = threading.Event()
+
+    def start(self, *args: Any) -> None:
+        super().start(*args)
+        self.trains.set()
+
+    def wait(self, seconds: float) -> list[Any]:
+        if not self.trains.is_set():
+            return super().wait(seconds)
+        time.sleep(0.01)
+        return []
+
+
+def test_a_controller_whose_lease_was_taken_ends_before_its_next_commit(store: Store) -> None:
+    """After a laptop's sleep both would train on the same devices until an epoch has ended."""
+    row = store.require("simulated")
+    pool = Endless(lambda params, size: smooth_curve(params, size, epochs=9), opened_at=time.time())
+    with ThreadPoolExecutor(1) as threads:
+        leader = threads.submit(session_of(store, pool=pool).run)
+        assert pool.trains.wait(30)
+        with store.engine.begin() as connection:
+            connection.execute(sa.update(t.leases).values(expires_at=0.0, process_space="another host"))
+            held = sa.select(t.leases.c.id).where(t.leases.c.released_at.is_(None))
+            leases.release_row(connection, connection.execute(held).scalar_one(), time.time())
+        rival = leases.acquire(store, row.id)
+        assert isinstance(rival, leases.Lease)
+        try:
+            with pytest.raises(LeaseLostError):
+                leader.result(20)
+        finally:
+            pool.trains.clear()
+    leases.release(store, rival)
 
 
 def test_a_study_that_waits_for_a_disk_is_stopped_for_those_that_stand_by_too(store: Store) -> None:
