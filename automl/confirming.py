@@ -25,6 +25,7 @@ from studies import analysis
 from studies.confirmations import spread, tested
 from studies.control.assembly import checkpoint_folder, fault_limits
 from studies.control.dead_pools import settle_dead_pools
+from studies.control.folder_owner import claim
 from studies.control.retraining import Retrained, Retraining
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import DrainRequested, PriceSet
@@ -275,6 +276,9 @@ def _train(
             autoscale=prepared.spec.resources.autoscale,
             most_nano_usd=None if payer.most_nano_usd is None else payer.most_nano_usd(),
         )
+        if any(one.checkpoint_folder is not None for one in specs):
+            folder = checkpoint_folder(prepared.spec, prepared.base_folder)
+            claim(folder, store, store.require(prepared.spec.study), lease)
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:
             with draining_signals(drain, say, "the trainings that run are given up, their time is charged"):

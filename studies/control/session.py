@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from studies import analysis
-from studies.control import garbage
-from studies.control.assembly import PoolSpec, assemble, setup_of
+from studies.control import folder_owner, garbage
+from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
@@ -97,7 +97,8 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The spec was changed while this session stood by.
+            StoreError: The spec was changed while this session stood by, or the folder of the checkpoints is another
+                study's.
         """
         if self._is_over():
             return None
@@ -112,6 +113,8 @@ class Session:
             )
         stop, look = partial(self.drain, "stopped"), partial(self._look_around, lease)
         with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
+            folder = checkpoint_folder(self._spec, Path(self._row.base_folder))
+            folder_owner.claim(folder, self._store, self._row, lease)
             settle_dead_pools(self._store, lease)
             with garbage.none_meanwhile():
                 made = self._machine(lease.id, lease.acquired_at)
@@ -120,7 +123,7 @@ class Session:
             machine, suggester = made
             if self._stood_by:  # the controller before may have died a moment ago
                 wait_for_ranks(self._row.uid)
-            self._delete_orphans(machine.setup.checkpoint_folder)
+            self._delete_orphans(folder)
             controller = self._make_controller(machine, suggester, lease)
             controller.look_for_requests()
             self._controller = controller
@@ -130,18 +133,26 @@ class Session:
                 with garbage.set_aside(), wal.copied_beside(self._store.engine):
                     controller.run()
             finally:
-                self._sharing.end(machine.setup.checkpoint_folder)
+                self._sharing.end(folder)
             wait_for_ranks(self._row.uid)  # those that were cut while they wrote
-            self._delete_orphans(machine.setup.checkpoint_folder)
+            self._delete_orphans(folder)
             return machine
 
     def _delete_orphans(self, folder: str) -> None:
-        """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held."""
+        """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held.
+
+        A copy of the study in another store may need what only its rows mention.
+        """
         mentioned = mentioned_checkpoints(self._store, self._row.id)
         try:
+            if not folder_owner.is_own(folder, self._store, self._row):
+                return
             orphans = find_orphans(folder, mentioned, is_running=False)
         except OSError as error:  # a store that does not answer now may do so when the first checkpoint is written
             log.warning("%s: cannot be looked through for files that no trial needs (%s)", folder, error.strerror)
+            return
+        except folder_owner.FolderTakenError as error:  # where it could not be marked, and somebody else has done so
+            log.warning("no file is deleted as left: %s", error)
             return
         gone = delete_orphans(orphans)
         if gone:

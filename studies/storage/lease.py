@@ -143,6 +143,13 @@ def was_stopped(store: Store, study_id: int, since: int, before: int | None = No
         return connection.execute(sa.select(t.leases.c.id).where(*mine)).first() is not None
 
 
+def tokens_of(store: Store, study_id: int) -> dict[int, str]:
+    """Tokens of all leases that a study has had, by their ids; no two leases of any store have the same."""
+    query = sa.select(t.leases.c.id, t.leases.c.holder).where(t.leases.c.study_id == study_id)
+    with store.snapshot() as connection:
+        return {row.id: row.holder for row in connection.execute(query)}
+
+
 def driven_studies(connection: sa.Connection) -> frozenset[int]:
     """Ids of the studies that a living controller drives: the state of one whose controller died stays `running`."""
     rows = connection.execute(_with_expiry(connection).where(t.leases.c.released_at.is_(None)))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from studies.control.folder_owner import claim
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
 from studies.search.policy import Policy
@@ -245,6 +246,10 @@ def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tm
     store.change_spec(row.id, {**row.spec, "checkpoints": {"folder": "artifacts"}})
     orphan, note = folder / "trial-00000" / "epoch-0003.attempt-1.pt", folder / "trial-00000" / "note.txt"
     orphan.parent.mkdir(parents=True)
+    lease = leases.acquire(store, row.id)
+    assert isinstance(lease, leases.Lease)
+    claim(str(folder), store, row, lease)
+    leases.release(store, lease)
     orphan.write_bytes(b"weights")
     note.write_bytes(b"mine")
     assert session_of(store).run() is not None
