@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from studies import analysis
 from studies.control import folder_owner, garbage
@@ -32,6 +33,7 @@ from studies.storage import lease as leases
 from studies.storage import wal
 from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.resume_reader import load_resume_state
+from studies.storage.retrying import retry
 from studies.storage.store import Store, StoreError, StudyRow
 from trainers.checkpoint_store import place_of
 
@@ -39,6 +41,11 @@ STAND_BY_SECONDS = 1.0
 ASKED_AT_ONCE = 16
 log = logging.getLogger(__name__)
 NO_LEASE = -1
+T = TypeVar("T")
+
+
+class _InterruptedError(Exception):
+    """A session was stopped while it waited for the database."""
 
 
 class Session:
@@ -177,7 +184,8 @@ class Session:
         """The lease, as soon as it is free, with all devices taken back; None as of `_wait_for_lease`."""
         lease = None
         try:
-            lease = self._wait_for_lease()
+            with suppress(_InterruptedError):
+                lease = self._wait_for_lease()
         finally:
             if self._lender is not None:
                 self._lender.end(drains=lease is None and self._drain_reason is not None)
@@ -188,9 +196,13 @@ class Session:
 
         `automl stop` stops the study, not one of its controllers: what it asked of the controller that has the lease
         it asked of those that stand by as well. If that controller dies before it has drained, this one drains.
+
+        Raises:
+            _InterruptedError: This session was stopped while the database was away.
         """
         first: leases.Holder | None = None
-        while isinstance(lease := leases.acquire(self._store, self._row.id), leases.Holder):
+        again = self._patiently
+        while isinstance(lease := leases.acquire(self._store, self._row.id, patiently=again), leases.Holder):
             if first is None:
                 first, self._stood_by = lease, True
                 self._on_stand_by(str(lease))
@@ -199,18 +211,31 @@ class Session:
             if self._lender is not None:
                 self._lender.look(_cluster_of(lease), str(lease))
             time.sleep(STAND_BY_SECONDS)
-        if first is not None and leases.was_stopped(self._store, self._row.id, first.lease_id, lease.id):
+        if first is not None and self._was_stopped(first, before=lease.id):
             if self._was_stopped_in_order(first):
                 leases.release(self._store, lease)
                 return None
             self._drain_reason = "stopped"
         return lease
 
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """The result of an action that is repeated while the database is away, for as long as a commit is."""
+
+        def on_wait(cause: str) -> None:
+            if self._drain_reason is not None:
+                raise _InterruptedError
+            log.warning("the store does not answer (%s); standing by", cause)
+
+        return retry(action, on_wait)
+
+    def _was_stopped(self, first: leases.Holder, *, before: int | None = None) -> bool:
+        return self._patiently(lambda: leases.was_stopped(self._store, self._row.id, first.lease_id, before))
+
     def _was_stopped_in_order(self, first: leases.Holder) -> bool:
         """Whether a controller that had the lease since this session began to wait was stopped, and has drained."""
-        if not leases.was_stopped(self._store, self._row.id, first.lease_id):
+        if not self._was_stopped(first):
             return False
-        return bool(self._store.require(self._row.name).state != "running")
+        return bool(self._patiently(lambda: self._store.require(self._row.name)).state != "running")
 
     def _machine(self, lease_id: int, alive_since: float) -> tuple[StudyMachine, Suggester] | None:
         """The state machine and the suggester that belongs to its policy; None if there is nothing left to do."""

@@ -82,7 +82,13 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
 
-def acquire(store: Store, study_id: int, *, job_id: int | None = None) -> Lease | Holder:
+def acquire(
+    store: Store,
+    study_id: int,
+    *,
+    job_id: int | None = None,
+    patiently: Callable[[Callable[[], Any]], Any] = retry_patiently,
+) -> Lease | Holder:
     """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat.
 
     Args:
@@ -90,13 +96,15 @@ def acquire(store: Store, study_id: int, *, job_id: int | None = None) -> Lease 
         study_id: Id of the study's row.
         job_id: Job that confirms the study, and pays for what is charged under the lease; None leaves that to the
             study's own.
+        patiently: Function that repeats an action as long as the database is away.
     """
     token = new_id()
     try:
-        return retry_patiently(lambda: _try_acquire(store, study_id, token, job_id))
+        taken: Lease | Holder = patiently(lambda: _try_acquire(store, study_id, token, job_id))
     except IntegrityError:  # another controller was quicker
-        holder = current_holder(store, study_id)
-        return holder or acquire(store, study_id, job_id=job_id)
+        holder: Holder | None = patiently(lambda: current_holder(store, study_id))
+        return holder or acquire(store, study_id, job_id=job_id, patiently=patiently)
+    return taken
 
 
 def _try_acquire(store: Store, study_id: int, token: str, job_id: int | None) -> Lease | Holder:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from studies.control.folder_owner import claim
 from studies.control.state import StudyMachine
@@ -22,6 +23,7 @@ from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import StudyChanged, StudyColumns
 from studies.storage.reader import load_study
+from studies.storage.retrying import PATIENCE_SECONDS
 from studies.storage.store import LeaseLostError, Store, StoreError
 from tests.support.sessions import Unhurried, make_study, session_of
 from tests.support.simulated_study import SimulatedStudy, check_epochs, noisy_curve, smooth_curve
@@ -123,6 +125,52 @@ def test_a_controller_that_dies_of_its_drain_is_replaced_by_one_that_drains(
     assert machine is not None
     assert (machine.state, machine.stop_reason) == ("drained", "stopped")
     assert not load_study(store, "simulated").started
+
+
+def away_for(times: int, action: Callable[..., Any]) -> Callable[..., Any]:
+    """The same action, of a database that does not answer for so many calls."""
+    left = [times]
+
+    def later(*args: Any, **more: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OperationalError("SELECT", {}, Exception("the server closed the connection"))
+        return action(*args, **more)
+
+    return later
+
+
+@pytest.mark.parametrize("what", ["_try_acquire", "was_stopped"])
+def test_a_database_that_is_away_ends_no_controller_that_stands_by(
+    store: Store, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    row, slept = store.require("simulated"), []
+    held = leases.acquire(store, row.id)
+    assert isinstance(held, leases.Lease)
+
+    def fall_silent(_: str) -> None:
+        leases.release(store, held)
+        monkeypatch.setattr(leases, what, away_for(12, getattr(leases, what)))
+        monkeypatch.setattr(time, "sleep", slept.append)
+
+    lease = session_of(store, on_stand_by=fall_silent)._wait_for_lease()
+    assert isinstance(lease, leases.Lease)
+    assert sum(slept) > 2 * PATIENCE_SECONDS
+    monkeypatch.undo()
+    leases.release(store, lease)
+
+
+def test_a_controller_that_stands_by_is_interrupted_while_the_database_is_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(leases.acquire(store, store.require("simulated").id), leases.Lease)
+
+    def fall_silent(_: str) -> None:
+        monkeypatch.setattr(leases, "was_stopped", away_for(1000, leases.was_stopped))
+        monkeypatch.setattr(time, "sleep", lambda _: session.drain("interrupted"))
+
+    session = session_of(store, on_stand_by=fall_silent)
+    assert session.run() is None
 
 
 class Endless(Unhurried):
