@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from studies import analysis
 from studies.confirmations import spread, tested
 from studies.control.assembly import checkpoint_folder, fault_limits
 from studies.control.dead_pools import settle_dead_pools
+from studies.control.folder_owner import claim
 from studies.control.retraining import Retrained, Retraining
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import DrainRequested, PriceSet
@@ -36,7 +39,7 @@ from studies.storage.changes import Change, Confirmed, StudyChanged
 from studies.storage.engine import StoreError
 from studies.storage.processes import marked
 from studies.storage.reader import load_study
-from studies.storage.retrying import retry_patiently
+from studies.storage.retrying import retry
 from studies.storage.store import Store, new_id
 from studies.storage.views import catch_up
 from trainers.checkpoint_urls import joined
@@ -263,7 +266,8 @@ def _train(
         for line in _lines(one):
             say(line)
 
-    with marked(store.require(prepared.spec.study).uid), _held(store, study_id, pool, payer.job_id) as lease:
+    row = store.require(prepared.spec.study)
+    with marked(row.uid), _held(store, study_id, pool, payer.job_id) as lease:
         retraining = Retraining(
             pool=pool,
             slots=slots_for(prepared, specs),
@@ -275,6 +279,8 @@ def _train(
             autoscale=prepared.spec.resources.autoscale,
             most_nano_usd=None if payer.most_nano_usd is None else payer.most_nano_usd(),
         )
+        if any(one.checkpoint_folder is not None for one in specs):
+            claim(checkpoint_folder(prepared.spec, prepared.base_folder), store, row, lease)
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:
             with draining_signals(drain, say, "the trainings that run are given up, their time is charged"):
@@ -317,9 +323,9 @@ def _note_overshoot(store: Store, study_id: int, lease: leases.Lease, prepared: 
 
 
 def _commit(store: Store, study_id: int, lease: leases.Lease, changes: Sequence[Change]) -> None:
-    """Write changes, also if the database is away for some seconds; never twice, if only its answer was lost."""
-    commit_id = new_id()
-    retry_patiently(lambda: store.commit(study_id, lease.id, changes, commit_id=commit_id))
+    """Write changes, also if the database is away for a while; never twice, if only its answer was lost."""
+    write = partial(store.commit, study_id, lease.id, changes, commit_id=new_id())
+    retry(write, partial(logging.getLogger(__name__).warning, "the store does not answer (%s); measurements wait"))
 
 
 def _at(one: Retrained, epoch: int) -> Retrained:

@@ -32,9 +32,9 @@ from trainers.checkpoint_place import NO_PARTS, Parts, Save
 from trainers.checkpoint_shares import check_shares, shares_of
 from trainers.checkpoint_store import place_of
 from trainers.checkpoint_urls import MissingLibraryError, absolute_folder, is_url, joined, name_of
-from trainers.errors import CheckpointError, StorageError
+from trainers.errors import CheckpointError, StorageError, classify, of_unread_file
 from trainers.file_trust import task_of_file
-from trainers.protocol import TrainingError, TrialSpec
+from trainers.protocol import LostError, OutOfMemoryError, TrainingError, TrialSpec
 from trainers.stored_tensors import StoredTensor, attach, in_memory, whole
 from trainers.task import Task, model_of
 
@@ -245,17 +245,16 @@ def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) ->
         fresh: Whether an object store itself is read, and no copy on this machine.
 
     Raises:
-        StorageError: The object store does not answer.
+        StorageError: The disk or the object store does not answer.
         CheckpointError: The file is missing or damaged.
+        OutOfMemoryError: There is no memory left for it.
     """
     with closing(_opened(str(path), fresh=fresh)) if is_url(path) else nullcontext(path) as source:
         try:
             mmap = mapped and not is_url(path)
             content = torch.load(source, map_location="cpu", mmap=mmap, weights_only=True)
-        except FileNotFoundError as error:
-            raise CheckpointError(f"checkpoint {path} is missing") from error
         except Exception as error:  # a damaged file raises whatever its first wrong byte leads to
-            raise CheckpointError(f"checkpoint {path} is damaged: {type(error).__name__}: {error}") from error
+            raise of_unread_file(path, error) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, not a checkpoint")
     return content
@@ -345,11 +344,16 @@ def rebuild(path: str | Path, task: Task, params: Mapping[str, Any], weights: Ma
 
 @contextmanager
 def fits_the_model(path: str | Path) -> Iterator[None]:
-    """Turn whatever a file's content leads to, inside torch or the task, into a `CheckpointError`."""
+    """Turn whatever a file's content leads to, inside torch or the task, into a `CheckpointError`.
+
+    A device without memory, or one that is lost, says nothing about the file.
+    """
     try:
         yield
     except TrainingError:
         raise
     except Exception as error:
+        if isinstance(found := classify(error), OutOfMemoryError | LostError):
+            raise found from error
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise CheckpointError(f"checkpoint {path} does not fit the model: {said}") from error

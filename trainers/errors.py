@@ -5,10 +5,13 @@ Training errors cross process borders, so each holds nothing but its message and
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -32,6 +35,9 @@ _LOST_BY_A_PROGRAM = re.compile(
 )
 """What torch alone says: a program may have connections of its own, to a server of data, whose loss is its own."""
 _USERS_FAULT_ON_DEVICE = re.compile(r"device-side assert", re.IGNORECASE)
+_NOT_MAPPED = re.compile(r"unable to (open|stat|mmap)\b.* file <")
+_OF_THE_FILE = frozenset({None, errno.EINVAL, errno.EISDIR, errno.ENOTDIR})
+"""Codes of `OSError`s that what lies at a path leads to: a folder, or bytes that name no place in the file."""
 
 
 class CheckpointError(TrainingError):
@@ -68,6 +74,26 @@ def classify(exception: BaseException) -> TrainingError:
         if from_torch and not _USERS_FAULT_ON_DEVICE.search(text):
             return LostError(text)
     return TaskError(storable("".join(traceback.format_exception(exception)).rstrip()))
+
+
+def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
+    """Return what it means that a file of a checkpoint was not read.
+
+    Only what a wrong or damaged file leads to is told as that: a disk that is away for a while has the file still. A
+    file is missing only if the folder of its folder is there, which goes with a disk that is not mounted.
+    """
+    if isinstance(error, FileNotFoundError) and _is_folder(Path(path).parent.parent):
+        return CheckpointError(f"checkpoint {path} is missing")
+    is_wrong = isinstance(error, OSError) and error.errno in _OF_THE_FILE
+    if (isinstance(error, OSError) and not is_wrong) or _NOT_MAPPED.search(str(error)):
+        return StorageError(f"cannot read {path}: {error}")
+    if isinstance(found := classify(error), OutOfMemoryError):
+        return found
+    return CheckpointError(f"checkpoint {path} is damaged: {type(error).__name__}: {error}")
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - a disk that does not answer has no folder, where `is_dir` raises
 
 
 def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:

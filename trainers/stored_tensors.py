@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, TypeAlias
 import torch
 from torch import Tensor
 
-from trainers.errors import CheckpointError
+from trainers.errors import CheckpointError, of_unread_file
 
 _ALIGNMENT = 64
 _CHUNK_BYTES = 2**22
@@ -94,17 +94,14 @@ class ShareFile:
         return self._path
 
     def size(self) -> int:
-        """Return the size of the file in bytes.
-
-        Raises:
-            OSError: It is not there.
-        """
+        """Return the size of the file in bytes; raises `OSError` if it is not there."""
         return Path(self._path).stat().st_size if self._copy is None else os.fstat(self._copy.fileno()).st_size
 
     def read_into(self, offset: int, memory: memoryview) -> None:
         """Fill memory from an offset on.
 
         Raises:
+            StorageError: The disk does not answer.
             CheckpointError: The file is gone, or shorter.
         """
         try:
@@ -117,7 +114,7 @@ class ShareFile:
                         raise CheckpointError(f"{self} is damaged: it ends within a tensor")
                     at += count
         except OSError as error:
-            raise CheckpointError(f"{self} cannot be read: {error.strerror}") from error
+            raise of_unread_file(self._path, error) from error
 
     def _opened(self) -> AbstractContextManager[Any]:
         return Path(self._path).open("rb", buffering=0) if self._copy is None else nullcontext(self._copy)
@@ -370,10 +367,12 @@ def check_share(share: ShareFile, facts: ShareFacts) -> None:
 def _check_size(share: ShareFile, facts: ShareFacts) -> None:
     try:
         size = share.size()
-    except OSError as error:
+    except FileNotFoundError as error:
         raise CheckpointError(
             f"{share} is missing here: all files of a checkpoint belong together, in a folder that all ranks see"
         ) from error
+    except OSError as error:
+        raise of_unread_file(str(share), error) from error
     if size != facts.bytes or not 0 <= facts.index_at <= size:
         raise CheckpointError(f"{share} is damaged: it has {size} bytes, and had {facts.bytes}")
 

@@ -225,7 +225,8 @@ class _Sessions:
 
 def _refusal(folder: str) -> str:
     """What is wrong with a place that takes small files, and did not take a checkpoint."""
-    return f"{folder}: {'it did not take or give a checkpoint' if is_url(folder) else 'no room for a checkpoint'}"
+    what = "it did not take or give a checkpoint" if is_url(folder) else "no room for a checkpoint, or it gave none"
+    return f"{folder}: {what}"
 
 
 def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from automl.launching.preparing import prepare
 from automl.stored.specs import from_store, stored_form
 from reports.wording import exact_usd
 from search_spaces.wording import shown
+from studies.control.assembly import checkpoint_folder
+from studies.control.folder_owner import is_own
 from studies.records import StudyRecord
 from studies.spec.errors import SpecError
 from studies.spec.overrides import split_override
@@ -41,6 +44,7 @@ def resume(
         SpecError: An override is wrong, or sets a limit below what the study has used up.
         StoreError: There is no such study, or it was simulated; or a controller drives it, which would not hear of
             the overrides.
+        FolderTakenError: The folder of its checkpoints is another study's.
     """
     row = store.require(name)
     spec = from_store(row.spec, name)
@@ -57,6 +61,8 @@ def resume(
     if row.usd_per_slot_hour == 0 and not resets_price and changed.budget.is_of_dollars_alone:
         raise SpecError(name, ("budget",), "found dollars only, allowed: hours or trials, since its slots cost nothing")
     if overrides:
+        with suppress(OSError):  # a place that is away is waited for, and looked at then
+            is_own(checkpoint_folder(prepared.spec, prepared.base_folder), store, row)
         store.change_spec(row.id, stored_form(prepared.spec), resets_price=resets_price, check=check)
     if changed_files := changed_code(record, prepared.base_folder):
         watcher.warn(changed_files)

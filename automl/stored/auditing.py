@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from automl.stored.auditing_views import view_findings
 from automl.stored.findings import Asker, Finding, plain
 from automl.stored.garbage import orphans_of
+from studies.control.folder_owner import FolderTakenError
 from studies.money.ledger import ABSORBS_ROUNDING
 from studies.records import NANO, SIMULATED_TASK
 from studies.storage.processes import is_known_gone, left_behind
@@ -81,7 +82,11 @@ def audit(store: Store, name: str) -> dict[str, Any]:
     if row.spec.get("task") != SIMULATED_TASK:
         made += ["checkpoints", "orphans"]
         findings += _checkpoint_findings(files)
-        _, orphans = orphans_of(store, name)
+        try:
+            _, orphans = orphans_of(store, name)
+        except FolderTakenError as error:
+            orphans = []
+            findings.append(Finding(check="orphans", where=str(name), found=str(error)))
         made.append("processes")
         findings += _process_findings(row.uid)
         # A folder that its checkpoints have left is no loss; `automl gc` removes it.

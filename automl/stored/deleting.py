@@ -16,13 +16,14 @@ from automl.stored.reporting import report_path
 from automl.stored.undriven import refuse_driven, undriven
 from reports.wording import plural
 from search_spaces.errors import RunError
+from studies.control.folder_owner import FolderTakenError, check_own, give_up
 from studies.control.orphans import delete_orphans, find_orphans
 from studies.queueing.job_queue import JobQueue
 from studies.records import StudyRecord
 from studies.redact import redact
 from studies.storage.deletion import checkpoints_of_others, delete_copies, delete_rows
 from studies.storage.reader import load_study, mentioned_checkpoints
-from studies.storage.store import Store
+from studies.storage.store import Store, StoreError
 from trainers.checkpoint_store import place_of
 from trainers.checkpoint_urls import MissingLibraryError, is_url
 from trainers.output_files import folders_of_trial, logs_in, older
@@ -67,7 +68,7 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
         keep_files: Whether checkpoints, report and logs stay.
 
     Raises:
-        StoreError: There is no such study, or a controller drives it.
+        StoreError: There is no such study, a controller drives it, or the folder of its checkpoints is not its own.
     """
     row = store.require(name)
     refuse_driven(store, row)
@@ -75,11 +76,21 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
     if keep_files or record.is_simulated:
         report = () if keep_files else _there(report_path(record, Path.cwd()))
         return Doomed(study_id=row.id, record=record, checkpoints=(), folder=None, files=report)
+    _check_folder(store, row)
     mine = mentioned_checkpoints(store, row.id) - checkpoints_of_others(store, row.id)
     files = (*_there(report_path(record, Path.cwd())), *_logs(row, record))
     return Doomed(
         study_id=row.id, record=record, checkpoints=tuple(sorted(mine)), folder=checkpoints_folder(row), files=files
     )
+
+
+def _check_folder(store: Store, row: sa.Row[Any]) -> None:
+    try:
+        check_own(checkpoints_folder(row), store, row)
+    except FolderTakenError as error:
+        raise StoreError(f"{error}; or `automl delete {shlex.quote(row.name)} --keep-files`") from None
+    except (OSError, MissingLibraryError):  # then nothing can be deleted there, which is said later
+        return
 
 
 def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
@@ -153,6 +164,8 @@ def _sweep(store: Store, what: Doomed) -> list[str]:
         return []
     orphans = find_orphans(what.folder, checkpoints_of_others(store, what.study_id), is_running=False)
     gone = delete_orphans(orphans)
+    if len(gone) == len(orphans):
+        give_up(what.folder)
     if not is_url(what.folder):
         _remove_empty(Path(what.folder))
     return [str(one.path) for one in orphans if one not in gone]

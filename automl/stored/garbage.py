@@ -9,6 +9,7 @@ from typing import Any
 
 from automl.stored.specs import check_launched
 from automl.stored.undriven import undriven
+from studies.control.folder_owner import check_own
 from studies.control.orphans import Orphan, delete_orphans, find_orphans
 from studies.storage.lease import current_holder
 from studies.storage.reader import mentioned_checkpoints
@@ -33,11 +34,13 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
 
     Raises:
         StoreError: There is no such study, or it was simulated.
+        FolderTakenError: The folder is another study's, or a copy of this one uses it as well.
         OSError: The object store does not answer.
     """
     row = store.require(name)
     check_launched(row.spec, name)
     folder = checkpoints_folder(row)
+    check_own(folder, store, row)
     if is_running is None:
         is_running = row.state == "running" or current_holder(store, row.id) is not None
     return folder, find_orphans(folder, mentioned_checkpoints(store, row.id), is_running=is_running)
@@ -57,7 +60,7 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
         how many were `deleted`.
 
     Raises:
-        StoreError: There is no such study, or it was simulated.
+        StoreError: There is no such study, or it was simulated, or the folder is not its own.
         OSError: The object store does not answer.
     """
     with _kept_as_it_is(store, name) if delete and is_running is None else nullcontext(is_running) as may_run:

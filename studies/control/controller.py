@@ -9,6 +9,7 @@ commit, since an epoch can be repeated; a stop, a pause or a thaw may not.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -123,6 +124,7 @@ class Controller:
         self._on_commit = on_commit or (lambda _machine: None)
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
         self._deleter = Deleter()
+        self._is_lease_lost = threading.Event()
         self._looked_at = pool.now()
         self._known_cancelled: set[int] = set()
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
@@ -161,6 +163,10 @@ class Controller:
         """Ask for a drain, from a signal handler or another thread."""
         self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
+    def lose_lease(self) -> None:
+        """End `run` before its next commit, which may be hours away: another controller trains; from any thread."""
+        self._is_lease_lost.set()
+
     def look_for_requests(self) -> None:
         """Take in what other processes have enqueued, which trials they want to end, and the price that they set."""
         price = self._store.price_that_was_set(self._study_id)
@@ -182,6 +188,8 @@ class Controller:
         """One turn: all events that are there, one commit. The watchdog looks at every tick, however busy it is."""
         next_look = min(self._looked_at + self._tick_seconds, self.machine.cut_at)
         events: list[Event] = self._pool.wait(max(next_look - self._pool.now(), 0.0))
+        if self._is_lease_lost.is_set():
+            raise LeaseLostError("another controller has taken this study over")
         if not events or self._pool.now() >= next_look:
             self._looked_at = self._pool.now()
             events = [*events, Tick(late_seconds=max(self._looked_at - next_look, 0.0))]

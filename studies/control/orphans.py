@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from studies.control.stored_orphans import delete_object, orphaned_objects, store_of
+from studies.control.stored_orphans import delete_object, has_objects, orphaned_objects, store_of
 from studies.storage.processes import left_behind
 from trainers.checkpoint_files import main_path
 from trainers.checkpoint_urls import is_url
@@ -87,6 +87,20 @@ def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> 
         if not is_running and len(files) == sum(1 for _ in trial.iterdir()):
             found.append(Orphan(path=trial, bytes=0, modified_at=trial.stat().st_mtime, is_folder=True))
     return found
+
+
+def has_checkpoints(folder: str) -> bool:
+    """Return whether a folder of checkpoints has any file that could be called an orphan.
+
+    Args:
+        folder: Path or URL of the folder of a study's checkpoints.
+
+    Raises:
+        OSError: The object store does not answer.
+    """
+    if is_url(folder):
+        return has_objects(folder)
+    return any(_orphaned_files(trial, set()) for trial in _trial_folders(Path(folder)))
 
 
 def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:

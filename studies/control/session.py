@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from studies import analysis
-from studies.control import garbage
-from studies.control.assembly import PoolSpec, assemble, setup_of
+from studies.control import folder_owner, garbage
+from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
@@ -32,6 +33,7 @@ from studies.storage import lease as leases
 from studies.storage import wal
 from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.resume_reader import load_resume_state
+from studies.storage.retrying import retry
 from studies.storage.store import Store, StoreError, StudyRow
 from trainers.checkpoint_store import place_of
 
@@ -39,6 +41,11 @@ STAND_BY_SECONDS = 1.0
 ASKED_AT_ONCE = 16
 log = logging.getLogger(__name__)
 NO_LEASE = -1
+T = TypeVar("T")
+
+
+class _InterruptedError(Exception):
+    """A session was stopped while it waited for the database."""
 
 
 class Session:
@@ -97,7 +104,8 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The spec was changed while this session stood by.
+            StoreError: The spec was changed while this session stood by, or the folder of the checkpoints is another
+                study's.
         """
         if self._is_over():
             return None
@@ -110,8 +118,10 @@ class Session:
                 f"study: found {self._row.name!r} with another spec than when this process began to stand by; "
                 f"allowed: `automl resume {shlex.quote(self._row.name)}`, which reads it anew"
             )
-        stop = partial(self.drain, "stopped")
-        with leases.kept(self._store, lease, on_stop=stop, on_requests=partial(self._look_around, lease)):
+        stop, look = partial(self.drain, "stopped"), partial(self._look_around, lease)
+        with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
+            folder = checkpoint_folder(self._spec, Path(self._row.base_folder))
+            folder_owner.claim(folder, self._store, self._row, lease)
             settle_dead_pools(self._store, lease)
             with garbage.none_meanwhile():
                 made = self._machine(lease.id, lease.acquired_at)
@@ -120,7 +130,7 @@ class Session:
             machine, suggester = made
             if self._stood_by:  # the controller before may have died a moment ago
                 wait_for_ranks(self._row.uid)
-            self._delete_orphans(machine.setup.checkpoint_folder)
+            self._delete_orphans(folder)
             controller = self._make_controller(machine, suggester, lease)
             controller.look_for_requests()
             self._controller = controller
@@ -130,18 +140,26 @@ class Session:
                 with garbage.set_aside(), wal.copied_beside(self._store.engine):
                     controller.run()
             finally:
-                self._sharing.end(machine.setup.checkpoint_folder)
+                self._sharing.end(folder)
             wait_for_ranks(self._row.uid)  # those that were cut while they wrote
-            self._delete_orphans(machine.setup.checkpoint_folder)
+            self._delete_orphans(folder)
             return machine
 
     def _delete_orphans(self, folder: str) -> None:
-        """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held."""
+        """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held.
+
+        A copy of the study in another store may need what only its rows mention.
+        """
         mentioned = mentioned_checkpoints(self._store, self._row.id)
         try:
+            if not folder_owner.is_own(folder, self._store, self._row):
+                return
             orphans = find_orphans(folder, mentioned, is_running=False)
         except OSError as error:  # a store that does not answer now may do so when the first checkpoint is written
             log.warning("%s: cannot be looked through for files that no trial needs (%s)", folder, error.strerror)
+            return
+        except folder_owner.FolderTakenError as error:  # where it could not be marked, and somebody else has done so
+            log.warning("no file is deleted as left: %s", error)
             return
         gone = delete_orphans(orphans)
         if gone:
@@ -153,6 +171,10 @@ class Session:
             self._controller.look_for_requests()
             self._sharing.look(lease, self._controller.machine.setup.checkpoint_folder)
 
+    def _lose_lease(self) -> None:
+        if self._controller is not None:  # before there is one, nothing trains
+            self._controller.lose_lease()
+
     def _is_over(self) -> bool:
         """Whether the study is closed and has nothing left to do; answered without a lease, whose time would count."""
         closed: bool = self._store.require(self._row.name).state == "closed"
@@ -162,7 +184,8 @@ class Session:
         """The lease, as soon as it is free, with all devices taken back; None as of `_wait_for_lease`."""
         lease = None
         try:
-            lease = self._wait_for_lease()
+            with suppress(_InterruptedError):
+                lease = self._wait_for_lease()
         finally:
             if self._lender is not None:
                 self._lender.end(drains=lease is None and self._drain_reason is not None)
@@ -173,9 +196,13 @@ class Session:
 
         `automl stop` stops the study, not one of its controllers: what it asked of the controller that has the lease
         it asked of those that stand by as well. If that controller dies before it has drained, this one drains.
+
+        Raises:
+            _InterruptedError: This session was stopped while the database was away.
         """
         first: leases.Holder | None = None
-        while isinstance(lease := leases.acquire(self._store, self._row.id), leases.Holder):
+        again = self._patiently
+        while isinstance(lease := leases.acquire(self._store, self._row.id, patiently=again), leases.Holder):
             if first is None:
                 first, self._stood_by = lease, True
                 self._on_stand_by(str(lease))
@@ -184,18 +211,31 @@ class Session:
             if self._lender is not None:
                 self._lender.look(_cluster_of(lease), str(lease))
             time.sleep(STAND_BY_SECONDS)
-        if first is not None and leases.was_stopped(self._store, self._row.id, first.lease_id, lease.id):
+        if first is not None and self._was_stopped(first, before=lease.id):
             if self._was_stopped_in_order(first):
                 leases.release(self._store, lease)
                 return None
             self._drain_reason = "stopped"
         return lease
 
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """The result of an action that is repeated while the database is away, for as long as a commit is."""
+
+        def on_wait(cause: str) -> None:
+            if self._drain_reason is not None:
+                raise _InterruptedError
+            log.warning("the store does not answer (%s); standing by", cause)
+
+        return retry(action, on_wait)
+
+    def _was_stopped(self, first: leases.Holder, *, before: int | None = None) -> bool:
+        return self._patiently(lambda: leases.was_stopped(self._store, self._row.id, first.lease_id, before))
+
     def _was_stopped_in_order(self, first: leases.Holder) -> bool:
         """Whether a controller that had the lease since this session began to wait was stopped, and has drained."""
-        if not leases.was_stopped(self._store, self._row.id, first.lease_id):
+        if not self._was_stopped(first):
             return False
-        return bool(self._store.require(self._row.name).state != "running")
+        return bool(self._patiently(lambda: self._store.require(self._row.name)).state != "running")
 
     def _machine(self, lease_id: int, alive_since: float) -> tuple[StudyMachine, Suggester] | None:
         """The state machine and the suggester that belongs to its policy; None if there is nothing left to do."""

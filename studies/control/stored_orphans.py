@@ -63,6 +63,15 @@ def orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: floa
     return sorted(found, key=lambda one: (not one.url.endswith(".manifest"), one.url))
 
 
+def has_objects(folder: str) -> bool:
+    """Return whether a listing shows objects of checkpoints below a folder.
+
+    Raises:
+        OSError: The store does not answer.
+    """
+    return any(_checkpoint_of(one.url, folder) is not None for one in store_of(folder).objects_below(folder))
+
+
 def delete_object(store: ObjectStore, orphan: StoredObject) -> None:
     """Delete an orphan.
 

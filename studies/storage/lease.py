@@ -82,7 +82,13 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
 
-def acquire(store: Store, study_id: int, *, job_id: int | None = None) -> Lease | Holder:
+def acquire(
+    store: Store,
+    study_id: int,
+    *,
+    job_id: int | None = None,
+    patiently: Callable[[Callable[[], Any]], Any] = retry_patiently,
+) -> Lease | Holder:
     """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat.
 
     Args:
@@ -90,13 +96,15 @@ def acquire(store: Store, study_id: int, *, job_id: int | None = None) -> Lease 
         study_id: Id of the study's row.
         job_id: Job that confirms the study, and pays for what is charged under the lease; None leaves that to the
             study's own.
+        patiently: Function that repeats an action as long as the database is away.
     """
     token = new_id()
     try:
-        return retry_patiently(lambda: _try_acquire(store, study_id, token, job_id))
+        taken: Lease | Holder = patiently(lambda: _try_acquire(store, study_id, token, job_id))
     except IntegrityError:  # another controller was quicker
-        holder = current_holder(store, study_id)
-        return holder or acquire(store, study_id, job_id=job_id)
+        holder: Holder | None = patiently(lambda: current_holder(store, study_id))
+        return holder or acquire(store, study_id, job_id=job_id, patiently=patiently)
+    return taken
 
 
 def _try_acquire(store: Store, study_id: int, token: str, job_id: int | None) -> Lease | Holder:
@@ -141,6 +149,13 @@ def was_stopped(store: Store, study_id: int, since: int, before: int | None = No
         mine.append(t.leases.c.id < before)
     with store.snapshot() as connection:
         return connection.execute(sa.select(t.leases.c.id).where(*mine)).first() is not None
+
+
+def tokens_of(store: Store, study_id: int) -> dict[int, str]:
+    """Tokens of all leases that a study has had, by their ids; no two leases of any store have the same."""
+    query = sa.select(t.leases.c.id, t.leases.c.holder).where(t.leases.c.study_id == study_id)
+    with store.snapshot() as connection:
+        return {row.id: row.holder for row in connection.execute(query)}
 
 
 def driven_studies(connection: sa.Connection) -> frozenset[int]:
@@ -223,7 +238,12 @@ def stop_waiting(store: Store, study_id: int) -> bool:
 
 @contextmanager
 def kept(
-    store: Store, lease: Lease, *, on_stop: Callable[[], None], on_requests: Callable[[], None] = lambda: None
+    store: Store,
+    lease: Lease,
+    *,
+    on_stop: Callable[[], None],
+    on_requests: Callable[[], None] = lambda: None,
+    on_lost: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Renew a lease by a heartbeat as long as the block runs, then release it.
 
@@ -232,8 +252,10 @@ def kept(
         lease: Lease to renew.
         on_stop: Function that is called when a drain was asked for.
         on_requests: Function that is called at each beat, to look for what other processes ask.
+        on_lost: Function that is called once if a rival has taken the lease; whoever commits every few seconds hears of
+            it there.
     """
-    heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests)
+    heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests, on_lost=on_lost)
     heart.start()
     try:
         yield
@@ -253,13 +275,20 @@ class Heartbeat:
         lease: Lease to renew.
         on_stop: Function that is called when a drain was asked for.
         on_requests: Function that is called at each beat, to look for what other processes ask.
+        on_lost: Function that is called at the end of the thread if a rival has taken the lease.
     """
 
     def __init__(
-        self, store: Store, lease: Lease, *, on_stop: Callable[[], None], on_requests: Callable[[], None]
+        self,
+        store: Store,
+        lease: Lease,
+        *,
+        on_stop: Callable[[], None],
+        on_requests: Callable[[], None],
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._lease = store, lease
-        self._on_stop, self._on_requests = on_stop, on_requests
+        self._on_stop, self._on_requests, self._on_lost = on_stop, on_requests, on_lost
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="lease-heartbeat", daemon=True)
 
@@ -275,13 +304,22 @@ class Heartbeat:
     def _beat_on(self) -> None:
         while not self._over.wait(HEARTBEAT_SECONDS):
             try:
-                if self._beat():
+                is_stopped = self._beat()
+                if is_stopped is None:
+                    self._tell_loss()
+                    return
+                if is_stopped:
                     self._on_stop()
                 self._on_requests()
             except DBAPIError:
                 continue  # the database is away: the controller's commits wait as well, and no rival can take the lease
 
-    def _beat(self) -> bool:
+    def _tell_loss(self) -> None:
+        if not self._over.is_set():  # else it is the holder that has given the lease back
+            self._on_lost()
+
+    def _beat(self) -> bool | None:
+        """Renew the lease; returns whether a drain was asked for, None if the lease is not held any more."""
         with self._store.engine.begin() as connection:
             update = (
                 sa.update(t.leases)
@@ -289,7 +327,7 @@ class Heartbeat:
                 .values(heartbeat_at=self._lease.now(), expires_at=clock_of(connection) + EXPIRY_SECONDS)
                 .returning(t.leases.c.stop_requested)
             )
-            return bool(connection.execute(update).scalar())
+            return connection.execute(update).scalar()
 
 
 def _with_expiry(connection: sa.Connection) -> sa.Select[Any]:

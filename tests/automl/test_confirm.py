@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
+from automl import confirming
 from studies.control.retraining import PATIENCE_SECONDS, Retrained, Retraining, SpentError
 from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
+from studies.storage import lease as leases
+from studies.storage import retrying
 from studies.storage import tables as t
 from studies.storage.changes import Change, Charged, Confirmed, PoolChanged
 from studies.storage.reader import load_study
@@ -238,6 +243,34 @@ def test_points_of_one_trial_share_a_training_that_ends_at_the_last_of_them() ->
     assert one.earlier[0].cost_nano_usd == 2 * 10_000_000
     (early,) = retraining(Ledger(), SimulatedPool(curve)).run([replace(spec(1, stops=True), test_at=(2, 4))])
     assert (early.epochs, [earlier.epochs for earlier in early.earlier]) == (3, [2])
+
+
+def test_a_database_that_is_away_for_longer_than_a_moment_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, slept = StoredStudy(tmp_path), []
+    lease = leases.acquire(study.store, study.id)
+    assert isinstance(lease, leases.Lease)
+    commit, left = study.store.commit, [1, *([0] * 12)]  # the pool is opened before
+
+    def away(*arguments: Any, **more: Any) -> None:
+        if left and not left.pop(0):
+            raise OperationalError("commit", {}, Exception("the server closed the connection"))
+        commit(*arguments, **more)
+
+    monkeypatch.setattr(study.store, "commit", away)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    again = Retraining(
+        pool=SimulatedPool(curve),
+        slots=1,
+        usd_per_slot_hour=36.0,
+        epochs=EPOCHS,
+        commit=lambda changes: confirming._commit(study.store, study.id, lease, changes),
+    )
+    (one,) = again.run([spec(1)])
+    assert (one.epochs, one.failure, left) == (EPOCHS, "", [])
+    assert sum(slept) > 2 * retrying.PATIENCE_SECONDS
+    assert sum(charge.cost_nano_usd for charge in load_study(study.store, "small").charges) == again.cost_nano_usd > 0
 
 
 # ---------------------------------------------------------------------- the test part

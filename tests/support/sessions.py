@@ -37,6 +37,6 @@ def session_of(store: Store, **callbacks: Any) -> Session:
     row = store.require("simulated")
     spec = parse_spec(row.spec, "simulated")
     pool = Unhurried(lambda params, size: smooth_curve(params, size, epochs=9), opened_at=time.time())
-    nothing: dict[str, Any] = {"on_commit": lambda machine: None, "on_stand_by": lambda holder: None}
+    nothing: dict[str, Any] = {"pool": pool, "on_commit": lambda machine: None, "on_stand_by": lambda holder: None}
     place = PoolSpec(device="cpu", slots=2, usd_per_slot_hour=3.6)
-    return Session(store=store, row=row, spec=spec, pool_spec=place, pool=pool, **{**nothing, **callbacks})
+    return Session(store=store, row=row, spec=spec, pool_spec=place, **{**nothing, **callbacks})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import torch
 from tests.support.trainer_pool import BLOBS, HERE, Blobs, run_trial, spec_of
 from trainers.checkpoint import load_model, read_checkpoint, write_atomically
 from trainers.ddp import Group
-from trainers.errors import CheckpointError
+from trainers.errors import CheckpointError, StorageError
 from trainers.evaluate import evaluate
 from trainers.export import export_model, load, load_exported
-from trainers.protocol import TrainingError
+from trainers.protocol import LostError, OutOfMemoryError, TrainingError
+from trainers.rank_messages import Failed
 from trainers.task import TaskLoadError
 
 
@@ -59,6 +61,68 @@ def test_a_missing_or_damaged_checkpoint_is_named(trial, tmp_path):
         with pytest.raises(CheckpointError, match=words) as caught:
             run_trial(Group(), spec_of(resume_from=str(resume_from)))
         assert caught.value.failure == "error"
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES])
+def test_a_disk_that_gives_no_file_for_a_moment_has_the_checkpoint_still(trial, monkeypatch, code):
+    """Else the trial would go back to an earlier checkpoint, and delete a good one."""
+    path = trial[1]["measurements"][0].checkpoint
+    faults = [OSError(code, "the disk is away")]
+    load_file = torch.load
+
+    def load_later(*args, **kwargs):
+        if faults:
+            raise faults.pop()
+        return load_file(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "load", load_later)
+    with pytest.raises(StorageError, match="the disk is away") as caught:
+        run_trial(Group(), spec_of(resume_from=path))
+    assert Failed.of(caught.value, has_begun=False).failure == "storage"
+    assert [m.epoch for m in run_trial(Group(), spec_of(resume_from=path))["measurements"]] == [2, 3]
+
+
+def test_a_disk_that_is_not_mounted_lacks_no_checkpoint_but_a_wrong_file_is_one(trial, tmp_path):
+    path = Path(trial[1]["measurements"][0].checkpoint)
+    study = tmp_path / "disk" / "study"
+    with pytest.raises(StorageError, match="No such file"):
+        read_checkpoint(study / "trial-0" / path.name)
+    study.mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="is missing") as caught:
+        read_checkpoint(study / "trial-0" / path.name)
+    assert Failed.of(caught.value, has_begun=False).failure == "unreadable"
+    with pytest.raises(CheckpointError, match="is damaged") as caught:
+        read_checkpoint(study)
+    assert Failed.of(caught.value, has_begun=False).failure == "unreadable"
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "failure"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemoryError, "out_of_memory"),
+        (MemoryError(), OutOfMemoryError, "out_of_memory"),
+        (RuntimeError("CUDA error: unspecified launch failure"), LostError, "lost"),
+        (RuntimeError("size mismatch for weight"), CheckpointError, "unreadable"),
+    ],
+)
+def test_a_device_that_fails_while_a_trial_resumes_says_nothing_of_the_file(trial, monkeypatch, raised, error, failure):
+    def load_state_dict(*_args, **_kwargs):
+        raise raised
+
+    path = trial[1]["measurements"][0].checkpoint
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", load_state_dict)
+    with pytest.raises(error) as caught:
+        run_trial(Group(), spec_of(resume_from=path))
+    assert Failed.of(caught.value, has_begun=False).failure == failure
+
+
+def test_memory_that_runs_out_while_a_checkpoint_is_read_is_no_damage(trial, monkeypatch):
+    def load(*_args, **_kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(OutOfMemoryError):
+        read_checkpoint(trial[1]["measurements"][0].checkpoint)
 
 
 def test_a_checkpoint_of_another_trial_or_model_is_refused(trial):

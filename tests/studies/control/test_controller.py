@@ -395,6 +395,35 @@ def test_a_trial_whose_checkpoint_is_gone_goes_on_from_an_earlier_one_or_afresh(
     assert (last.start_epoch == 0) == (wiped == "all files")
 
 
+class Away(FilePool):
+    """A pool whose disk gives no file for a moment, as the ranks notice when they want to go on from one."""
+
+    faults = 1
+
+    def start(self, trial_id: int, spec: Any, slots: tuple[int, ...], until: int) -> None:
+        if spec.resume_from is None or Away.faults == 0:
+            super().start(trial_id, spec, slots, until)
+            return
+        Away.faults -= 1
+        SimulatedPool.start(self, trial_id, spec, slots, until)
+        failed = GangFailed(trial_id=trial_id, attempt=spec.attempt, failure="storage", message="the disk is away")
+        self.post(failed)
+
+
+def test_a_trial_whose_checkpoint_was_not_read_for_a_moment_keeps_it(tmp_path: Path) -> None:
+    settings_: dict[str, Any] = {"slots": 1, "policy": EVERY_TRIAL, "epochs": 27, "pool": Away}
+    study = SimulatedStudy(tmp_path, **settings_, checkpoint_folder=str(tmp_path))
+    assert study.run_until_killed(Limits(trials=2), 16)
+    before = study.rows(t.trials)[0]
+    study.run(Limits(trials=2))
+    after = study.rows(t.trials)[0]
+    assert (after.state, after.resume_checkpoint) == ("paused", before.resume_checkpoint)
+    assert Path(after.resume_checkpoint).exists()
+    study.run(Limits(trials=2))
+    assert [trial.state for trial in check(study).started] == ["complete"] * 2
+    assert study.record().started[0].attempts[-1].start_epoch == before.resume_epoch
+
+
 def test_a_pool_that_cannot_be_opened_leaves_a_failed_study_that_can_go_on(tmp_path: Path) -> None:
     class Closed(SimulatedPool):
         def open(self, slots: int) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
+from studies.control.folder_owner import claim
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
 from studies.search.policy import Policy
@@ -19,9 +23,10 @@ from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import StudyChanged, StudyColumns
 from studies.storage.reader import load_study
-from studies.storage.store import Store, StoreError
-from tests.support.sessions import make_study, session_of
-from tests.support.simulated_study import SimulatedStudy, check_epochs, noisy_curve
+from studies.storage.retrying import PATIENCE_SECONDS
+from studies.storage.store import LeaseLostError, Store, StoreError
+from tests.support.sessions import Unhurried, make_study, session_of
+from tests.support.simulated_study import SimulatedStudy, check_epochs, noisy_curve, smooth_curve
 from tests.support.waiting import wait_until
 
 
@@ -122,6 +127,91 @@ def test_a_controller_that_dies_of_its_drain_is_replaced_by_one_that_drains(
     assert not load_study(store, "simulated").started
 
 
+def away_for(times: int, action: Callable[..., Any]) -> Callable[..., Any]:
+    """The same action, of a database that does not answer for so many calls."""
+    left = [times]
+
+    def later(*args: Any, **more: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OperationalError("SELECT", {}, Exception("the server closed the connection"))
+        return action(*args, **more)
+
+    return later
+
+
+@pytest.mark.parametrize("what", ["_try_acquire", "was_stopped"])
+def test_a_database_that_is_away_ends_no_controller_that_stands_by(
+    store: Store, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    row, slept = store.require("simulated"), []
+    held = leases.acquire(store, row.id)
+    assert isinstance(held, leases.Lease)
+
+    def fall_silent(_: str) -> None:
+        leases.release(store, held)
+        monkeypatch.setattr(leases, what, away_for(12, getattr(leases, what)))
+        monkeypatch.setattr(time, "sleep", slept.append)
+
+    lease = session_of(store, on_stand_by=fall_silent)._wait_for_lease()
+    assert isinstance(lease, leases.Lease)
+    assert sum(slept) > 2 * PATIENCE_SECONDS
+    monkeypatch.undo()
+    leases.release(store, lease)
+
+
+def test_a_controller_that_stands_by_is_interrupted_while_the_database_is_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(leases.acquire(store, store.require("simulated").id), leases.Lease)
+
+    def fall_silent(_: str) -> None:
+        monkeypatch.setattr(leases, "was_stopped", away_for(1000, leases.was_stopped))
+        monkeypatch.setattr(time, "sleep", lambda _: session.drain("interrupted"))
+
+    session = session_of(store, on_stand_by=fall_silent)
+    assert session.run() is None
+
+
+class Endless(Unhurried):
+    """A pool whose first epochs do not end, so that nothing is committed."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.trains = threading.Event()
+
+    def start(self, *args: Any) -> None:
+        super().start(*args)
+        self.trains.set()
+
+    def wait(self, seconds: float) -> list[Any]:
+        if not self.trains.is_set():
+            return super().wait(seconds)
+        time.sleep(0.01)
+        return []
+
+
+def test_a_controller_whose_lease_was_taken_ends_before_its_next_commit(store: Store) -> None:
+    """After a laptop's sleep both would train on the same devices until an epoch has ended."""
+    row = store.require("simulated")
+    pool = Endless(lambda params, size: smooth_curve(params, size, epochs=9), opened_at=time.time())
+    with ThreadPoolExecutor(1) as threads:
+        leader = threads.submit(session_of(store, pool=pool).run)
+        assert pool.trains.wait(30)
+        with store.engine.begin() as connection:
+            connection.execute(sa.update(t.leases).values(expires_at=0.0, process_space="another host"))
+            held = sa.select(t.leases.c.id).where(t.leases.c.released_at.is_(None))
+            leases.release_row(connection, connection.execute(held).scalar_one(), time.time())
+        rival = leases.acquire(store, row.id)
+        assert isinstance(rival, leases.Lease)
+        try:
+            with pytest.raises(LeaseLostError):
+                leader.result(20)
+        finally:
+            pool.trains.clear()
+    leases.release(store, rival)
+
+
 def test_a_study_that_waits_for_a_disk_is_stopped_for_those_that_stand_by_too(store: Store) -> None:
     row, standing = store.require("simulated"), threading.Event()
     lease = leases.acquire(store, row.id)
@@ -204,6 +294,10 @@ def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tm
     store.change_spec(row.id, {**row.spec, "checkpoints": {"folder": "artifacts"}})
     orphan, note = folder / "trial-00000" / "epoch-0003.attempt-1.pt", folder / "trial-00000" / "note.txt"
     orphan.parent.mkdir(parents=True)
+    lease = leases.acquire(store, row.id)
+    assert isinstance(lease, leases.Lease)
+    claim(str(folder), store, row, lease)
+    leases.release(store, lease)
     orphan.write_bytes(b"weights")
     note.write_bytes(b"mine")
     assert session_of(store).run() is not None

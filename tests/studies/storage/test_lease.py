@@ -86,6 +86,36 @@ def test_a_controller_with_a_wrong_clock_neither_loses_its_lease_nor_keeps_it_fo
     assert leases.current_holder(store, study_id) is None
 
 
+def test_a_heartbeat_tells_that_a_rival_has_taken_the_lease(
+    store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was suspended for longer than its lease must not train on beside the one that took over."""
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
+    lease = leases.acquire(store, study_id)
+    assert isinstance(lease, leases.Lease)
+    change_lease(store, expires_at=0.0, process_space="another host")
+    assert isinstance(leases.acquire(store, study_id), leases.Lease), "a rival takes it over"
+    lost, others = threading.Event(), threading.Event()
+    heart = leases.Heartbeat(store, lease, on_stop=others.set, on_requests=others.set, on_lost=lost.set)
+    heart.start()
+    assert lost.wait(10)
+    heart.stop()
+    assert not others.is_set(), "it is not this controller's any more to look"
+
+
+def test_a_lease_that_its_holder_has_given_back_is_not_lost(
+    store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.001)
+    lost = threading.Event()
+    for _ in range(3):
+        lease = leases.acquire(store, study_id)
+        assert isinstance(lease, leases.Lease)
+        with leases.kept(store, lease, on_stop=lambda: None, on_lost=lost.set):
+            time.sleep(0.01)
+    assert not lost.is_set()
+
+
 def test_a_clock_that_is_set_while_a_controller_runs_changes_no_duration(
     store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
