@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy.exc import DBAPIError
-from starlette.requests import ClientDisconnect
 
 from automl.service.local_identity import local_identity
 from automl.standalone.serving.settings import LOOPBACK_NAMES, is_loopback
@@ -81,7 +80,7 @@ class Gate:
             return
         try:
             body = await _whole_body(receive, LARGEST_BODY)
-        except ClientDisconnect:  # nobody waits for an answer, and half a form would be acted on as a whole one
+        except ConnectionAbortedError:  # nobody waits for an answer, and half a form would be acted on as a whole one
             return
         if body is None:
             await _refuse(send, 413, f"body: found more than {LARGEST_BODY} bytes, allowed: at most that many")
@@ -153,13 +152,13 @@ async def _whole_body(receive: Receive, most: int) -> bytes | None:
     """The body of a request; None if it has more bytes.
 
     Raises:
-        ClientDisconnect: The connection has ended before the body.
+        ConnectionAbortedError: The connection has ended before the body.
     """
     body = b""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientDisconnect
+            raise ConnectionAbortedError
         body += bytes(message.get("body", b""))
         if len(body) > most:
             return None

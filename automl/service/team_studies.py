@@ -255,7 +255,7 @@ class TeamStudies:
         job = self.job(name)
         try:
             self._queue.check_may_go_on(job)  # before the spec is changed
-            limit = self._with_overrides(job, overrides)
+            limit = _with_overrides(self.store, job, overrides)
             return self._queue.queue_again(job, limit_nano_usd=limit, trace_parent=valid_header(trace_parent))
         except StoreError as error:
             raise ConflictError(str(error)) from None
@@ -325,23 +325,6 @@ class TeamStudies:
             leases.request_stop(self.store, row.id)
         return job
 
-    def _with_overrides(self, job: Job, overrides: Sequence[str]) -> int | None:
-        """Change the study's spec, and return its own budget."""
-        for override in overrides:
-            section = str(split_override(override)[0][0])
-            if section not in CHANGEABLE:
-                raise SpecError("overrides", (section,), found(override, listed(CHANGEABLE)))
-        row = self.store.study_row(job.study)
-        if row is None:
-            if overrides:
-                raise ConflictError(f"study: found {job.study!r}, which never started; allowed: a new submission")
-            return job.limit_nano_usd
-        spec = apply_resume_overrides(from_store(row.spec, job.study), overrides)
-        if overrides:
-            check_budget(load_study(self.store, job.study), spec, overrides)
-            self.store.change_spec(row.id, stored_form(spec))
-        return _nano(spec)
-
     def _check_may_write(self) -> None:
         if self.identity.role == "viewer":
             raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
@@ -382,6 +365,24 @@ def _record_of(store: Store, job: Job) -> StudyRecord | None:
         return load_study(store, job.study)
     except StoreError:
         return None
+
+
+def _with_overrides(store: Store, job: Job, overrides: Sequence[str]) -> int | None:
+    """Change the study's spec, and return its own budget."""
+    for override in overrides:
+        section = str(split_override(override)[0][0])
+        if section not in CHANGEABLE:
+            raise SpecError("overrides", (section,), found(override, listed(CHANGEABLE)))
+    row = store.study_row(job.study)
+    if row is None:
+        if overrides:
+            raise ConflictError(f"study: found {job.study!r}, which never started; allowed: a new submission")
+        return job.limit_nano_usd
+    spec = apply_resume_overrides(from_store(row.spec, job.study), overrides)
+    if overrides:
+        check_budget(load_study(store, job.study), spec, overrides)
+        store.change_spec(row.id, stored_form(spec))
+    return _nano(spec)
 
 
 def _not_started(job: Job) -> MissingError:

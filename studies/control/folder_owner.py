@@ -24,7 +24,7 @@ from trainers.checkpoint_urls import is_url, joined
 MARKER = ".study"
 """Name of the file in the folder of a study's checkpoints."""
 _SHARED = "shared"
-_ANOTHER = "allowed: another name of the study, or another checkpoints.folder"
+_ANOTHER = "allowed: another name of the study, another checkpoints.folder, or none of its files there"
 log = logging.getLogger(__name__)
 
 

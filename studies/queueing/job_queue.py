@@ -178,11 +178,7 @@ class JobQueue:
         return self.require(job.study)
 
     def check_may_go_on(self, job: Job) -> None:
-        """Refuse a job that cannot be queued again now.
-
-        Raises:
-            StoreError: As of `queue_again`.
-        """
+        """Raise `StoreError` for a job that cannot be queued again now, as `queue_again` does."""
         with self.store.snapshot() as connection:
             job_rows.check_may_go_on(connection, job)
 
