@@ -105,7 +105,7 @@ def test_a_study_of_another_store_neither_runs_in_a_folder_that_is_taken_nor_del
     check_free(folder)
     claim(one, folder)
     kept = write(folder)
-    with pytest.raises(FolderTakenError, match=r"another name of the study, or another checkpoints\.folder") as caught:
+    with pytest.raises(FolderTakenError, match=r"another name of the study, another checkpoints\.folder") as caught:
         session_of(other).run()
     assert folder in str(caught.value)
     assert "\n" not in str(caught.value)
