@@ -24,7 +24,7 @@ from trainers.checkpoint_urls import is_url, joined
 MARKER = ".study"
 """Name of the file in the folder of a study's checkpoints."""
 _SHARED = "shared"
-_ANOTHER = "allowed: another name of the study, another checkpoints.folder, or none of its files there"
+_ANOTHER = "allowed: another name of the study, another checkpoints.folder, or deleting that folder if nobody needs it"
 log = logging.getLogger(__name__)
 
 
