@@ -132,7 +132,7 @@ def test_launch_refuses_in_one_line_and_writes_nothing(place: Workplace) -> None
 
 def test_a_comparison_of_world_sizes_does_not_count_the_steps_of_a_stream() -> None:
     compared = {"task": "streamed:Streamed", "effective_batch": 64, "samples": 0, "epochs": 2, "world_sizes": []}
-    assert table(compared).title == "streamed:Streamed: effective batch 64, 2 epochs"
+    assert str(table(compared).title) == "streamed:Streamed: effective batch 64, 2 epochs"
     assert "5 steps an epoch" in str(table({**compared, "samples": 301}).title)
 
 
