@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -54,10 +55,8 @@ class _Category:
     def __init__(self, form: Mapping[str, Any]) -> None:
         self.name = str(form["name"])
         self.written = {level: number for number, level in enumerate(form["levels"], _FIRST_LEVEL)}
-        plain = list(map(_plain, self.written))
-        self.meant = {
-            one: number for one, number in zip(plain, self.written.values(), strict=True) if plain.count(one) == 1
-        }
+        times = Counter(map(_plain, self.written))
+        self.meant = {one: number for level, number in self.written.items() if times[one := _plain(level)] == 1}
 
     def number(self, text: str | None) -> int:
         """Return the number of a cell."""

@@ -6,7 +6,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from werkzeug.serving import make_server
 from studies.money.budget import Limits
 from studies.storage import mlflow_view, views
 from tests.studies.storage.test_views import NAME, check_mlflow, drained, make_study, mlflow_template
+from tests.support.http_servers import serving
 
 __all__ = ["mlflow_template"]
 pytestmark = pytest.mark.filterwarnings("ignore:starlette.middleware.wsgi is deprecated")  # of MLflow's own server
@@ -50,18 +50,6 @@ class FarAway:
                 self._now -= 1
 
 
-@contextmanager
-def served(app: Any) -> Iterator[str]:
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-
-
 @pytest.fixture
 def far_away(
     tmp_path: Path,
@@ -76,7 +64,7 @@ def far_away(
     monkeypatch.setenv(constants.BACKEND_STORE_URI_ENV_VAR, f"sqlite:///{tmp_path}/server.db")
     monkeypatch.setenv(constants.ARTIFACT_ROOT_ENV_VAR, str(tmp_path / "artifacts"))
     app = FarAway(server.app)
-    with served(app) as address:
+    with serving(make_server("127.0.0.1", 0, app, threaded=True)) as address:
         yield address, app
 
 

@@ -8,6 +8,7 @@ Holzmüller et al. 2024, arXiv 2407.04491, section 3).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -303,7 +304,8 @@ def _fit_category(table: Table, rows: Rows, name: str, *, forced: bool) -> Categ
 def _levels(table: Table, category: Category) -> Vector:
     column, levels = texts(table.columns[category.name]), pa.array(category.levels, pa.string())
     plain = _plain(levels).to_pylist()
-    single = pa.array([one if plain.count(one) == 1 else None for one in plain], pa.string())
+    times = Counter(plain)
+    single = pa.array([one if times[one] == 1 else None for one in plain], pa.string())
     written, meant = pc.index_in(column, levels), pc.index_in(_plain(column), single, skip_nulls=True)
     numbers = pc.add(pc.coalesce(written, meant), 2)
     missing = np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))
