@@ -224,6 +224,24 @@ def test_a_deleted_study_is_not_resumed_for_more_money_than_its_account_has(serv
     assert ann.job("a").reason == "waits for money: user ann: $10 of $10 are spent"
 
 
+@pytest.mark.parametrize("override", ["budget.usd=1000", "budget={usd: 1000}", "budget.hours=null", "budget.trials=9"])
+def test_a_member_gives_another_budget_to_studies_of_their_own_alone(service: TestedService, override: str) -> None:
+    """Its owner pays: who is blocked by a limit would spend the money of others."""
+    finished(service, "a")
+    ann, bob = service.studies(), service.studies("bob")
+    service.studies("root", "ops", "admin").set_limit("user", "bob", 0.0)
+    ann.stop("a")
+    with pytest.raises(ForbiddenError, match="found a study of ann, allowed: studies of your own; an admin"):
+        bob.resume("a", ["faults.attempts=4", override])
+    assert ann.job("a").state == "stopped"
+    assert ann.record("a").spec["budget"]["usd"] == 1.0
+    again = bob.resume("a", ["faults.attempts=4"])
+    assert (again.user, again.limit_nano_usd) == ("ann", 1 * NANO)
+    for who in (ann, service.studies("root", "ops", "admin")):
+        ann.stop("a")
+        assert who.resume("vision.a", [override]).user == "ann"
+
+
 def test_only_budget_and_faults_may_change(service: TestedService) -> None:
     ann = service.studies()
     ann.submit(spec_of("a"))
