@@ -20,7 +20,7 @@ from studies.analysis import trial_rows
 from studies.queueing import job_rows
 from studies.queueing.accounts import Account, AccountKind
 from studies.queueing.job_queue import JobQueue, Submission
-from studies.queueing.jobs import ENDED, MOST_PRIORITY, Job, JobKind
+from studies.queueing.jobs import ENDED, MOST_NAME_CHARS, MOST_PRIORITY, Job, JobKind
 from studies.queueing.tokens import Identity
 from studies.records import NANO, StudyRecord
 from studies.spec.errors import SpecError
@@ -164,8 +164,7 @@ class TeamStudies:
         """
         base_folder = self._policy.base_folder(code, self.identity.project)
         spec = parse_spec({**given}, "spec")
-        if _NAME.fullmatch(spec.study) is None:
-            raise SpecError("spec", ("study",), found(spec.study, "letters, digits, - _ and ., at most 60 of them"))
+        _check_name(spec.study, self.stored_name(spec.study))
         spec = spec.model_copy(update={"study": self.stored_name(spec.study)})
         spec = self._policy.admit(spec, source="spec", base_folder=base_folder, project=self.identity.project)
         learnt = tuple(self._learnt(name) for name in spec.search.from_studies)
@@ -357,6 +356,15 @@ def plain_account(account: Account) -> dict[str, Any]:
         "spent_usd": account.spent_nano_usd / NANO,
         "promised_usd": account.promised_nano_usd / NANO,
     }
+
+
+def _check_name(given: str, stored: str) -> None:
+    """Refuse a name that a study may not have, or that leaves no room for what is put before and behind it."""
+    if _NAME.fullmatch(given) is None:
+        raise SpecError("spec", ("study",), found(given, "letters, digits, - _ and ., at most 60 of them"))
+    if len(stored) > MOST_NAME_CHARS:
+        most = MOST_NAME_CHARS - (len(stored) - len(given))
+        raise SpecError("spec", ("study",), found(given, f"at most {most} characters in this project"))
 
 
 def _record_of(store: Store, job: Job) -> StudyRecord | None:

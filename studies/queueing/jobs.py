@@ -30,6 +30,9 @@ MOST_DEATHS = 3
 CONFIRM_MARK = ":confirm-"
 """Between the name of a study and a number, in the name of a job that confirms it: no study's name has a colon."""
 
+MOST_NAME_CHARS = 85
+"""Length of the name of a study that is submitted: the column takes 100, and what confirms it has a longer one."""
+
 MOST_PRIORITY = 100
 """Largest priority, as an absolute value; 0 is that of a job without one."""
 
