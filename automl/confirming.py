@@ -172,12 +172,17 @@ def confirm(
         "study": study,
         "seeds": seeds,
         "epochs": spec.training.epochs,
-        "measured_on": "test" if any(row["test"] for row in rows) else "validation",
+        "measured_on": measured_on(rows),
         "cost_usd": cost / NANO,
         "study_cost_usd": after.cost_nano_usd / NANO,
         "trials": rows,
         "recommendation": None if found is None else analysis.jsonable(found.plain()),
     }
+
+
+def measured_on(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the part of the data that the trainings were measured on; None if none of them has ended well."""
+    return next((part for part in ("test", "validation") if any(row[part] for row in rows)), None)
 
 
 def _planned(store: Store, study: str, names: Sequence[str], *, seeds: int, slots: int | None = None) -> _Plan:
