@@ -190,7 +190,7 @@ class CommandTrainer:
             if self._book.held is not None and self._book.waited_seconds() > self._command.end_seconds:
                 return Exited(0)
             key, longest = self._command.report_limit(is_first=self._book.is_silent)
-            if self._group.rank == 0 and self._book.waited_seconds() > longest:
+            if self._group.rank == 0 and self._book.held is None and self._book.waited_seconds() > longest:
                 raise TaskError(
                     f"the command has not reported an epoch for {longest:g} s (task.{key}), after epoch "
                     f"{self._book.epoch} of {self._settings.epochs}"

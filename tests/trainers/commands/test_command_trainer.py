@@ -522,6 +522,24 @@ def test_a_command_that_ignores_every_request_is_killed(tmp_path):
     assert 1.0 <= time.monotonic() - began < 20.0
 
 
+@pytest.mark.parametrize("epochs", [4, 9])
+def test_a_command_that_works_on_after_its_last_epoch_is_not_silent(tmp_path, epochs):
+    """It writes plots or uploads its model; after nine epochs by their number, after four since it says so."""
+    script(
+        tmp_path,
+        f"""
+        import automl, time
+        for epoch in range(1, {epochs} + 1):
+            automl.report(epoch=epoch, last=epoch == {epochs}, val_error=0)
+        time.sleep(3)
+        """,
+    )
+    spec = spec_of(tmp_path, {"report_seconds": 2, "end_seconds": 60}, training={"epochs": 9})
+    grants = run(spec)
+    assert grants.epochs == list(range(1, epochs + 1))
+    assert grants.measurements[-1].wall_seconds > 3
+
+
 def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path):
     script(
         tmp_path,
