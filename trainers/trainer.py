@@ -166,7 +166,7 @@ class Trainer:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of training samples that this rank sees in an epoch."""
+        """Number of training samples that this rank sees in a pass over the data: an epoch, or several."""
         facts, group = self.facts, self._group
         return samples_of_rank(facts.samples, facts.effective_batch, rank=group.rank, world_size=group.world_size)
 
