@@ -67,7 +67,8 @@ class Loaders:
         """
         group = self._group
         _check_has_no_sampler(options)
-        _check_workers_begin_anew(options)
+        if is_training:
+            _check_workers_begin_anew(options)
         if is_stream(dataset):
             self._check_may_be_unequal(is_training=is_training)
             stream = SharedStream(dataset, rank=group.rank, world_size=group.world_size, is_shared_out=is_shared_out)

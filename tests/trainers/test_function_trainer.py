@@ -233,6 +233,7 @@ def test_workers_that_would_outlive_their_epoch_are_refused(samples):
     """They keep the epoch, and the random state, that they began with: a paused trial would end with other bits."""
 
     def train(trial):
+        trial.loader(samples, shuffle=False, num_workers=1, persistent_workers=True)
         trial.loader(samples, num_workers=1, persistent_workers=True)
 
     trainer = FunctionTrainer(spec_of(), TrainingFunction(function=train), group=Group())
