@@ -123,7 +123,7 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
                 f"store; `automl delete {shlex.quote(name)}` tries again, with --keep-files without them"
             )
         views = delete_copies(store, what.study_id)
-        delete_rows(store, what.study_id, lease.id)
+        delete_rows(store, what.study_id, lease.token)
     if job is not None:
         queue.free_name(job)
     return {

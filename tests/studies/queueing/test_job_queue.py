@@ -393,7 +393,7 @@ def confirmed(queue: JobQueue, study: str, job: Job, nano_usd: int, *, kind: Cha
     lease = leases.acquire(queue.store, row.id, job_id=job.id)
     assert isinstance(lease, leases.Lease)
     pool = PoolChanged(columns={"pool_opened_at": 0.0, "pool_slots": 1, "usd_per_slot_hour": 1.0})
-    queue.store.commit(row.id, lease.id, [pool, charged(nano_usd, kind)])
+    queue.store.commit(row.id, lease.token, [pool, charged(nano_usd, kind)])
     leases.release(queue.store, lease)
 
 
@@ -429,7 +429,7 @@ def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller
     dead = leases.acquire(queue.store, study, job_id=queue.require("s:confirm-1").id)
     assert isinstance(dead, leases.Lease)
     opened = PoolChanged(columns={"pool_opened_at": dead.acquired_at, "pool_slots": 1, "usd_per_slot_hour": 3.6})
-    queue.store.commit(study, dead.id, [opened])
+    queue.store.commit(study, dead.token, [opened])
     with queue.store.engine.begin() as connection:
         seen_last = {"heartbeat_at": dead.acquired_at + 10.0, "expires_at": 0.0}
         connection.execute(sa.update(t.leases).values(seen_last))
