@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from studies.control.dead_pools import settle_dead_pools
 from studies.queueing import job_rows
-from studies.queueing.job_queue import JobQueue, Submission, WorkerGoneError
+from studies.queueing.heartbeats import WorkerGoneError
+from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import MOST_DEATHS, Job
 from studies.queueing.turns import MakeRoom, Start, Wait
 from studies.records import NANO, ChargeKind
@@ -137,9 +138,9 @@ def test_what_is_asked_of_a_running_job_reaches_its_worker(queue: JobQueue) -> N
     worker = queue.register("w", device="cpu", slots=1)
     turn = started(queue, worker)
     assert turn.job.run is not None
-    assert queue.beat(worker) == {turn.job.run.id: None}
+    assert queue.beat(worker)[1] == {turn.job.run.id: None}
     queue.ask(turn.job, "stop")
-    assert queue.beat(worker) == {turn.job.run.id: "stop"}
+    assert queue.beat(worker)[1] == {turn.job.run.id: "stop"}
     queue.end_run(turn.job.run.id, "stopped")
     assert queue.require("s").state == "stopped"
     assert queue.ask(queue.require("s"), "cancel").state == "cancelled"
@@ -183,7 +184,7 @@ def test_a_higher_priority_displaces_a_lower_one_which_goes_on_later(
     submit(queue, "high", priority=10)
     assert isinstance(queue.take_turn(worker, 1), MakeRoom)
     assert low.job.run is not None
-    assert queue.beat(worker) == {low.job.run.id: "preempt"}
+    assert queue.beat(worker)[1] == {low.job.run.id: "preempt"}
     queue.end_run(low.job.run.id, "preempted")
     high = started(queue, worker)
     assert high.job.study == "high"
@@ -311,7 +312,7 @@ def test_a_limit_that_is_set_while_jobs_run_holds_for_them_too(queue: JobQueue) 
     queue.set_limit("user", "ann", 50)
     queue.take_turn(worker, 1)
     assert turn.job.run is not None
-    assert queue.beat(worker) == {turn.job.run.id: "preempt"}
+    assert queue.beat(worker)[1] == {turn.job.run.id: "preempt"}
     charge(queue, "s", 10)
     queue.end_run(turn.job.run.id, "preempted")
     again = started(queue, worker)
