@@ -36,6 +36,18 @@ def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
     return row
 
 
+def renew(connection: sa.Connection, worker_id: int) -> float:
+    """Renew a worker's heartbeat; returns the seconds since the one before.
+
+    Raises:
+        WorkerGoneError: It has been given up.
+    """
+    worker = living(connection, worker_id)
+    mine = sa.update(t.workers).where(t.workers.c.id == worker_id)
+    connection.execute(mine.values(expires_at=worker.now + EXPIRY_SECONDS))
+    return float(worker.now + EXPIRY_SECONDS - worker.expires_at)
+
+
 def dead_workers(connection: sa.Connection, *, silent: bool) -> list[int]:
     """Return the ids of the workers whose process is known to be gone.
 

@@ -12,10 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from studies.queueing import job_rows
+from studies.queueing import heartbeats, job_rows
 from studies.queueing.accounts import Account, AccountKind, allowance, overdrawn
 from studies.queueing.ending_runs import end_run, end_worker
-from studies.queueing.heartbeats import EXPIRY_SECONDS, dead_workers, living
+from studies.queueing.heartbeats import EXPIRY_SECONDS, dead_workers
 from studies.queueing.jobs import (
     ENDED,
     Job,
@@ -240,8 +240,7 @@ class JobQueue:
         """Renew a worker's heartbeat.
 
         Returns:
-            Seconds since its heartbeat before, by the database's clock, and what is asked of each of its open runs, by
-            the run's id.
+            Seconds since the heartbeat before, and what is asked of each of its open runs, by the run's id.
 
         Raises:
             WorkerGoneError: The heartbeat is too late: the worker has been given up.
@@ -249,11 +248,8 @@ class JobQueue:
         open_runs = sa.select(t.job_runs.c.id, t.jobs.c.request).join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
         mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
         with self.store.engine.begin() as connection:
-            worker = living(connection, worker_id)
-            renewed = sa.update(t.workers).where(t.workers.c.id == worker_id)
-            connection.execute(renewed.values(expires_at=worker.now + EXPIRY_SECONDS))
-            asked = {row.id: row.request for row in connection.execute(open_runs.where(*mine))}
-            return worker.now + EXPIRY_SECONDS - worker.expires_at, asked
+            gap_seconds = heartbeats.renew(connection, worker_id)
+            return gap_seconds, {row.id: row.request for row in connection.execute(open_runs.where(*mine))}
 
     def leave(self, worker_id: int) -> None:
         """End a worker whose runs have ended."""
@@ -278,8 +274,7 @@ class JobQueue:
         Args:
             worker_id: Id of the worker's row.
             slots: Number of its slots.
-            gives_up_silent: Whether a worker whose heartbeat has run out counts as dead. After a time in which nobody
-                reached the database all have run out; so only a worker may say so whose own has not for a while.
+            gives_up_silent: Whether workers count as dead whose heartbeat has run out, as all do after an outage.
 
         Returns:
             What was done. A job that starts has its run.
@@ -292,8 +287,8 @@ class JobQueue:
             if isinstance(turn, Wait) and not changes and not dead_workers(connection, silent=gives_up_silent):
                 return turn
         with self._turn() as connection:
-            gives_up_silent = gives_up_silent and not living(connection, worker_id).has_run_out
-            for dead in dead_workers(connection, silent=gives_up_silent):
+            own = heartbeats.living(connection, worker_id)
+            for dead in dead_workers(connection, silent=gives_up_silent and not own.has_run_out):
                 end_worker(connection, dead)
             turn, changes = self._turn_of(connection, worker_id, slots)
             for job_id, values in changes.items():

@@ -133,6 +133,35 @@ def test_a_worker_whose_process_is_gone_here_is_not_waited_for(
     assert job.run is None or job.run.worker == "other"
 
 
+def test_a_worker_that_was_given_up_takes_no_turn(queue: JobQueue) -> None:
+    """Nobody would give up a run that it starts."""
+    late, other = (queue.register(name, device="cpu", slots=1) for name in ("late", "other"))
+    kill(queue, late)
+    assert isinstance(queue.take_turn(other, 1), Wait)
+    submit(queue)
+    for gives_up_silent in (False, True):
+        with pytest.raises(WorkerGoneError):
+            queue.take_turn(late, 1, gives_up_silent=gives_up_silent)
+    assert started(queue, other).job.study == "s"
+
+
+def test_a_worker_whose_own_heartbeat_has_run_out_gives_up_nobody(queue: JobQueue) -> None:
+    """After an outage the first one that asks would take all jobs of the others."""
+    holder, asking = (queue.register(name, device="cpu", slots=1) for name in ("holder", "asking"))
+    submit(queue)
+    started(queue, holder)
+    for worker in (holder, asking):
+        kill(queue, worker)
+    queue.take_turn(asking, 1)
+    assert queue.require("s").state == "running"
+    assert queue.beat(asking)[0] > 10.0
+    assert queue.beat(asking)[0] == pytest.approx(0.0, abs=5.0)
+    queue.take_turn(asking, 1, gives_up_silent=False)
+    assert queue.require("s").state == "running"
+    queue.take_turn(asking, 0)
+    assert queue.require("s").state == "queued"
+
+
 def test_what_is_asked_of_a_running_job_reaches_its_worker(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
