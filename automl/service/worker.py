@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from automl.service.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID, outcome_of_closed
 from automl.service.job_traces import JobTraces, NoTraces
+from automl.service.left_pools import settle_left_pools
 from studies.queueing.heartbeats import EXPIRY_SECONDS, WorkerGoneError
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, Run
@@ -141,6 +142,7 @@ class Worker:
         for run_id in self._running:
             if asked.get(run_id) is not None:
                 self._drain(run_id)
+        settle_left_pools(self.queue.store, self.log)
 
     def _drain_all(self) -> None:
         for run_id in self._running:
