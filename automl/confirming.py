@@ -323,7 +323,7 @@ def _note_overshoot(store: Store, study_id: int, lease: leases.Lease, prepared: 
 
 def _commit(store: Store, study_id: int, lease: leases.Lease, changes: Sequence[Change]) -> None:
     """Write changes, also if the database is away for a while; never twice, if only its answer was lost."""
-    write = partial(store.commit, study_id, lease.id, changes, commit_id=new_id())
+    write = partial(store.commit, study_id, lease.token, changes, commit_id=new_id())
     retry(write, partial(logging.getLogger(__name__).warning, "the store does not answer (%s); measurements wait"))
 
 

@@ -104,20 +104,19 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The spec was changed while this session stood by, or the folder of the checkpoints is another
-                study's.
+            StoreError: The study was deleted or its spec changed while this session stood by, or the folder of the
+                checkpoints is another study's.
         """
         if self._is_over():
             return None
         lease = self._take_lease()
         if lease is None:
             return None
-        if self._store.require(self._row.name).spec != self._row.spec:
+        try:
+            self._check_unchanged()
+        except StoreError:
             leases.release(self._store, lease)
-            raise StoreError(
-                f"study: found {self._row.name!r} with another spec than when this process began to stand by; "
-                f"allowed: `automl resume {shlex.quote(self._row.name)}`, which reads it anew"
-            )
+            raise
         stop, look = partial(self.drain, "stopped"), partial(self._look_around, lease)
         with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             folder = checkpoint_folder(self._spec, Path(self._row.base_folder))
@@ -144,6 +143,20 @@ class Session:
             wait_for_ranks(self._row.uid)  # those that were cut while they wrote
             self._delete_orphans(folder)
             return machine
+
+    def _check_unchanged(self) -> None:
+        """Check that the lease is that of the study that this process began to stand by for, with the same spec.
+
+        A study that was deleted may have given its id to another one, and its name as well.
+        """
+        name, row = self._row.name, self._store.study_row(self._row.name)
+        if row is None or row.uid != self._row.uid:
+            raise StoreError(f"study: found {name!r} deleted while this process stood by; allowed: to launch it anew")
+        if row.spec != self._row.spec:
+            raise StoreError(
+                f"study: found {name!r} with another spec than when this process began to stand by; "
+                f"allowed: `automl resume {shlex.quote(name)}`, which reads it anew"
+            )
 
     def _delete_orphans(self, folder: str) -> None:
         """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held.
@@ -278,7 +291,7 @@ class Session:
             store=self._store,
             suggester=suggester,
             study_id=self._row.id,
-            lease_id=lease.id,
+            lease_token=lease.token,
             on_commit=self._on_commit,
         )
 

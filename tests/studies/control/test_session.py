@@ -22,6 +22,7 @@ from studies.search.pruners.mo_asha import MoAsha
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import StudyChanged, StudyColumns
+from studies.storage.deletion import delete_rows
 from studies.storage.reader import load_study
 from studies.storage.retrying import PATIENCE_SECONDS
 from studies.storage.store import LeaseLostError, Store, StoreError
@@ -221,7 +222,7 @@ def test_a_study_that_waits_for_a_disk_is_stopped_for_those_that_stand_by_too(st
         standby = threads.submit(session_of(store, on_stand_by=lambda _: standing.set()).run)
         assert standing.wait(30)
         drained: StudyColumns = {"state": "drained", "stop_reason": "storage"}
-        store.commit(row.id, lease.id, [StudyChanged(columns=drained)])
+        store.commit(row.id, lease.token, [StudyChanged(columns=drained)])
         assert leases.stop_waiting(store, row.id)
         leases.release(store, lease)
         assert standby.result(30) is None
@@ -235,7 +236,7 @@ def test_a_stop_that_comes_between_the_drain_for_want_of_room_and_the_release_en
     lease = leases.acquire(store, row.id)
     assert isinstance(lease, leases.Lease)
     drained: StudyColumns = {"state": "drained", "stop_reason": "storage"}
-    store.commit(row.id, lease.id, [StudyChanged(columns=drained)])
+    store.commit(row.id, lease.token, [StudyChanged(columns=drained)])
     assert leases.request_stop(store, row.id)
     leases.release(store, lease)
     assert store.require("simulated").stop_reason == "stopped"
@@ -285,6 +286,25 @@ def test_a_session_that_stood_by_does_not_go_on_with_an_old_spec(store: Store) -
         session_of(store, on_stand_by=change).run()
     assert not load_study(store, "simulated").started
     assert leases.current_holder(store, row.id) is None
+
+
+@pytest.mark.parametrize("next_name", ["another", "simulated"])
+def test_a_session_that_stood_by_for_a_study_that_was_deleted_drives_no_other_one(
+    store: Store, tmp_path: Path, next_name: str
+) -> None:
+    """In SQLite the next study has its id; with the same name and spec it is still another study."""
+    row = store.require("simulated")
+    held = leases.acquire(store, row.id)
+    assert isinstance(held, leases.Lease)
+
+    def delete(_: str) -> None:
+        delete_rows(store, row.id, held.token)
+        store.create_study(next_name, row.spec, str(tmp_path), 1.0)
+
+    with pytest.raises(StoreError, match="deleted"):
+        session_of(store, on_stand_by=delete).run()
+    assert not load_study(store, next_name).started
+    assert leases.current_holder(store, store.require(next_name).id) is None
 
 
 def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tmp_path: Path) -> None:
