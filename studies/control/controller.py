@@ -28,6 +28,7 @@ from studies.control.machine_commands import (
     Step,
     Suggest,
 )
+from studies.control.narrowing import narrowed
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import (
     CancelRequested,
@@ -259,6 +260,8 @@ class Controller:
     def _suggested(self, command: Suggest) -> TrialQueued | SuggestionFailed:
         try:
             suggestion = self._suggester.suggest(command.number, command.history)
+            if command.most_ranks is not None and not suggestion.is_named:
+                suggestion = narrowed(self.machine.setup, suggestion, command.most_ranks, command.number)
         except Exception as error:
             log.exception("the sampler raised")
             return SuggestionFailed(message=f"the sampler raised {type(error).__name__}: {error}")

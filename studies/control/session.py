@@ -16,10 +16,12 @@ from typing import TypeVar
 from studies import analysis
 from studies.control import folder_owner, garbage
 from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
+from studies.control.closed_by import ENDS_BY_BUDGET, has_more
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
 from studies.control.own_logging import OwnLogging
+from studies.control.setup import StudySetup
 from studies.control.sharing import Sharing
 from studies.control.state import StudyMachine
 from studies.gangs.lending import Lender
@@ -264,6 +266,8 @@ class Session:
             setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference),
             own_logging=self._own_logging,
         )
+        if _has_no_more_budget(row, setup):
+            return None
         resume_state = load_resume_state(self._store, row.id, before_lease=lease_id, looked_at=setup.looked_at)
         if self._spec.checkpoints.max_gib is not None:
             sizes = _sizes_of(mentioned_checkpoints(self._store, row.id))
@@ -294,6 +298,13 @@ class Session:
             lease_token=lease.token,
             on_commit=self._on_commit,
         )
+
+
+def _has_no_more_budget(row: StudyRow, setup: StudySetup) -> bool:
+    """Whether the budget has closed the study, and allows no more than then; false where an earlier version did."""
+    if row.state != "closed" or row.stop_reason not in ENDS_BY_BUDGET or row.closed_by is None:
+        return False
+    return not has_more(setup, row.closed_by)
 
 
 def _cluster_of(holder: leases.Holder) -> SharedCluster | None:

@@ -324,7 +324,7 @@ class SimulatedStudy:
             checkpoint_folder=self.checkpoint_folder, faults=self.faults, reference_point=reference,
             cut_seconds=0.0,
             most_paused=self.most_paused, most_checkpoint_gib=self.most_checkpoint_gib, constraints=self.constraints,
-            watched=tuple(range(1, self.epochs + 1)), baselines=self.baselines,
+            watched=tuple(range(1, self.epochs + 1)), baselines=self.baselines, space=self.space,
         )  # fmt: skip
 
 

@@ -14,7 +14,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
+from studies.control.closed_by import ENDS_BY_BUDGET
 from studies.control.folder_owner import claim
+from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
 from studies.search.policy import Policy
@@ -270,6 +272,55 @@ def test_a_session_that_is_interrupted_hands_over(store: Store, pair: Callable[[
     assert machine is not None
     assert machine.state == "closed"
     check_epochs(load_study(store, "simulated"))
+
+
+@pytest.fixture
+def quick_store(tmp_path: Path) -> Iterator[Store]:
+    """A store of a study whose search costs no time."""
+    one = Store(f"sqlite:///{tmp_path}/quick.db")
+    make_study(one, tmp_path)
+    row = one.require("simulated")
+    one.change_spec(row.id, {**row.spec, "search": {"sampler": "random", "pruner": {"name": "mo_asha"}}})
+    yield one
+    one.close()
+
+
+def with_budget(store: Store, **budget: float) -> Session:
+    row = store.require("simulated")
+    store.change_spec(row.id, {**row.spec, "budget": budget})
+    return session_of(store)
+
+
+@pytest.mark.parametrize(
+    ("budget", "more"),
+    [
+        ({"usd": 0.05}, {"usd": 0.0505}),
+        ({"hours": 0.005}, {"hours": 0.00505}),
+        ({"usd": 0.03, "trials": 5, "finish": 0.1}, {"usd": 0.0303}),
+        ({"trials": 3}, {"trials": 4}),
+    ],
+)
+def test_a_study_that_its_budget_has_closed_is_reopened_by_more_budget_alone(
+    quick_store: Store, budget: dict[str, float], more: dict[str, float]
+) -> None:
+    """It closes a little before its limit: each further launch opened it again, and asked an autoscaler for nodes."""
+    store = quick_store
+    assert with_budget(store, **budget).run() is not None
+    ended = store.require("simulated")
+    assert ended.stop_reason in ENDS_BY_BUDGET
+    assert session_of(store).run() is None
+    assert with_budget(store, **{**budget, "trials": 3}).run() is None, "less is not more"
+    assert store.require("simulated").revision == ended.revision, "views would be made anew"
+    assert with_budget(store, **{**budget, **more}).run() is not None
+
+
+def test_a_cheaper_pool_reopens_a_study_that_its_dollars_have_closed(quick_store: Store) -> None:
+    store = quick_store
+    assert with_budget(store, usd=0.05).run() is not None
+    assert session_of(store).run() is None
+    store.set_price(store.require("simulated").id, 0.01)
+    assert session_of(store).run() is not None
+    assert session_of(store).run() is None
 
 
 def test_a_session_that_stood_by_does_not_go_on_with_an_old_spec(store: Store) -> None:
