@@ -81,6 +81,7 @@ def fit(trial: Trial, trainer: Trainer) -> None:
             f"transformers.Trainer: found rank {ranks[1]} of {ranks[0]} in rank {trial.rank} of a trial of "
             f"{trial.world_size}; make its arguments by TrainingArguments(**options(trial))"
         )
+    _keep_to_one_gpu(trainer)
     kept = _Kept(trainer)
     calls = EpochCalls(trial, hugging_face=(kept.save, kept.load))
     trial.modules.append(trainer.model)
@@ -98,6 +99,16 @@ def fit(trial: Trial, trainer: Trainer) -> None:
             folder = files.enter_context(tempfile.TemporaryDirectory())
             kept.write(Path(folder))
         trainer.train(resume_from_checkpoint=folder)
+
+
+def _keep_to_one_gpu(trainer: Trainer) -> None:
+    """Let the trainer use this rank's GPU alone.
+
+    Without other ranks it takes all GPUs that it sees, `automl train`'s too, and multiplies the batch by their number.
+    """
+    if trainer.args.n_gpu > 1:
+        trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model that lies on several GPUs
+        trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - worked out when it was made
 
 
 class TrialCallback(TrainerCallback):
