@@ -50,7 +50,7 @@ def options(trial: Trial) -> dict[str, Any]:
     return {
         "accelerator": trial.device.type,
         "strategy": strategy,
-        "devices": trial.world_size,
+        "devices": 1,  # compared with the GPUs that this rank sees; all ranks' devices are in the strategy
         "max_epochs": trial.max_epochs,
         "accumulate_grad_batches": trial.accumulate,
         "logger": False,
