@@ -56,7 +56,7 @@ def _instructions(pickled: bytes) -> list[_Instruction]:
         elif name == "MEMOIZE":
             memo.append(said[-1])
         elif name in {"BINGET", "LONG_BINGET"}:
-            said.append(memo[int(value)])
+            said.append(memo[int(value or 0)])
         elif name != "FRAME":
             if name in _SETS:
                 _sort_members(said)

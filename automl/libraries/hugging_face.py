@@ -83,7 +83,7 @@ def fit(trial: Trial, trainer: Trainer) -> None:
         )
     _keep_to_one_gpu(trainer)
     kept = _Kept(trainer)
-    calls = EpochCalls(trial, hugging_face=(kept.save, kept.load))
+    calls = EpochCalls(trial, hugging_face=kept)
     trial.modules.append(trainer.model)
     trainer.callback_handler.callbacks.insert(0, TrialCallback(trial, calls))
     trainer.remove_callback(PrinterCallback)  # it prints what is reported, on every rank 0 of a study
@@ -168,7 +168,7 @@ class _Kept:
         self._trainer = trainer
         self.content: dict[str, Any] = {}
 
-    def save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state of the training."""
         trainer = self._trainer
         content = {
@@ -180,9 +180,13 @@ class _Kept:
         scaler = getattr(trainer.accelerator, "scaler", None)
         return content if scaler is None else content | {"scaler": scaler.state_dict()}
 
-    def load(self, content: dict[str, Any]) -> None:
+    def load_state_dict(self, content: dict[str, Any]) -> None:
         """Take the state of a training, which `fit` gives to the trainer."""
         self.content = content
+
+    def how_to_load(self, state: str) -> str:
+        """Return lines of Python that take the model out of a checkpoint."""
+        return f'model.load_state_dict({state}["model"])  # a model that you have made for exported["params"]'
 
     def write(self, folder: Path) -> None:
         """Write what was taken as a checkpoint of transformers."""
