@@ -248,7 +248,7 @@ def search(
     prepared = prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root)
     notes = [] if budget is not None else [f"automl.search was given no budget; {budget_note(spec)}"]
     if not is_notebook():  # whose cell shows warnings
-        for line in [*notes, *(prepared.warnings if spec.search.learn_space else ())]:
+        for line in [*notes, *prepared.warnings]:
             log.warning("%s", line)
     return _launched(prepared, notes)
 

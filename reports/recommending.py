@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from reports.baselines import against_baselines
 from reports.wording import CENT, deviation, duration, listed, metric, number, root_of
@@ -77,12 +77,25 @@ def _differing(other: Mapping[str, object], taken: Mapping[str, object]) -> str:
 def command_of(study: StudyRecord, point: ArchivePoint) -> str:
     """Return the command that exports a model, as a folder that stands alone; empty where none was kept.
 
-    What a command's program has kept is known to that program alone, and leaves as a file.
+    What is no module of torch, as models of other libraries and what a command's program has kept, leaves as a file.
     """
     if not point.checkpoint or study.is_simulated:
         return ""
-    out = "model.pt" if study.spec.get("task") == COMMAND else "model"
-    return f"automl export {shlex.quote(study.name)} {name_of(point)} --out {out}"
+    models = _modules(study, point)
+    out = "model.pt" if study.spec.get("task") == COMMAND or models == [] else "model"
+    command = f"automl export {shlex.quote(study.name)} {name_of(point)} --out {out}"
+    return (
+        f"{command} --model {shlex.quote(models[0])}"
+        if models and len(models) > 1 and "model" not in models
+        else command
+    )
+
+
+def _modules(study: StudyRecord, point: ArchivePoint) -> list[str] | None:
+    """Return the names of the modules that a training function has handed over; None where nobody knows."""
+    facts = [attempt.facts for attempt in study.started[point.trial].attempts]
+    known = [cast("Sequence[str]", one["models"]) for one in facts if "models" in one]
+    return list(known[-1]) if known else None
 
 
 def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:

@@ -7,6 +7,7 @@ optimizer   state dict                  position  {epoch, step}: whole epochs an
 scheduler   the learning rate's rule    spec      the essentials of the TrialSpec
 static      what stays the same         metrics   those of the epoch that ended
 engine      weights before averaging, loss scale, gradient statistics: where the training has them
+function    what a training function handed over; `how_to_load` has the lines that take its model out of it
 part        of an epoch that was saved before its end (`trainers.epoch_parts`): its sums and random generators
 shares      what ranks wrote beside it (`trainers.shared_checkpoint`): sizes and checksums of their files
 

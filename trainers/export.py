@@ -36,15 +36,14 @@ print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r}
 """
 
 
-def _how_to_load_state(path: str | Path, state: Mapping[str, Any]) -> str:
+def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str) -> str:
     """Return the lines of Python that read what a training function handed over for its checkpoints."""
-    name = "model" if "model" in state else next(iter(state), "model")
     return f"""\
 import torch
 
 exported = torch.load({str(path)!r}, weights_only=True)
 state = exported["state"]  # {", ".join(state)}, as trial.epochs was given
-{name}.load_state_dict(state[{name!r}])  # into an object that you have made for exported["params"]
+{taking}
 """
 
 
@@ -63,16 +62,15 @@ for name, content in exported["files"].items():  # {", ".join(list(files)[:3])}
 
 def _lines_that_load(
     out: str | Path,
-    spec: Mapping[str, Any],
+    content: Mapping[str, Any],
     state: Mapping[str, Any] | None,
-    files: Mapping[str, Any] | None,
     place: str | Path | None,
 ) -> str:
-    path = out if place is None else place
-    if files is not None:
-        return _how_to_load_files(path, files)
+    path, spec = out if place is None else place, content["spec"]
+    if FILES in content:
+        return _how_to_load_files(path, content[FILES])
     if state is not None:
-        return _how_to_load_state(path, state)
+        return _how_to_load_state(path, state, content.get("how_to_load", ""))
     # Who has the file elsewhere has the task's code elsewhere, too.
     return how_to_load(path, spec["task"], spec.get("python_path", []) if place is None else ["."])
 
@@ -115,7 +113,7 @@ def export_model(
         "spec": spec,
         "epoch": content["position"]["epoch"],
         "metrics": content["metrics"],
-        "how_to_load": _lines_that_load(out, spec, state, files, place),
+        "how_to_load": _lines_that_load(out, content, state, place),
         **(extra or {}),
     }
     target = Path(out).absolute()

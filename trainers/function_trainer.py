@@ -128,7 +128,7 @@ class FunctionTrainer:
         kept = KeptState(state)
         epoch = self._trial.epoch = self._resumed(kept)
         files, resuming = code_files(self._spec.python_path), self._resuming(kept)
-        course.begin(self._own.facts(epoch, files, self._model_parameters(), resuming))
+        course.begin(self._own.facts(epoch, files, self._model_parameters(), kept.models, resuming))
         return self._loop(epoch, kept, course)
 
     def _resuming(self, kept: KeptState) -> str:
@@ -232,7 +232,8 @@ class FunctionTrainer:
     def _content(self, epoch: int, kept: KeptState, metrics: Mapping[str, float]) -> dict[str, Any]:
         scale = self._trial.steps.precision.state_dict()
         engine = {"engine": {"precision": scale}} if scale else {}
-        content = self._own.content(epoch, metrics, function=kept.content(), **engine)
+        state = {"function": kept.content(), "how_to_load": kept.how_to_load()}
+        content = self._own.content(epoch, metrics, **state, **engine)
         content["static"]["peak_memory_bytes"] = self._memory.peak_bytes()
         return content
 

@@ -25,6 +25,7 @@ from trainers.state_copy import StateCopies
 from trainers.stored_state import given, take, take_weights
 from trainers.stored_tensors import Piece, StoredTensor, whole
 
+_USUAL = "model"
 _TRANSPARENT = (nn.Module, optim.Optimizer, LRScheduler, GradScaler)
 """Classes of which it is known what their states hold; any other object may hold a model or an optimizer, too."""
 
@@ -33,7 +34,8 @@ class KeptState:
     """What a training function has handed over for its checkpoints.
 
     Args:
-        state: Objects with `state_dict` and `load_state_dict`, or pairs of functions, by name.
+        state: Objects with `state_dict` and `load_state_dict`, or pairs of functions, by name. An object may also have
+            `how_to_load(state)`: lines of Python that make a model of `state`, an expression for what it has given.
 
     Raises:
         TaskError: Something is neither.
@@ -46,6 +48,21 @@ class KeptState:
     def __bool__(self) -> bool:
         """Whether anything was handed over."""
         return bool(self._state)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the modules of torch that were handed over."""
+        return tuple(name for name, one in self._state.items() if isinstance(one, nn.Module))
+
+    def how_to_load(self) -> str:
+        """Return lines of Python that take the model, or what else there is, out of `state`, an exported file's."""
+        name = next((one for one in (_USUAL, *self.models) if one in self._state), next(iter(self._state)))
+        one, state = self._state[name], f"state[{name!r}]"
+        if callable(getattr(one, "how_to_load", None)):
+            return str(one.how_to_load(state))
+        if isinstance(one, tuple):
+            return f"kept = {state}  # what your function save has returned"
+        return f'{name}.load_state_dict({state})  # into an object that you have made for exported["params"]'
 
     def missing(self, prepared: Iterable[nn.Module]) -> str:
         """Return what a trial that goes on begins anew, as far as the handed-over objects show it; empty for nothing.

@@ -26,6 +26,7 @@ from trainers.training_function import TrainingFunction
 from trainers.trial import Trial
 
 _USUAL = "model"
+_INSTEAD = "--out FILE.pt writes what it gave, with lines that take the model out of it"
 
 
 class _Called(BaseException):
@@ -81,7 +82,7 @@ def model_of_function(
             return example_call(found[0], called.call_args, called.call_kwargs)
         raise TaskError(
             "the training function ended without calling the model that it gave to trial.epochs; the export needs a "
-            "call of it as the example"
+            f"call of it as the example; {_INSTEAD}"
         )
 
 
@@ -94,6 +95,7 @@ def _chosen(models: Mapping[str, nn.Module], name: str | None) -> str:
         return _USUAL if _USUAL in models else next(iter(models))
     if name in models:
         return str(name)
+    if not models:
+        raise TaskError(f"the training function gave trial.epochs no torch.nn.Module to make a program of; {_INSTEAD}")
     given = f"found {name!r}" if name is not None else "found no name"
-    have = listed(models) if models else "none, since the function handed over no torch.nn.Module"
-    raise TaskError(f"--model: {given}, allowed: a model that the function gave to trial.epochs: {have}")
+    raise TaskError(f"--model: {given}, allowed: a model that the function gave to trial.epochs: {listed(models)}")

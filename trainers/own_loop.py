@@ -35,7 +35,18 @@ class Course(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ResumingFacts(TrialFacts):
+class FunctionFacts(TrialFacts):
+    """Facts of an attempt of a training function.
+
+    Attributes:
+        models: Names of the modules of torch that it has handed over for checkpoints, of which exports make programs.
+    """
+
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumingFacts(FunctionFacts):
     """Facts of an attempt from which the trial does not go on, or did not, with the same bits.
 
     Attributes:
@@ -71,7 +82,12 @@ class OwnLoop:
         self.learning_rate = scale(settings.learning_rate, ratio, self._rule)
 
     def facts(
-        self, epoch: int, code_files: Mapping[str, str], model_parameters: int = 0, resuming: str = ""
+        self,
+        epoch: int,
+        code_files: Mapping[str, str],
+        model_parameters: int = 0,
+        models: tuple[str, ...] | None = None,
+        resuming: str = "",
     ) -> TrialFacts:
         """Return what is known before the first epoch.
 
@@ -79,7 +95,8 @@ class OwnLoop:
             epoch: Number of epochs done.
             code_files: Hashes of the files of the user's code, by path.
             model_parameters: Number of parameters of the models; 0 where they are not known.
-            resuming: What an attempt begins anew; empty if nothing is known.
+            models: Names of the models that a training function has handed over; None for a command.
+            resuming: What an attempt of a training function begins anew; empty if nothing is known.
         """
         facts = TrialFacts(
             base_learning_rate=self.settings.learning_rate,
@@ -93,7 +110,10 @@ class OwnLoop:
             start_epoch=epoch,
             code_files=code_files,
         )
-        return ResumingFacts(**asdict(facts), resuming=resuming) if resuming else facts
+        if models is None:
+            return facts
+        told = FunctionFacts(**asdict(facts), models=models)
+        return ResumingFacts(**asdict(told), resuming=resuming) if resuming else told
 
     def content(self, epoch: int, metrics: Mapping[str, float], **state: Any) -> dict[str, Any]:
         """Return the content of a checkpoint after an epoch, see `trainers.checkpoint`.

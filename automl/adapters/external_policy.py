@@ -116,8 +116,8 @@ class ExternalPolicy:
             paid_usd: Cost of the trial so far, in dollars.
 
         Returns:
-            The decision if this epoch is a rung; None elsewhere. At any epoch a stop if an objective or a bounded
-            metric is not finite, and before the last one if the trial can never keep the constraints.
+            The decision if this epoch is judged, see `rung_of`; None elsewhere. At any epoch a stop if an objective or
+            a bounded metric is not finite, and before the last one if the trial can never keep the constraints.
 
         Raises:
             ValueError: An objective or a bounded metric is missing, or there is no such epoch; the message names it.
@@ -129,11 +129,22 @@ class ExternalPolicy:
         if bad is not None:
             self.ended(number, failed=True)
             return Decision(action="stop", reason=f"{bad} was {known[bad]} at epoch {epoch}")
-        self._note(number, epoch, known, paid_usd)
+        rung = self.rung_of(number, epoch)
+        self._note(number, epoch, known, paid_usd, rung)
         if epoch < self._epochs and (never := stop_for_good(known, self._constraints)):
             self.ended(number)
             return never
-        return self._decided(number, epoch) if epoch in self.rungs else None
+        return None if rung is None else self._decided(number, rung)
+
+    def rung_of(self, number: int, epoch: int) -> int | None:
+        """Returns the rung at which the end of an epoch is judged; None if it is not.
+
+        Reports that are some epochs apart may pass rungs: the first one after a rung counts as at that rung, and of
+        several rungs that it passes as at the last. At the last epoch there is nothing to decide.
+        """
+        rung = max((one for one in self.rungs if one <= epoch < self._epochs), default=None)
+        is_judged = rung is not None and number in self._history.at_rung.get(rung, {})
+        return None if is_judged and rung != epoch else rung
 
     def _known(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Objectives and bounded metrics by name."""
@@ -143,22 +154,23 @@ class ExternalPolicy:
             raise ValueError(f"{section}: {found(missing, 'a metric that trials report', nearest(missing, metrics))}")
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
-    def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Writes an epoch into the history."""
+    def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float, rung: int | None) -> None:
+        """Writes an epoch into the history, and the rung as which it counts."""
         point = tuple(one.signed(known[one.metric]) for one in self._columns)
         end = tuple(one.signed(self._at_last_epoch(one, known[one.metric], epoch)) for one in self._columns)
+        counted = [epoch] if rung is None else [rung, epoch]
         self._change(
             number,
             epochs=epoch,
-            at={**self._trials[number].at, epoch: point},
-            ends={**self._trials[number].ends, epoch: end},
+            at={**self._trials[number].at, **dict.fromkeys(counted, point)},
+            ends={**self._trials[number].ends, **dict.fromkeys(counted, end)},
             paid_usd=paid_usd,
             usd_per_epoch=paid_usd / epoch if paid_usd > 0 else None,
         )
-        if epoch in self.rungs:
-            self._history.at_rung.setdefault(epoch, {})[number] = point[: len(self._objectives)]
+        if rung is not None:
+            self._history.at_rung.setdefault(rung, {})[number] = point[: len(self._objectives)]
             if violation := total_violation(known, self._constraints):
-                self._history.violations.setdefault(epoch, {})[number] = violation
+                self._history.violations.setdefault(rung, {})[number] = violation
 
     def _decided(self, number: int, rung: int) -> Decision:
         history = self._up_to_date()

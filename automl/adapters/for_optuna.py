@@ -80,7 +80,7 @@ class MultiObjectivePruning:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which a trial may be pruned; at others `should_prune` only notes the values."""
+        """Epochs at which a trial may be pruned, or at its first report after one; at others values are only noted."""
         return self._policy.rungs
 
     def should_prune(
@@ -112,7 +112,7 @@ class MultiObjectivePruning:
             if trial.number not in self._began:
                 self._began[trial.number] = _started_at(trial)
                 self._policy.started(trial.number, trial.params)
-            if epoch in self.rungs:
+            if self._policy.rung_of(trial.number, epoch) is not None:
                 self._note_finished_trials()
             hours = (time.time() - self._began[trial.number]) / 3600.0
             usd = hours * self._usd_per_hour if paid_usd is None else paid_usd

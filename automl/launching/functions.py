@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from automl.launching.pickled_code import say_the_same
 from studies.spec.errors import SpecError
 from trainers.training_function import is_training_function, problem_of
 
@@ -89,19 +90,36 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
             f"found {name}, which refers to {len(saved) / 2**20:.0f} MiB outside itself, allowed: {_MOST_BYTES >> 20}"
         )
         raise SpecError(_PLACE, (), f"{problem}; read the data in the function")
-    content = base64.b64encode(saved).decode()
-    lines = "\n".join(content[start : start + _WIDTH] for start in range(0, len(content), _WIDTH))
     shown = source.replace("\\", "\\\\").replace('"""', "'''")
-    text = _MODULE.format(name=name, source=shown, content=lines)
+    before, after = _MODULE.format(name=name, source=shown, content="\0").split("\0")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        if not _holds(path, before, saved, after):
+            content = base64.b64encode(saved).decode()
+            lines = "\n".join(content[start : start + _WIDTH] for start in range(0, len(content), _WIDTH))
             draft = path.with_suffix(".new")
-            draft.write_text(text, encoding="utf-8")
+            draft.write_text(before + lines + after, encoding="utf-8")
             draft.replace(path)
     except OSError as error:
         raise SpecError(_PLACE, (), f"cannot write {path}: {error.strerror or error}") from None
     return module
+
+
+def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
+    """Whether a module is there and says the same: it is left as it is, so that no code seems to have changed.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if not path.exists():
+        return False
+    text = path.read_text(encoding="utf-8")
+    if not (text.startswith(before) and text.endswith(after)):
+        return False
+    try:
+        return say_the_same(base64.b64decode(text[len(before) : -len(after)]), saved)
+    except ValueError:  # somebody has edited it
+        return False
 
 
 def _pickled(function: Callable[..., object]) -> bytes:

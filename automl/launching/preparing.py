@@ -16,6 +16,7 @@ from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.gangs.shared_cluster import problem_of_address
 from studies.money.prices import Price, price_of
+from studies.records import CUMULATIVE_METRICS
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.policy import Policy
 from studies.search.user_objects import make_importable
@@ -34,7 +35,10 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError, parse_url
 from trainers.commands.command import COMMAND
 from trainers.followed_options import unheeded
+from trainers.protocol import ALWAYS_MEASURED
 
+_MEASURED_OF_FUNCTIONS = ("model_parameters", "peak_memory_bytes")
+"""Metrics of a training function that it need not report, the first one if it prepares its model."""
 _LEARNT = (
     "search.learn_space: what trials ask for beside the space ({}) is learnt as they run, as in Optuna (sampler {}, "
     "pruner {}); the model of the search (cokriging, break_even) and from_studies need a whole space, and only what is "
@@ -128,6 +132,7 @@ def prepare(
             *without,
             *_warnings_of_search(spec, rungs),
             *(_warnings_of_function(spec) if task.parameters is None and spec.task != COMMAND else ()),
+            *(_warnings_of_metrics(spec, task.reported) if task.metrics is None else ()),
         ),
         share_on=share_on,
     )
@@ -247,6 +252,28 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
             f"search.pruner: {spec.search.pruner.name} has no rung before epoch {epochs}, and prunes nothing"
         )
     return tuple(found_odd)
+
+
+def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str, ...]:
+    """Warnings about metrics that a training function or a command will hardly measure, without which trials fail.
+
+    Args:
+        spec: Spec with its space filled in.
+        reported: Names of the metrics that a function's source reports, if it reports any by name: others may come of
+            calls that the source does not show, as those of libraries do.
+    """
+    is_command = spec.task == COMMAND
+    owner = "command" if is_command else "training function"
+    known = {*reported, *CUMULATIVE_METRICS, *(() if is_command else _MEASURED_OF_FUNCTIONS)}
+    doubtful = {*ALWAYS_MEASURED} - {"train_loss", "val_loss"}  # libraries report losses, nobody reports the others
+    named = [("objectives", one.metric) for one in spec.objectives]
+    named += [("constraints", one.metric) for one in spec.constraints]
+    return tuple(
+        f"{section}: {metric} is measured only if the {owner} reports it"
+        f"{f', which by its source reports {listed(reported)}' if reported else ''}; a trial without it fails"
+        for section, metric in named
+        if metric not in known and (reported or metric in doubtful)
+    )
 
 
 def _warnings_of_function(spec: StudySpec) -> tuple[str, ...]:

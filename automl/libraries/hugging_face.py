@@ -81,8 +81,9 @@ def fit(trial: Trial, trainer: Trainer) -> None:
             f"transformers.Trainer: found rank {ranks[1]} of {ranks[0]} in rank {trial.rank} of a trial of "
             f"{trial.world_size}; make its arguments by TrainingArguments(**options(trial))"
         )
+    _keep_to_one_gpu(trainer)
     kept = _Kept(trainer)
-    calls = EpochCalls(trial, hugging_face=(kept.save, kept.load))
+    calls = EpochCalls(trial, hugging_face=kept)
     trial.modules.append(trainer.model)
     trainer.callback_handler.callbacks.insert(0, TrialCallback(trial, calls))
     trainer.remove_callback(PrinterCallback)  # it prints what is reported, on every rank 0 of a study
@@ -98,6 +99,16 @@ def fit(trial: Trial, trainer: Trainer) -> None:
             folder = files.enter_context(tempfile.TemporaryDirectory())
             kept.write(Path(folder))
         trainer.train(resume_from_checkpoint=folder)
+
+
+def _keep_to_one_gpu(trainer: Trainer) -> None:
+    """Let the trainer use this rank's GPU alone.
+
+    Without other ranks it takes all GPUs that it sees, `automl train`'s too, and multiplies the batch by their number.
+    """
+    if trainer.args.n_gpu > 1:
+        trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model that lies on several GPUs
+        trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - worked out when it was made
 
 
 class TrialCallback(TrainerCallback):
@@ -157,7 +168,7 @@ class _Kept:
         self._trainer = trainer
         self.content: dict[str, Any] = {}
 
-    def save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state of the training."""
         trainer = self._trainer
         content = {
@@ -169,9 +180,13 @@ class _Kept:
         scaler = getattr(trainer.accelerator, "scaler", None)
         return content if scaler is None else content | {"scaler": scaler.state_dict()}
 
-    def load(self, content: dict[str, Any]) -> None:
+    def load_state_dict(self, content: dict[str, Any]) -> None:
         """Take the state of a training, which `fit` gives to the trainer."""
         self.content = content
+
+    def how_to_load(self, state: str) -> str:
+        """Return lines of Python that take the model out of a checkpoint."""
+        return f'model.load_state_dict({state}["model"])  # a model that you have made for exported["params"]'
 
     def write(self, folder: Path) -> None:
         """Write what was taken as a checkpoint of transformers."""

@@ -45,7 +45,7 @@ def fit(
         raise TaskError(f"{taken[0]}: found in fit, allowed: without it, since the trial knows its epochs")
     if not model.built or not model.compiled:
         raise TaskError("fit: found a model that is not built or not compiled, allowed: one that has keras.Input first")
-    calls = EpochCalls(trial, keras=(lambda: _state(model), lambda state: _restore(model, state)))
+    calls = EpochCalls(trial, keras=_Kept(model))
     if isinstance(model, torch.nn.Module):
         trial.modules.append(model)
     if calls.are_all_done():
@@ -106,17 +106,31 @@ def _are_arrays(inputs: Any) -> bool:
     return hasattr(inputs, "shape")
 
 
-def _variables(model: keras.Model) -> list[Any]:
-    """Return all that training changes, in an order that only the model decides."""
-    model.optimizer.build(model.trainable_variables)  # does nothing if it is built
-    return [*model.variables, *model.optimizer.variables]
+class _Kept:
+    """What a checkpoint holds of a model and its optimizer."""
 
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
 
-def _state(model: keras.Model) -> dict[str, list[Tensor]]:
-    values = (keras.ops.convert_to_numpy(variable) for variable in _variables(model))
-    return {"variables": [torch.as_tensor(value.copy()) for value in values]}
+    def state_dict(self) -> dict[str, list[Tensor]]:
+        """Return the values of all variables."""
+        values = (keras.ops.convert_to_numpy(variable) for variable in self._variables())
+        return {"variables": [torch.as_tensor(value.copy()) for value in values]}
 
+    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
+        """Take the values of all variables back."""
+        for variable, value in zip(self._variables(), state["variables"], strict=True):
+            variable.assign(value.numpy())
 
-def _restore(model: keras.Model, state: dict[str, list[Tensor]]) -> None:
-    for variable, value in zip(_variables(model), state["variables"], strict=True):
-        variable.assign(value.numpy())
+    def how_to_load(self, state: str) -> str:
+        """Return lines of Python that take the model out of a checkpoint, in which its optimizer follows."""
+        return (
+            f'for variable, value in zip(model.variables, {state}["variables"]):  # made for exported["params"]\n'
+            "    variable.assign(value.numpy())"
+        )
+
+    def _variables(self) -> list[Any]:
+        """Return all that training changes, in an order that only the model decides."""
+        model = self._model
+        model.optimizer.build(model.trainable_variables)  # does nothing if it is built
+        return [*model.variables, *model.optimizer.variables]

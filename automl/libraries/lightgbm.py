@@ -48,3 +48,7 @@ class BoosterState:
         """Take a booster back."""
         if "booster" in state:
             self.booster = lightgbm.Booster(model_str=state["booster"])
+
+    def how_to_load(self, state: str) -> str:
+        """Return lines of Python that take the booster out of a checkpoint."""
+        return f'import lightgbm\n\nmodel = lightgbm.Booster(model_str={state}["booster"])'

@@ -50,7 +50,7 @@ def options(trial: Trial) -> dict[str, Any]:
     return {
         "accelerator": trial.device.type,
         "strategy": strategy,
-        "devices": trial.world_size,
+        "devices": 1,  # compared with the GPUs that this rank sees; all ranks' devices are in the strategy
         "max_epochs": trial.max_epochs,
         "accumulate_grad_batches": trial.accumulate,
         "logger": False,
@@ -82,7 +82,7 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
             f"{trial.world_size}; make it by lightning.Trainer(**options(trial))"
         )
     memory = _InMemory(trainer)
-    calls = EpochCalls(trial, lightning=(memory.save, memory.load))
+    calls = EpochCalls(trial, lightning=memory)
     trial.modules.append(model)
     trainer.callbacks.insert(0, TrialCallback(trial, calls))
     # Data loaders of the first epoch draw random numbers before Lightning calls any callback, those of later epochs
@@ -195,7 +195,7 @@ class _InMemory(CheckpointIO):
         self._trainer = trainer
         self.content: dict[str, Any] = {}
 
-    def save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return Lightning's checkpoint; all ranks have to ask, and rank 0 gets one."""
         self._trainer.save_checkpoint(_NAME)
         content, self.content = self.content, {}
@@ -205,9 +205,13 @@ class _InMemory(CheckpointIO):
             content[name] = _plain_parts(content[name])
         return content
 
-    def load(self, content: dict[str, Any]) -> None:
+    def load_state_dict(self, content: dict[str, Any]) -> None:
         """Take a checkpoint, which `trainer.fit` asks for."""
         self.content = content
+
+    def how_to_load(self, state: str) -> str:
+        """Return lines of Python that take the module out of a checkpoint."""
+        return f'module.load_state_dict({state}["state_dict"])  # a LightningModule, made for exported["params"]'
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Keep the trial's checkpoint; write any other."""

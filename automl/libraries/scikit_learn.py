@@ -64,3 +64,8 @@ class EstimatorState:
         """Give the estimator what another one had learnt."""
         content = state["estimator"].numpy().tobytes()
         vars(self._estimator).update(vars(skops.io.loads(content, trusted=self._trusted)))
+
+    def how_to_load(self, state: str) -> str:
+        """Return lines of Python that take the estimator out of a checkpoint."""
+        given = f'{state}["estimator"].numpy().tobytes()'
+        return f"import skops.io\n\nmodel = skops.io.loads({given}, trusted={self._trusted!r})"

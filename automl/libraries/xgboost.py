@@ -52,3 +52,7 @@ class BoosterState:
         """Take a booster back."""
         if "booster" in state:
             self.booster = xgboost.Booster(model_file=bytearray(state["booster"].numpy()))
+
+    def how_to_load(self, state: str) -> str:
+        """Return lines of Python that take the booster out of a checkpoint."""
+        return f'import xgboost\n\nmodel = xgboost.Booster(model_file=bytearray({state}["booster"].numpy()))'

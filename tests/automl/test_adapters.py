@@ -47,6 +47,39 @@ def test_decisions_are_those_of_the_pruner() -> None:
         assert decision == MoAsha().decide(History(at_rung={3: dict(seen)}), number, 3)
 
 
+@pytest.mark.parametrize("stride", [1, 2, 5, 10, 26, 27])
+@pytest.mark.parametrize("pruner", ["mo_asha", "median", "break_even"])
+def test_where_reports_are_some_epochs_apart_the_first_one_after_a_rung_is_judged_at_it(
+    pruner: str, stride: int
+) -> None:
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner=pruner, space=SPACE)
+    reports = range(stride, EPOCHS + 1, stride)
+    firsts = {next(epoch for epoch in (*reports, EPOCHS) if epoch >= rung) for rung in policy.rungs}
+    for number in range(4):
+        policy.started(number, {"rate": 0.1})
+        decided = set()
+        for epoch in reports:
+            if policy.measured(number, epoch, {"accuracy": 0.5}, paid_usd=0.01 * epoch) is not None:
+                decided.add(epoch)
+                policy.started(number, {})
+        assert decided == firsts - {EPOCHS}
+
+
+def test_trials_that_report_every_few_epochs_are_pruned() -> None:
+    policy = ExternalPolicy(objectives=[Objective(metric="error")], epochs=30)
+    assert policy.rungs == (3, 9, 27)
+    stopped: dict[int, int] = {}
+    for number in range(40):
+        policy.started(number, {"rate": 0.1})
+        for epoch in range(5, 31, 5):
+            decision = policy.measured(number, epoch, {"error": number / 10})
+            if decision is not None and decision.action == "stop":
+                stopped[number] = epoch
+                break
+    assert len(stopped) > 20
+    assert {*stopped.values()} <= {5, 10}
+
+
 def test_what_is_paused_may_go_on_and_what_has_ended_may_not() -> None:
     promotion = {"name": "mo_asha", "variant": "promotion"}
     policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner=promotion)
@@ -378,6 +411,17 @@ def test_a_tuner_pauses_and_thaws_and_leaves_nothing_waiting(tmp_path: Path) -> 
 def test_a_tuner_with_mo_asha_stops_trials(tmp_path: Path) -> None:
     ended, line = tuned(tmp_path, samples=12, pruner={"name": "mo_asha", "grace": 2, "eta": 2}, sampler="random")
     assert {epochs for _, epochs in ended} <= {2, 4, 8, 12}
+    assert int(line.split()[0]) == sum(epochs < 12 for _, epochs in ended) > 0
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
+@pytest.mark.usefixtures("ray_address")
+def test_a_tuner_whose_reports_jump_over_rungs_stops_trials(tmp_path: Path) -> None:
+    ended, line = tuned(
+        tmp_path, samples=12, stride=5, pruner={"name": "mo_asha", "grace": 2, "eta": 2}, sampler="random"
+    )
+    assert {epochs for _, epochs in ended} <= {5, 10, 15}
     assert int(line.split()[0]) == sum(epochs < 12 for _, epochs in ended) > 0
 
 

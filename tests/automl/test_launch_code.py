@@ -96,6 +96,30 @@ def test_what_a_function_reports_may_be_unknown_and_its_space_an_attribute(place
     assert "val_error: bare has to report it; --set 'objectives=" in said
 
 
+@pytest.mark.parametrize(
+    ("function", "metric", "words"),
+    [
+        ("train", "latency_ms", ", which by its source reports train_loss, val_accuracy; a trial without it fails"),
+        ("train", "train_loss", None),
+        ("train", "peak_memory_bytes", None),
+        ("train", "wall_seconds", None),
+        ("bare", "latency_ms", "; a trial without it fails"),
+        ("bare", "val_loss", None),
+        ("bare", "recall", None),
+    ],
+)
+def test_a_bound_on_what_a_function_does_not_measure_is_warned_of(
+    place: Place, function: str, metric: str, words: str | None
+) -> None:
+    bounds = f"constraints=[{{metric: {metric}, max: 5}}]"
+    code, out, err = place.run(f"loops.py:{function}", "--dry-run", "--set", bounds)
+    assert code == 0, err
+    warned = f"constraints: {metric} is measured only if the training function reports it"
+    said = " ".join((out + err).split())
+    assert (warned in said) == (words is not None)
+    assert words is None or warned + words in said
+
+
 def test_set_works_on_top_of_what_was_picked(place: Place) -> None:
     spec = place.spec(
         "loops.py:train", "--set", "training.epochs=3", "--set", "budget.trials=2", "--set", "study=mine", "--set",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,6 +72,52 @@ def test_a_function_that_nobody_can_import_is_saved_with_what_it_refers_to(tmp_p
     before = path.stat().st_mtime_ns
     assert name_of(made_here(), tmp_path, "one") == (name, folder)
     assert path.stat().st_mtime_ns == before
+
+
+CLASSES = """
+CHECKSUM = "0123456789abcdef0123456789abcdef"
+FAST = {"adam", "lion", "sgd"}
+
+class Base:
+    width = 8
+
+class Net(Base):
+    names = frozenset({"one", "two", "three"})
+
+def train(trial):
+    assert trial.params["optimizer"] in {"adam", "lion", "sgd"} and FAST and CHECKSUM
+    for epoch in trial.epochs():
+        trial.report(val_error=Net().width)
+"""
+CELL = """
+import sys, linecache
+from pathlib import Path
+from automl.launching.functions import name_of
+
+cell, source = sys.argv[1:]
+linecache.cache[cell] = (len(source), None, source.splitlines(True), cell)
+exec(compile(source, cell, "exec"))
+name_of(train, Path.cwd(), "study")
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [("", ""), ("width = 8", "width = 9"), ("0123456789abcdef0", "fedcba9876543210f"), ('"two", ', "")],
+)
+def test_a_saved_function_changes_when_its_code_does_and_not_with_each_process(
+    tmp_path: Path, was: str, becomes: str
+) -> None:
+    """Processes have other tracker ids of classes and other hashes; a notebook's code names its kernel's process."""
+    saved = []
+    for run, source in enumerate((CLASSES, CLASSES.replace(was, becomes))):
+        command = [sys.executable, "-c", CELL, f"/tmp/ipykernel_{10 + run}/3405691582.py", source]
+        environment = os.environ | {"PYTHONHASHSEED": str(run), "PYTHONPATH": str(ROOT)}
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+        (path,) = (tmp_path / FOLDER).glob("*.py")
+        saved.append(path.read_bytes())
+    assert (saved[0] == saved[1]) == (was == becomes)
+    assert isinstance(load_trainable(f"{FOLDER}.{path.stem}:train", {}, (str(tmp_path),)), TrainingFunction)
 
 
 def test_two_studies_keep_functions_of_one_source_apart(tmp_path: Path) -> None:

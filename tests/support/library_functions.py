@@ -101,14 +101,15 @@ def by_hugging_face(trial: automl.Trial, *, bf16=False, fault="", dropout=0.2) -
             return iter(training)
 
     training = [{"x": x, "labels": label} for x, label in blobs(54, 0)]
-    given = hugging_face.options(trial)
-    if fault == "stream":
-        given["max_steps"] = -(-54 // trial.batch_per_rank) * trial.max_epochs
-    if fault == "too many":
-        given["num_train_epochs"] = trial.max_epochs + 1
-    if fault == "no evaluation":
-        given["eval_strategy"] = "no"
+    changes: dict[str, dict[str, object]] = {
+        "stream": {"max_steps": -(-54 // trial.batch_per_rank) * trial.max_epochs},
+        "too many": {"num_train_epochs": trial.max_epochs + 1},
+        "no evaluation": {"eval_strategy": "no"},
+    }
+    given = hugging_face.options(trial) | changes.get(fault, {})
     arguments = TrainingArguments(**given, bf16=bf16, lr_scheduler_type="cosine")
+    if fault == "sees four GPUs":
+        arguments._n_gpu = 4
     trainer = Trainer(
         Net(),
         arguments,

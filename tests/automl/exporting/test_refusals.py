@@ -107,7 +107,11 @@ def test_of_several_models_the_named_one_leaves_with_its_weights(tmp_path: Path)
             "--model: found no name, allowed: a model that the function gave to trial.epochs: second, first",
         ),
         ("calls", "third", "--model: found 'third', allowed: "),
-        ("none", None, "none, since the function handed over no torch.nn.Module"),
+        (
+            "none",
+            None,
+            "the training function gave trial.epochs no torch.nn.Module to make a program of; --out FILE.pt",
+        ),
         ("no call", "first", "ended without calling the model"),
     ],
 )

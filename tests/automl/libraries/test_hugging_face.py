@@ -58,6 +58,14 @@ def test_ranks_learn_together(ranks):
     assert losses[0] == pytest.approx(losses[1], rel=0.2)
 
 
+def test_a_rank_that_sees_several_gpus_trains_on_its_own():
+    """Transformers would spread the batch of a single process over all GPUs that it sees, by DataParallel."""
+    faults = ("", "sees four GPUs")
+    own, seeing = (trained(Group(), spec_of("by_hugging_face", task_options={"fault": one})) for one in faults)
+    losses = [[measured.metrics["eval_loss"] for measured in one["measurements"]] for one in (own, seeing)]
+    assert losses[0] == losses[1]
+
+
 def test_ranks_serve_one_trial_after_another_whatever_ends_them(ranks, tmp_path):
     """A trial that is cut, one that fails, and wider and narrower ones: Accelerate remembers gangs in globals."""
     ends = [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, 1, "evaluates"), (1, None, ""), (2, None, "")]

@@ -10,6 +10,9 @@ from tests.support.function_trials import in_attempts, on, trained
 from tests.support.library_trials import gang_is_usable, spec_of
 from trainers.ddp import Group
 from trainers.protocol import TaskError, TrainingError
+from trainers.settings import settings_of
+from trainers.step_counter import StepCounter
+from trainers.trial import Trial
 
 optional.module("lightning")
 pytestmark = pytest.mark.filterwarnings("default")  # what Lightning warns of is its own
@@ -79,6 +82,23 @@ def test_ranks_serve_one_trial_after_another_whatever_ends_them(ranks, tmp_path)
             else:
                 assert len(one["measurements"]) == (ends_with or 3)
         assert all(ranks.run(world_size, gang_is_usable))
+
+
+@pytest.mark.parametrize(("visible", "device"), [(1, 0), (2, 1)], ids=["a study's rank", "automl train"])
+def test_ranks_on_gpus_see_as_many_as_they_do(monkeypatch, visible, device):
+    """A rank of a study sees one GPU; ranks of `automl train` see all, and share them where there are too few."""
+    import lightning
+
+    from automl.libraries import lightning as trial_lightning
+
+    for name, answer in (("is_available", True), ("device_count", visible), ("get_device_capability", (8, 0))):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    spec, group = spec_of("by_lightning", 3), Group(rank=1, world_size=3, device=torch.device("cuda", device))
+    trial = Trial(spec, settings_of(spec), group, learning_rate=0.05, counter=StepCounter())
+    trainer = lightning.Trainer(**trial_lightning.options(trial))
+    assert (trainer.world_size, trainer.global_rank, trainer.strategy.root_device) == (3, 1, trial.device)
+    assert trainer.distributed_sampler_kwargs == {"num_replicas": 3, "rank": 1}
 
 
 def test_the_group_is_neither_formed_nor_left_by_lightning(ranks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import yaml
 
 from automl.stored.opening import open_store
+from reports.recommending import command_of
+from studies.recommendation import recommended
 from studies.storage.reader import load_study
 from tests.support import optional
 from tests.support.command_line import Workplace
@@ -76,3 +79,8 @@ def test_trials_are_pruned_paused_and_thawed(
     for trial in record.started:
         assert [epoch.epoch for epoch in trial.epochs] == list(range(1, len(trial.epochs) + 1))
     place.audit(spec["study"])
+    found = recommended(record)
+    assert found is not None
+    program, *command = shlex.split(command_of(record, found.point))
+    assert program == "automl"
+    assert place.json(*command)["trial"] == found.point.trial
