@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from studies.control.checkpoints import CheckpointKeeper, Milestone
-from studies.control.session import _sizes_of
+from studies.control.moved_checkpoints import sizes_of
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import Event, Measured
 from studies.gangs.simulated import SimulatedPool
@@ -104,4 +104,4 @@ def test_a_resumed_study_weighs_what_an_object_store_holds(object_store: FaultyS
         part = place.write_part(url.replace(name_of(url), name), lambda file: file.write(bytes(5)))
         place.write(url, lambda file, size=size: file.write(bytes(size)), {name: part})
     object_store.faults.hidden = set(object_store.keys())
-    assert _sizes_of([str(local), *urls]) == {str(local): 10, urls[0]: 25, urls[1]: 26}
+    assert sizes_of([str(local), *urls]) == {str(local): 10, urls[0]: 25, urls[1]: 26}
