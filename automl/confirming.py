@@ -15,16 +15,15 @@ from typing import Any
 
 from automl.confirmed_before import confirmed_before
 from automl.confirmed_points import Point, announcement, by_trial, chosen_points, expected_seconds, slots_for
+from automl.confirmed_results import at_epoch, lines_of, measured_on, row_of
 from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
-from reports.wording import duration, plural, usd
-from search_spaces.outside_text import last_line
+from reports.wording import plural
 from search_spaces.seeds import fresh_seed
 from studies import analysis
-from studies.confirmations import spread, tested
 from studies.control.assembly import checkpoint_folder, fault_limits
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.folder_owner import claim
@@ -43,7 +42,7 @@ from studies.storage.retrying import retry
 from studies.storage.store import Store, new_id
 from studies.storage.views import catch_up
 from trainers.checkpoint_urls import joined
-from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
+from trainers.protocol import TrialSpec
 
 Say = Callable[[str], None]
 
@@ -163,7 +162,7 @@ def confirm(
     catch_up(store, study, ("mlflow",))  # no controller does that; what fails stands in `automl status`
     refresh(store, study, prepared.base_folder)
     rows = [
-        _row(record, point, trials[point.trial], [one for one in done if one.spec.trial == point.trial])
+        row_of(record, point, trials[point.trial], [one for one in done if one.spec.trial == point.trial])
         for point in points
     ]
     after = load_study(store, study)
@@ -172,7 +171,7 @@ def confirm(
         "study": study,
         "seeds": seeds,
         "epochs": spec.training.epochs,
-        "measured_on": "test" if any(row["test"] for row in rows) else "validation",
+        "measured_on": measured_on(rows),
         "cost_usd": cost / NANO,
         "study_cost_usd": after.cost_nano_usd / NANO,
         "trials": rows,
@@ -263,7 +262,7 @@ def _train(
         if not one.failure:
             rows = [_confirmed(one, epoch, ids[one.spec.trial]) for epoch in one.spec.test_at]
             _commit(store, study_id, lease, rows)
-        for line in _lines(one):
+        for line in lines_of(one):
             say(line)
 
     row = store.require(prepared.spec.study)
@@ -324,17 +323,12 @@ def _note_overshoot(store: Store, study_id: int, lease: leases.Lease, prepared: 
 
 def _commit(store: Store, study_id: int, lease: leases.Lease, changes: Sequence[Change]) -> None:
     """Write changes, also if the database is away for a while; never twice, if only its answer was lost."""
-    write = partial(store.commit, study_id, lease.id, changes, commit_id=new_id())
+    write = partial(store.commit, study_id, lease.token, changes, commit_id=new_id())
     retry(write, partial(logging.getLogger(__name__).warning, "the store does not answer (%s); measurements wait"))
 
 
-def _at(one: Retrained, epoch: int) -> Retrained:
-    """The result of a training at a confirmed epoch; one that stopped improving before it has its last one."""
-    return next((earlier for earlier in one.earlier if earlier.epochs == epoch), one)
-
-
 def _confirmed(one: Retrained, epoch: int, trial_id: int) -> Confirmed:
-    found = _at(one, epoch)
+    found = at_epoch(one, epoch)
     return Confirmed(
         trial_id=trial_id,
         seed=one.spec.seed,
@@ -346,54 +340,3 @@ def _confirmed(one: Retrained, epoch: int, trial_id: int) -> Confirmed:
         checkpoint=found.checkpoint,
         at=time.time(),
     )
-
-
-def _lines(one: Retrained) -> Iterator[str]:
-    """What was measured, a line for each confirmed epoch."""
-    for epoch in one.spec.test_at:
-        name, found = f"{one.spec.trial}@{epoch}, seed {one.spec.seed}", _at(one, epoch)
-        if one.failure:
-            yield f"{name}: failed: {last_line(one.failure)}"
-            continue
-        shown = {name: value for name, value in found.metrics.items() if name not in OUR_METRICS}
-        figures = "  ".join(f"{metric} {value:.4f}" for metric, value in shown.items())
-        yield f"{name}: {figures}  {duration(found.seconds)}  {usd(found.cost_nano_usd / NANO)}"
-
-
-def _row(record: StudyRecord, point: Point, trial: TrialRecord, runs: Sequence[Retrained]) -> dict[str, Any]:
-    good = [_at(run, point.epoch) for run in runs if not run.failure]
-    saw = next((epoch.metrics for epoch in trial.epochs if epoch.epoch == point.epoch), {})
-    objectives = [objective.metric for objective in record.objectives]
-    measured = saw or (good[0].metrics if good else {})
-    own = [name for name in measured if name == "val_loss" or (name not in OUR_METRICS and TEST_PREFIX not in name)]
-    names = list(dict.fromkeys([*objectives, *(one.metric for one in record.constraints), *own]))
-    return {
-        "trial": point.trial,
-        "epoch": point.epoch,
-        "params": dict(trial.params),
-        "world_size": trial.world_size,
-        "searched_epochs": len(trial.epochs),
-        "search": {name: analysis.jsonable(saw[name]) for name in names if name in saw},
-        "validation": _spreads(names, [_metrics(run) for run in good]),
-        "test": _spreads(names, [tested(run.metrics) for run in good]),
-        "runs": [
-            {
-                "seed": run.spec.seed,
-                "epochs": _at(run, point.epoch).epochs,
-                "wall_seconds": _at(run, point.epoch).seconds,
-                "cost_usd": _at(run, point.epoch).cost_nano_usd / NANO,
-                "failure": run.failure or None,
-            }
-            for run in runs
-        ],
-    }
-
-
-def _metrics(run: Retrained) -> dict[str, float]:
-    return {**run.metrics, "cost_usd": run.cost_nano_usd / NANO, "wall_seconds": run.seconds}
-
-
-def _spreads(names: Sequence[str], told: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Mean and deviation of each metric over the trainings that have it."""
-    values = {name: [one[name] for one in told if math.isfinite(one.get(name, math.nan))] for name in names}
-    return {name: spread(some) for name, some in values.items() if some}

@@ -126,7 +126,7 @@ def simulate(problem: Problem) -> dict[str, Any]:
         store=store,
         suggester=parts.suggester,
         study_id=1,
-        lease_id=None,
+        lease_token=None,
         background=False,
     ).run()
     record = store.record()

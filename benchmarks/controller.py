@@ -155,7 +155,7 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
     machine.handle = counting  # type: ignore[method-assign]
     controller = Controller(
         machine=machine, pool=pool, store=store, suggester=setting.suggester,
-        study_id=study_id, lease_id=lease.id, background=False,
+        study_id=study_id, lease_token=lease.token, background=False,
         on_commit=lambda one: course.note(one, recorded["epochs"]),
     )  # fmt: skip
     began = time.monotonic()

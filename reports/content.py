@@ -227,22 +227,31 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
     schedule = mapping(study.spec.get("training")).get("schedule")
     rows = []
     for found in ranked_points(study, archive):
-        metrics = trials[found.trial].epochs[found.epoch - 1].metrics
-        low = str(trials[found.trial].params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES
+        trial = trials[found.trial]
+        low = str(trial.params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES and _is_trained_by_us(trial)
         rows.append(
             ArchiveRow(
                 point=found,
-                values=[_value_cell(name, metrics) for name in measured_names(study)],
+                values=[_value_cell(name, trial.epochs[found.epoch - 1].metrics) for name in measured_names(study)],
                 command=command_of(study, found),
                 early=low
                 and planned is not None
                 and found.epoch < planned
-                and has_learning_rate(study, trials[found.trial])
+                and has_learning_rate(study, trial)
                 and not study.is_simulated,
                 confirmed=confirmed_on_part(study, found.trial, found.epoch),
             )
         )
     return rows
+
+
+def _is_trained_by_us(trial: TrialRecord) -> bool:
+    """Whether the loop of our trainer, which follows the schedule, trained it: training functions and commands do not.
+
+    They have no samples that our trainer counted; nor have streams, which cannot have a schedule that comes down.
+    """
+    counted = [one.facts["samples"] for one in trial.attempts if "samples" in one.facts]
+    return not counted or any(counted)
 
 
 def baseline_rows(study: StudyRecord) -> list[tuple[Baseline, Sequence[Cell]]]:

@@ -17,10 +17,12 @@ from pydantic import BaseModel
 import automl
 from automl.cli import COMMANDS, cli
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE, WRONG_INPUT
+from reports.gallery import Gallery
 from search_spaces.space import Space
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults
 from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support.paths import ROOT
+from tests.support.study_factory import build_study
 from trainers.protocol import Failure
 from trainers.trainer_options import TRAINER_PARAMETERS
 
@@ -135,6 +137,46 @@ def test_every_command_is_documented_with_its_options() -> None:
                     name,
                     parameter.opts,
                 )
+
+
+def commands_of(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    """A command, or those of a group, by the words that call them."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command)
+    for word in command.list_commands(context):
+        inner = command.get_command(context, word)
+        assert inner is not None
+        yield from commands_of(inner, f"{name} {word}".strip())
+
+
+def test_the_commands_without_json_are_named() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"\| `--json` \| all but (.*?) \|", text)
+    without = {
+        name
+        for name, command in commands_of(cli, "")
+        if not any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert set(re.findall(r"`([^`]+)`", told)) == without
+
+
+def test_the_commands_that_set_keys_of_a_spec_are_named() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"\| `--set PATH=VALUE` \| (.*?) \|", text)
+    having = {
+        name for name, command in commands_of(cli, "") if any("--set" in parameter.opts for parameter in command.params)
+    }
+    assert set(re.findall(r"`([^`]+)`", told)) == having
+
+
+def test_every_figure_is_documented() -> None:
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text.partition("## Figures")[2].partition("\n## ")[0], re.MULTILINE)
+    words = {"val_error": "METRIC", "cost_usd": "METRIC", **dict.fromkeys(build_study(40).trials[0].params, "NAME")}
+    names = {".".join(words.get(word, word) for word in name.split(".")) for name in Gallery(build_study(40))}
+    assert {name for row in rows for name in CODE.findall(row)} == names
 
 
 def test_every_exit_code_is_documented_and_no_other() -> None:

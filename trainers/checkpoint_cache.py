@@ -56,7 +56,8 @@ class CheckpointCache:
 
     Args:
         folder: Folder of the copies; made when it is needed.
-        most_bytes: Bytes that the copies may take. The newest one stays, however large it is.
+        most_bytes: Bytes that the copies may take. The newest one stays, however large it is, until the next one is
+            written.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
@@ -66,10 +67,14 @@ class CheckpointCache:
     def draft(self) -> Iterator[Path]:
         """Give an empty file in the folder; it is deleted at the end, unless `keep` has taken it.
 
+        Copies make room for it, the newest one too: a disk that others have filled must not refuse a checkpoint for
+        them.
+
         Raises:
             OSError: The folder cannot be written to.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._evict(spares=0)
         descriptor, name = tempfile.mkstemp(suffix=_DRAFT, dir=self._folder)
         os.close(descriptor)
         try:
@@ -80,7 +85,7 @@ class CheckpointCache:
     def keep(self, draft: Path, url: str, content: Content) -> None:
         """Make a draft the copy of an object, and delete the oldest copies if there are too many."""
         draft.replace(self._path(url, content))
-        self._evict()
+        self._evict(spares=1)
 
     def open(self, url: str, content: Content, fetch: Callable[[Path], None], *, fresh: bool = False) -> BinaryIO:
         """Open the copy of an object; it stays readable until it is closed, also if it is evicted meanwhile.
@@ -135,8 +140,12 @@ class CheckpointCache:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _evict(self) -> None:
-        """Delete the copies that were not read for longest, and what processes that died have left."""
+    def _evict(self, *, spares: int) -> None:
+        """Delete the copies that were not read for longest, and what processes that died have left.
+
+        Args:
+            spares: Number of the newest copies that stay in any case.
+        """
         with suppress(OSError):
             copies, total = [], 0
             for entry in os.scandir(self._folder):
@@ -149,7 +158,7 @@ class CheckpointCache:
                         total += about.st_size
             # A disk that others fill leaves less: half of what the copies and the free space make together.
             most_bytes = min(self._most_bytes, (total + shutil.disk_usage(self._folder).free) // 2)
-            for _, size, path in sorted(copies)[:-1]:
+            for _, size, path in sorted(copies)[: len(copies) - spares]:
                 if total <= most_bytes:
                     break
                 Path(path).unlink(missing_ok=True)

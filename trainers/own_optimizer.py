@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import nn, optim
@@ -71,6 +71,14 @@ def own_optimizer(
     for group in made.param_groups:
         group[RATE_FACTOR] = group["lr"] / learning_rate
     return made
+
+
+def scheduled_rate(groups: Iterable[Mapping[str, Any]]) -> float:
+    """Return the scheduled learning rate of the last step, from a group that learns; 0 where none of them does."""
+    for group in groups:
+        if factor := group.get(RATE_FACTOR, 1.0):  # 0: the task has frozen the group
+            return float(group["lr"] / factor)
+    return 0.0
 
 
 def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Parameter, float] | None:

@@ -58,19 +58,33 @@ def pin_to_cpus(cpus: Collection[int]) -> None:
             os.sched_setaffinity(int(thread.name), cpus)
 
 
-def cpus_of_each_gpu(gpus: Path = Path("/proc/driver/nvidia/gpus"), quota: Path = _CPU_QUOTA) -> int:
-    """Return the machine's CPUs for each of its GPUs: those that this process may use, a container's share included.
+def cpus_of_each_gpu(
+    devices: Path = Path("/dev"), gpus: Path = Path("/proc/driver/nvidia/gpus"), quota: Path = _CPU_QUOTA
+) -> int:
+    """Return the CPUs for each GPU, of those that this process may use: a container's or a job's share of a machine.
 
     Args:
-        gpus: Folder with an entry for each GPU of the machine; a rank's own CUDA sees only one of them.
+        devices: Folder of device files.
+        gpus: Folder with an entry for each GPU of the machine, whoever may use it.
         quota: The container's file of CPU time, "microseconds period" or "max period".
     """
     cpus = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with suppress(OSError, ValueError, ZeroDivisionError):
         microseconds, period = (float(word) for word in quota.read_text(encoding="ascii").split())
         cpus = min(cpus, microseconds / period)
-    found = len(list(gpus.iterdir())) if gpus.is_dir() else torch.cuda.device_count()
-    return max(1, int(cpus / max(1, found)))
+    return max(1, int(cpus / max(1, _usable_gpus(devices, gpus))))
+
+
+def _usable_gpus(devices: Path, gpus: Path) -> int:
+    """Return the number of GPUs of this job; a rank's own CUDA sees only one of them.
+
+    A container has the device files of its own GPUs only, and a job's cgroup refuses access to the others, which the
+    kernel says without a device being opened: that could wake a GPU up.
+    """
+    usable = sum(os.access(device, os.R_OK | os.W_OK) for device in devices.glob("nvidia[0-9]*"))
+    if usable:
+        return usable
+    return len(list(gpus.iterdir())) if gpus.is_dir() else torch.cuda.device_count()
 
 
 def has_room_for_workers(shared: Path = Path("/dev/shm"), least_bytes: int = 2**30) -> bool:  # noqa: S108 - Linux's

@@ -36,7 +36,7 @@ from trainers.fast_math import set_fast_math
 from trainers.feeds import layout_of
 from trainers.gradient_noise import GradientWatch
 from trainers.grown_model import grows
-from trainers.own_optimizer import RATE_FACTOR, own_schedule
+from trainers.own_optimizer import own_schedule, scheduled_rate
 from trainers.process import Remains, set_threads, use_batch_scheduling
 from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.rank_log import RankLog
@@ -166,7 +166,7 @@ class Trainer:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of training samples that this rank sees in an epoch."""
+        """Number of training samples that this rank sees in a pass over the data: an epoch, or several."""
         facts, group = self.facts, self._group
         return samples_of_rank(facts.samples, facts.effective_batch, rank=group.rank, world_size=group.world_size)
 
@@ -298,8 +298,7 @@ class Trainer:
         norm = self._training.gradient_norm()
         if norm is None and not has_weights(self._task):
             norm = result.gradient_norm
-        group = self._state.optimizer.param_groups[0]
-        figures = {"learning_rate": float(group["lr"] / group.get(RATE_FACTOR, 1.0))}
+        figures = {"learning_rate": scheduled_rate(self._state.optimizer.param_groups)}
         return figures if norm is None else figures | {"gradient_norm": norm}
 
     def _order_after_step(self, sums: EpochSums, fraction: float, seconds_left: SecondsLeft) -> Order:

@@ -63,10 +63,12 @@ class Loaders:
 
         Raises:
             TaskError: Ranks that have to pass together would get unequally many batches, or the options have a
-                sampler.
+                sampler or workers that outlive their epoch.
         """
         group = self._group
         _check_has_no_sampler(options)
+        if is_training:
+            _check_workers_begin_anew(options)
         if is_stream(dataset):
             self._check_may_be_unequal(is_training=is_training)
             stream = SharedStream(dataset, rank=group.rank, world_size=group.world_size, is_shared_out=is_shared_out)
@@ -106,6 +108,15 @@ def _check_has_no_sampler(options: Mapping[str, Any]) -> None:
                 f"trial.loader: found {name}, allowed: none, since trial.loader shares the samples out over the ranks; "
                 "give it to a DataLoader of your own, and draw len(dataset) // trial.world_size samples on each rank"
             )
+
+
+def _check_workers_begin_anew(options: Mapping[str, Any]) -> None:
+    if options.get("persistent_workers"):
+        raise TaskError(
+            "trial.loader: found persistent_workers, allowed: False, since such workers keep the epoch and the random "
+            "state that they began with: streams would have the first epoch's order in every epoch, and a trial that "
+            "was paused would end otherwise"
+        )
 
 
 class TrainingBatches(Sampler[list[int]]):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from reports.wording import usd
+from reports.wording import plural, usd
 from trainers.protocol import OUR_METRICS
 
 _OF_MODELS = frozenset({"val_loss", "model_parameters", "latency_ms"})
@@ -117,7 +117,7 @@ def _confirmation(manifest: Mapping[str, Any]) -> str:
         return ""
     if not confirmed:
         return "The search chose these figures among many, so they flatter. They were not confirmed with fresh seeds.\n"
-    title = f"Confirmed with {confirmed['seeds']} fresh seeds, on the {confirmed['measured_on']} part"
+    title = f"Confirmed with {plural(confirmed['seeds'], 'fresh seed')}, on the {confirmed['measured_on']} part"
     if "alone" in confirmed:
         alone = {name: f"{_mean(one)} alone" for name, one in confirmed["alone"].items()}
         rows = {

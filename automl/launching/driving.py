@@ -89,13 +89,14 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     for line in (warning, settings.problem()):
         if line:
             watcher.warn(line)
+    most = most_slot_seconds(prepared, row.usd_per_slot_hour)
     sessions = _Sessions(
         store,
         row,
         prepared,
         watcher,
         counted=counting.sizes,
-        on_commit=_starting_views(views, watcher, SmallBudget(most_slot_seconds(prepared), watcher.warn)),
+        on_commit=_starting_views(views, watcher, SmallBudget(most, watcher.warn)),
         own_logging=logging,
     )
     what_ends = "every trial ends its epoch and is paused"

@@ -30,7 +30,7 @@ from studies.search.observations import Snapshot
 from studies.search.rungs import decision_rungs
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
-from studies.storage.engine import StoreError, absolute_url, exists, is_current, parse_url
+from studies.storage.engine import StoreError, absolute_url, connect_args, exists, is_current, parse_url
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 
@@ -144,7 +144,10 @@ def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
     if not _has_table(url, "trial_values"):
         yield None
         return
-    storage = optuna.storages.RDBStorage(parse_url(url).render_as_string(hide_password=False), skip_table_creation=True)
+    parsed = parse_url(url)
+    waits = {"connect_args": connect_args(parsed)}
+    text = parsed.render_as_string(hide_password=False)
+    storage = optuna.storages.RDBStorage(text, engine_kwargs=waits, skip_table_creation=True)
     try:
         yield storage
     finally:
@@ -157,7 +160,7 @@ def _has_table(url_text: str, name: str) -> bool:
     if _missing_file(url_text):
         return False
     try:
-        engine = sa.create_engine(url)
+        engine = sa.create_engine(url, connect_args=connect_args(url))
         with closing(engine.connect()) as connection:
             has_it = sa.inspect(connection).has_table(name)
         engine.dispose()

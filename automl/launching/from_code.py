@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.launching.objectives import likely_direction, quality_metric
+from automl.launching.objectives import likely_direction, quality_of
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.probing import TaskFacts, facts_of
 from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
@@ -150,7 +150,7 @@ def _facts(code: Code, given: Mapping[str, Any], *, sets_space: bool) -> TaskFac
 
 def _picked(code: Code, facts: TaskFacts) -> dict[str, Any]:
     """The spec before anything is set."""
-    metrics = (_quality(facts), "cost_usd")
+    metrics = (quality_of(facts), "cost_usd")
     return {
         "study": parse_spec({"task": code.task}).study,
         "task": code.task,
@@ -159,13 +159,6 @@ def _picked(code: Code, facts: TaskFacts) -> dict[str, Any]:
         "training": {"epochs": EPOCHS},
         "budget": {"hours": HOURS, "usd": USD, "trials": None},
     }
-
-
-def _quality(facts: TaskFacts) -> str:
-    """The metric to optimise: of a training function one of those that it reports, validation before training."""
-    reported = [name for name in facts.reported if name not in OUR_METRICS]
-    of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
-    return quality_metric(facts.metrics or of_validation or ("val_error",))
 
 
 def _no_space(code: Code, facts: TaskFacts) -> str:

@@ -45,9 +45,14 @@ def _trainings(prepared: Prepared, earlier: EarlierCost, most: float) -> str:
     return f"the budget pays about {shown} of {prepared.spec.training.epochs} epochs, {each}"
 
 
-def most_slot_seconds(prepared: Prepared) -> float:
-    """Return the slot time that dollars and hours pay, in seconds; infinite without such a limit."""
-    budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour
+def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> float:
+    """Return the slot time that dollars and hours pay, in seconds; infinite without such a limit.
+
+    Args:
+        prepared: Study with its budget and its slots.
+        set_price: Dollars per slot and hour that `automl price set` has set; None takes those of the spec.
+    """
+    budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour if set_price is None else set_price
     by_usd = math.inf if budget.usd is None or price <= 0 else budget.usd / price * HOUR
     by_hours = math.inf if budget.hours is None else budget.hours * HOUR * prepared.place.slots
     return min(by_usd, by_hours)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from automl.launching.objectives import likely_direction, quality_metric
+from automl.launching.objectives import likely_direction, quality_of
 from automl.launching.probing import TaskFacts
 from automl.launching.spec_yaml import flow, parameter_lines, word
 from search_spaces.space import Space
 from studies.spec.study_spec import parse_spec
+from trainers.protocol import OUR_METRICS
 from trainers.task import path_options
 
 _TEMPLATE = """\
@@ -19,7 +18,7 @@ study: {study}
 task: {task}             # a built-in task, or module:Class for your own beside this file
 task_options: {options}
 
-objectives:               # always measured: cost_usd, wall_seconds, model_parameters, latency_ms, train_loss, val_loss
+objectives:               # always measured: {measured}
   - {{metric: {metric}, direction: {direction}}}{other_metrics}
   - {{metric: cost_usd, direction: minimize}}
 reference_point: auto     # where the hypervolume starts; or a number for each: {{{metric}: 0.5, cost_usd: 0.02}}
@@ -75,6 +74,9 @@ mlflow: sqlite:///mlflow.db   # a tracking URI, or off
 promotion: {{}}                 # bounds of confirmed metrics before `automl promote`, such as {{val_error: 0.05}}
 """
 
+_MEASURED_OF_A_TASK = "cost_usd, wall_seconds, model_parameters, latency_ms, train_loss, val_loss"
+_MEASURED_OF_A_FUNCTION = "cost_usd, wall_seconds, peak_memory_bytes, and whatever the training function reports"
+
 _GENERAL_SPACE = Space.from_dict(
     {
         "learning_rate": {"type": "float", "low": 1e-3, "high": 1.0, "log": True},
@@ -110,15 +112,15 @@ def template(task: str, facts: TaskFacts | None = None) -> str:
     """
     study = parse_spec({"task": task}, source="automl init").study
     needs_data = facts is None and "train" in path_options(task)[0]
-    metrics = (facts.metrics if facts is not None else None) or ("val_error",)
-    metric = quality_metric(metrics)
+    metric = "val_error" if facts is None else quality_of(facts)
     return _TEMPLATE.format(
         study=word(study),
         task=word(task),
         options=_options(needs_data),
+        measured=_MEASURED_OF_A_FUNCTION if facts is not None and facts.parameters is None else _MEASURED_OF_A_TASK,
         metric=metric,
         direction=likely_direction(metric),
-        other_metrics=_other_metrics(metrics, metric, needs_data=needs_data),
+        other_metrics=_other_metrics(facts, metric, needs_data=needs_data),
         space="\n".join(_SPACE_OF_DATA if needs_data else _space_lines(facts)),
     )
 
@@ -129,11 +131,12 @@ def _options(needs_data: bool) -> str:
     return "{}          # arguments of the task's constructor"
 
 
-def _other_metrics(metrics: Sequence[str], chosen: str, *, needs_data: bool) -> str:
+def _other_metrics(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> str:
     """A comment with the metrics that could be an objective in place of the chosen one."""
     if needs_data:
         return "   # of classes; if the target is a number: val_mse, val_mae or val_r2"
-    others = [one for one in metrics if one != chosen]
+    named = () if facts is None else facts.metrics or facts.reported
+    others = [one for one in named if one != chosen and one not in OUR_METRICS]
     return f"   # the task also measures {', '.join(others)}" if others else ""
 
 

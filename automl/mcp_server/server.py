@@ -26,6 +26,7 @@ from automl.remote.errors import RefusedError, UnreachableError
 from automl.service.errors import ConflictError, ForbiddenError, MissingError
 from search_spaces.errors import RunError, UserError
 from studies.spec.errors import SpecError
+from studies.storage.retrying import is_away
 
 TOOLS: Mapping[str, ServedTool] = {
     tool.name: tool for tool in (*changing_tools.TOOLS, *reading_tools.TOOLS, *ddp_tools.TOOLS)
@@ -83,9 +84,9 @@ async def _done(
         raise
     except (UserError, RunError) as error:
         raise ToolProblem(" ".join(str(error).split()), _next_step(error)) from None
-    except DBAPIError:
-        raise ToolProblem("the store does not answer now", "call again in some seconds") from None
     except Exception as error:
+        if isinstance(error, DBAPIError) and is_away(error):
+            raise ToolProblem("the store does not answer now", "call again in some seconds") from None
         log.exception("the tool %s has failed", name)
         message = f"a mistake in automl ({type(error).__name__}); its log has more"
         raise ToolProblem(message, "call it with other arguments, and report this") from None

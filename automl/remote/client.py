@@ -108,8 +108,10 @@ class ServiceClient:
         """Delete a resource; returns the JSON of the answer."""
         return json.loads(self._asked("DELETE", path))
 
-    def statuses(self, study: str) -> Iterator[dict[str, Any]]:
+    def statuses(self, study: str) -> Iterator[dict[str, Any] | None]:
         """Yield the status of a study whenever it changes, the last time when it has ended.
+
+        None stands for a line that only says that the service is there.
 
         Raises:
             RefusedError: There is no such study.
@@ -125,6 +127,8 @@ class ServiceClient:
                     yield json.loads(value)
                 elif field == "data" and event == "end":
                     return
+                elif line.startswith(b":"):
+                    yield None
         raise UnreachableError(f"{self.url} has ended the connection")
 
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:

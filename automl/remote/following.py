@@ -10,7 +10,8 @@ from typing import Any
 
 from automl.remote.client import ServiceClient, study_path
 from automl.remote.errors import UnreachableError
-from automl.remote.records import PATIENCE_SECONDS, record_of
+from automl.remote.patience import Patience, patiently
+from automl.remote.records import record_of
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
 from automl.terminal.output import console, print_json, say_on_stderr
@@ -20,7 +21,6 @@ from reports.wording import plural, usd
 
 LINE_SECONDS = 10.0
 """Shortest time between two lines that say nothing but how far a study is."""
-_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +77,7 @@ def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, 
     show = (lambda _status: None) if telling.quiet else _Lines(time.monotonic).show
     last: dict[str, Any] = {}
     try:
-        for last in _statuses(client, study):
+        for last in statuses(client, study, Patience()):
             show(last)
     except KeyboardInterrupt:
         echo(f"{study} goes on without this command; `automl stop {study}` ends it", err=True)
@@ -85,18 +85,26 @@ def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, 
     return last
 
 
-def _statuses(client: ServiceClient, study: str) -> Iterator[dict[str, Any]]:
-    """Yield what changes until the study has ended, over as many connections as it takes."""
-    until = time.monotonic() + PATIENCE_SECONDS
+def statuses(client: ServiceClient, study: str, patience: Patience) -> Iterator[dict[str, Any]]:
+    """Yield what changes until the study has ended, over as many connections as it takes.
+
+    Args:
+        client: Client of the service.
+        study: Name of the study.
+        patience: What waits after each lost connection.
+
+    Raises:
+        RefusedError: There is no such study.
+        UnreachableError: The service stays away.
+    """
     while True:
         try:
             for status in client.statuses(study):
-                until = time.monotonic() + PATIENCE_SECONDS
-                yield status
-        except UnreachableError:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(_PAUSE_SECONDS)
+                patience.answered()
+                if status is not None:
+                    yield status
+        except UnreachableError as error:
+            patience.failed(error)
         else:
             return
 
@@ -139,7 +147,7 @@ def _ended(client: ServiceClient, status: dict[str, Any], telling: Telling) -> i
     if status["study"] is None:
         echo(f"{job['study']} is {state_of(job)}", err=True)
         return FAILED if job["state"] == "failed" else INTERRUPTED
-    record = record_of(client, job["study"])
+    record = patiently(lambda: record_of(client, job["study"]))
     if telling.as_json:
         print_json(document_of(record, report=None))
     elif not telling.quiet:

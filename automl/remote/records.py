@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from automl.remote.client import ServiceClient, study_path
 from automl.remote.errors import UnreachableError
+from automl.remote.patience import patiently
 from automl.remote.record_json import read
 from search_spaces.errors import UserError
 from studies.records import StudyRecord
-
-PATIENCE_SECONDS = 60.0
-"""Time for which a service that does not answer is asked again, as while it starts anew."""
-_PAUSE_SECONDS = 1.0
-Found = TypeVar("Found")
 
 
 def record_of(client: ServiceClient, study: str | None) -> StudyRecord:
@@ -51,15 +46,3 @@ def studies_of(client: ServiceClient) -> list[dict[str, Any]]:
 def looker(client: ServiceClient, study: str) -> Callable[[], StudyRecord]:
     """Return a function that reads a study again and again, and is patient with a service that starts anew."""
     return lambda: patiently(lambda: record_of(client, study))
-
-
-def patiently(ask: Callable[[], Found]) -> Found:
-    """Ask again as long as the service does not answer, for `PATIENCE_SECONDS`."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            return ask()
-        except UnreachableError:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(_PAUSE_SECONDS)

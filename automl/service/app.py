@@ -29,6 +29,7 @@ from automl.service.gate import Asgi, Gate, Receive, Scope, Send
 from automl.service.log_lines import writer
 from automl.service.metrics import Metrics
 from automl.service.rendering import STATUS
+from studies.storage.retrying import is_away
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"description": "The body cannot be read."},
@@ -102,7 +103,9 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": f"{place}: {problem}"}, status_code=422)
 
 
-async def _store_is_away(_request: Request, _error: Exception) -> Response:
+async def _store_is_away(_request: Request, error: Exception) -> Response:
+    if not (isinstance(error, DBAPIError) and is_away(error)):
+        raise error  # a mistake of ours, which the log has: to ask again would not help
     return JSONResponse(
         {"detail": "the store does not answer now"}, status_code=503, headers={"Retry-After": _RETRY_AFTER[503]}
     )

@@ -9,9 +9,11 @@ from automl.launching.preparing import prepare
 from automl.launching.reading import read_spec
 from automl.service.local_identity import local_identity
 from automl.stored.specs import stored_form
+from search_spaces.wording import found
 from studies.queueing.job_queue import JobQueue, Submission
-from studies.queueing.jobs import Job
+from studies.queueing.jobs import MOST_NAME_CHARS, Job
 from studies.records import NANO
+from studies.spec.errors import SpecError
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 from studies.tracing.trace_context import inherited
@@ -31,6 +33,8 @@ def submit_file(path: Path, overrides: Sequence[str], store: str | None, *, prio
         StoreError: There is a study of this name.
     """
     spec, folder = read_spec(path, overrides, store), path.absolute().parent
+    if len(spec.study) > MOST_NAME_CHARS:
+        raise SpecError(str(path), ("study",), found(spec.study, f"at most {MOST_NAME_CHARS} characters in the queue"))
     prepared = prepare(spec, source=str(path), base_folder=folder)
     identity = local_identity()
     slots, limit = spec.resources.slots, spec.budget.usd

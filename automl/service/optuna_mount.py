@@ -1,7 +1,8 @@
 """Optuna Dashboard behind the gate: for reading, with the studies of the caller's project only.
 
 Its page asks absolute paths, which are therefore its own here: /dashboard, /api/studies, /static and so on. Our API is
-below /api/v1. Each project has an application of its own, since the dashboard keeps what it has read in memory.
+below /api/v1. Each project has an application of its own, since the dashboard keeps what it has read in memory. What
+it keeps for a whole process, it keeps by the ids of studies, which never come back here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from automl.dashboard import optuna_dashboard_of
 from automl.service.context import ServiceContext, studies_of
 from automl.service.errors import MissingError
 from automl.service.gate import SAFE_METHODS, Asgi, Receive, Scope, Send
+from automl.service.lasting_ids import LastingIds
 from automl.service.optuna_storage import ProjectStorage
 from automl.service.rendering import PageRoute, to
 from automl.service.team_studies import TeamStudies
@@ -49,6 +51,7 @@ class OptunaDashboard:
         self._context = context
         self._making = threading.Lock()
         self._storage: Any = None
+        self._ids = LastingIds()
         self._projects: dict[str | None, tuple[ProjectStorage, Asgi]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +64,7 @@ class OptunaDashboard:
         await application(scope, receive, send)
 
     def id_of(self, identity: Identity, study: str) -> int:
-        """Return Optuna's id of a study.
+        """Return the id of a study in Optuna Dashboard.
 
         Raises:
             MissingError: There is no such study that may be seen, or its view is not there yet.
@@ -93,7 +96,7 @@ class OptunaDashboard:
             if project not in self._projects:
                 self._storage = self._storage or open_storage(self._context.store.url)
                 visible = _Visible(self._context.store, project)
-                storage = ProjectStorage(self._storage, visible)
+                storage = ProjectStorage(self._storage, visible, self._ids)
                 dashboard: Any = optuna_dashboard_of(storage)
                 application: Any = WSGIMiddleware(dashboard, workers=_THREADS)
                 self._projects[project] = storage, application

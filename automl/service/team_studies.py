@@ -6,26 +6,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from automl.launching.resuming import check_budget
+from automl.service.changed_spec import change_spec, nano_usd_of
 from automl.service.errors import ConflictError, ForbiddenError, MissingError
-from automl.service.policy import CHANGEABLE, Policy
+from automl.service.policy import Policy
 from automl.stored.cancelling import cancel_trial
 from automl.stored.deleting import delete_study, doomed
 from automl.stored.enqueueing import enqueue_trial
-from automl.stored.specs import from_store, stored_form
+from automl.stored.specs import stored_form
 from automl.terminal.explanation import explain
 from automl.terminal.summary import document_of
-from search_spaces.wording import found, listed
+from search_spaces.wording import found
 from studies.analysis import trial_rows
 from studies.queueing import job_rows
 from studies.queueing.accounts import Account, AccountKind
 from studies.queueing.job_queue import JobQueue, Submission
-from studies.queueing.jobs import ENDED, MOST_PRIORITY, Job, JobKind
+from studies.queueing.jobs import ENDED, MOST_NAME_CHARS, MOST_PRIORITY, Job, JobKind
 from studies.queueing.tokens import Identity
 from studies.records import NANO, StudyRecord
 from studies.spec.errors import SpecError
-from studies.spec.overrides import split_override
-from studies.spec.study_spec import StudySpec, apply_resume_overrides, parse_spec
+from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage import lease as leases
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
@@ -165,8 +164,7 @@ class TeamStudies:
         """
         base_folder = self._policy.base_folder(code, self.identity.project)
         spec = parse_spec({**given}, "spec")
-        if _NAME.fullmatch(spec.study) is None:
-            raise SpecError("spec", ("study",), found(spec.study, "letters, digits, - _ and ., at most 60 of them"))
+        _check_name(spec.study, self.stored_name(spec.study))
         spec = spec.model_copy(update={"study": self.stored_name(spec.study)})
         spec = self._policy.admit(spec, source="spec", base_folder=base_folder, project=self.identity.project)
         learnt = tuple(self._learnt(name) for name in spec.search.from_studies)
@@ -221,7 +219,7 @@ class TeamStudies:
             spec=stored_form(spec),
             base_folder=base_folder,
             slots=None if slots == "auto" else slots,
-            limit_nano_usd=_nano(spec),
+            limit_nano_usd=nano_usd_of(spec),
             trace_parent=valid_header(trace_parent),
         )
         try:
@@ -248,6 +246,7 @@ class TeamStudies:
             trace_parent: The request's `traceparent` header; one that is not valid counts as none.
 
         Raises:
+            ForbiddenError: The identity may only read, or the budget is that of somebody else's study.
             ConflictError: It has not ended, or is being confirmed.
             SpecError: An override is wrong.
         """
@@ -255,7 +254,7 @@ class TeamStudies:
         job = self.job(name)
         try:
             self._queue.check_may_go_on(job)  # before the spec is changed
-            limit = _with_overrides(self.store, job, overrides)
+            limit = change_spec(self.store, job, overrides, self.identity)
             return self._queue.queue_again(job, limit_nano_usd=limit, trace_parent=valid_header(trace_parent))
         except StoreError as error:
             raise ConflictError(str(error)) from None
@@ -359,6 +358,15 @@ def plain_account(account: Account) -> dict[str, Any]:
     }
 
 
+def _check_name(given: str, stored: str) -> None:
+    """Refuse a name that a study may not have, or that leaves no room for what is put before and behind it."""
+    if _NAME.fullmatch(given) is None:
+        raise SpecError("spec", ("study",), found(given, "letters, digits, - _ and ., at most 60 of them"))
+    if len(stored) > MOST_NAME_CHARS:
+        most = MOST_NAME_CHARS - (len(stored) - len(given))
+        raise SpecError("spec", ("study",), found(given, f"at most {most} characters in this project"))
+
+
 def _record_of(store: Store, job: Job) -> StudyRecord | None:
     """The study of a job as committed; None if it has not started."""
     try:
@@ -367,27 +375,5 @@ def _record_of(store: Store, job: Job) -> StudyRecord | None:
         return None
 
 
-def _with_overrides(store: Store, job: Job, overrides: Sequence[str]) -> int | None:
-    """Change the study's spec, and return its own budget."""
-    for override in overrides:
-        section = str(split_override(override)[0][0])
-        if section not in CHANGEABLE:
-            raise SpecError("overrides", (section,), found(override, listed(CHANGEABLE)))
-    row = store.study_row(job.study)
-    if row is None:
-        if overrides:
-            raise ConflictError(f"study: found {job.study!r}, which never started; allowed: a new submission")
-        return job.limit_nano_usd
-    spec = apply_resume_overrides(from_store(row.spec, job.study), overrides)
-    if overrides:
-        check_budget(load_study(store, job.study), spec, overrides)
-        store.change_spec(row.id, stored_form(spec))
-    return _nano(spec)
-
-
 def _not_started(job: Job) -> MissingError:
     return MissingError(f"study: found {job.study!r}, which is {job.state} and has not started yet")
-
-
-def _nano(spec: StudySpec) -> int | None:
-    return None if spec.budget.usd is None else round(spec.budget.usd * NANO)

@@ -17,25 +17,38 @@ from sqlalchemy.exc import DBAPIError
 
 from automl.service.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID, outcome_of_closed
 from automl.service.job_traces import JobTraces, NoTraces
-from studies.queueing.job_queue import JobQueue, WorkerGoneError
+from automl.service.left_pools import settle_left_pools
+from studies.queueing.heartbeats import EXPIRY_SECONDS, WorkerGoneError
+from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, Run
 from studies.queueing.turns import Start
 from studies.tracing import trace_context
 
 POLL_SECONDS = 1.0
 BEAT_SECONDS = 2.0
+LONGEST_GAP_SECONDS = 0.5 * EXPIRY_SECONDS
+"""Time between two heartbeats of a worker from which those of other workers may have run out in the same outage."""
 AWAY_SECONDS = 30.0
 """Rest after a process that the store did not answer: the next one would hardly be answered, and a start is dear."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Running:
-    """A process that runs a job."""
+    """A process that runs a job.
+
+    Attributes:
+        job: The job.
+        run: Its run.
+        process: The process.
+        is_asked: Whether it was asked to drain.
+        is_given_up: Whether the job is another worker's by now, while the process still has its slots.
+    """
 
     job: Job
     run: Run
     process: subprocess.Popen[bytes]
     is_asked: bool = False
+    is_given_up: bool = False
 
 
 @dataclass(kw_only=True)
@@ -67,6 +80,7 @@ class Worker:
     _leaves: bool = field(default=False, init=False)
     _id: int = field(default=-1, init=False)
     _beaten_at: float = field(default=float("-inf"), init=False)
+    _steady_since: float = field(default=float("-inf"), init=False)
     _rests_until: float = field(default=float("-inf"), init=False)
 
     def leave(self, reason: str) -> None:
@@ -91,32 +105,44 @@ class Worker:
         if self._leaves:
             self._drain_all()  # before all that needs the store, which may be away
         self._collect()
-        if self.clock() - self._beaten_at >= BEAT_SECONDS:
-            self._beat()
-        if self._leaves or self.clock() < self._rests_until:
-            return
-        while isinstance(turn := self.queue.take_turn(self._id, self.slots), Start):
+        try:
+            if self.clock() - self._beaten_at >= BEAT_SECONDS:
+                self._beat()
+            if not self._rests():
+                self._take_turns()
+        except WorkerGoneError as error:  # this process was frozen, or the database was away from it alone
+            self.log(str(error), level="warning", worker=self.name)
+            for running in self._running.values():
+                running.is_given_up = True
+            self._drain_all()
+            self._join()
+
+    def _rests(self) -> bool:
+        """Whether it takes no turn now; the store knows nothing of slots whose runs were given up."""
+        is_given_up = any(running.is_given_up for running in self._running.values())
+        return self._leaves or is_given_up or self.clock() < self._rests_until
+
+    def _take_turns(self) -> None:
+        gives_up_others = self.clock() - self._steady_since >= EXPIRY_SECONDS
+        while isinstance(turn := self.queue.take_turn(self._id, self.slots, gives_up_silent=gives_up_others), Start):
             self._start(turn)
 
     def _join(self) -> None:
         self._id = self.queue.register(self.name, device=self.device, slots=self.slots)
-        self._beaten_at = self.clock()
+        self._beaten_at = self._steady_since = self.clock()
         self.log(f"worker {self.name} has {self.slots} slots", worker=self.name)
 
     def _beat(self) -> None:
-        try:
-            asked = self.queue.beat(self._id)
-        except WorkerGoneError as error:  # this process was frozen, or the database was away from it alone
-            self.log(str(error), level="warning", worker=self.name)
-            self._drain_all()
-            self._join()
-            return
+        gap_seconds, asked = self.queue.beat(self._id)
         self._beaten_at = self.clock()
+        if gap_seconds >= LONGEST_GAP_SECONDS:  # the database was away from others as well: they may beat first
+            self._steady_since = self._beaten_at
         for run_id in asked.keys() - self._running.keys():  # the answer to the start was lost, or that to its failure
             self.queue.end_run(run_id, "lost", "its worker has no process of it; it goes on later")
         for run_id in self._running:
             if asked.get(run_id) is not None:
                 self._drain(run_id)
+        settle_left_pools(self.queue.store, self.log)
 
     def _drain_all(self) -> None:
         for run_id in self._running:

@@ -86,7 +86,7 @@ def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
     try:
         present = store.find_trial(study_id, trial_id=trial.id)
         if present is not None and present.state == "queued":
-            store.commit(study_id, lease.id, [cancelled_in_queue(trial.id, time.time())])
+            store.commit(study_id, lease.token, [cancelled_in_queue(trial.id, time.time())])
     finally:
         leases.release(store, lease)
 

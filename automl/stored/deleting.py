@@ -16,6 +16,7 @@ from automl.stored.reporting import report_path
 from automl.stored.undriven import refuse_driven, undriven
 from reports.wording import plural
 from search_spaces.errors import RunError
+from studies.control.dead_pools import settle_dead_pools
 from studies.control.folder_owner import FolderTakenError, check_own, give_up
 from studies.control.orphans import delete_orphans, find_orphans
 from studies.queueing.job_queue import JobQueue
@@ -113,6 +114,7 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
     name, queue = what.record.name, JobQueue(store)
     job = queue.find(name)
     with undriven(store, store.require(name)) as lease:
+        settle_dead_pools(store, lease)
         if job is not None:
             queue.settle_deleted(job)
         left = [path for path in what.checkpoints if not _is_deleted(path)]
@@ -123,7 +125,7 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
                 f"store; `automl delete {shlex.quote(name)}` tries again, with --keep-files without them"
             )
         views = delete_copies(store, what.study_id)
-        delete_rows(store, what.study_id, lease.id)
+        delete_rows(store, what.study_id, lease.token)
     if job is not None:
         queue.free_name(job)
     return {

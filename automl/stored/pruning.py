@@ -79,7 +79,7 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
     if delete:
         with undriven(store, row) as lease:
             if changes:
-                store.commit(row.id, lease.id, changes)
+                store.commit(row.id, lease.token, changes)
             for one in freed:
                 delete_file(one.path)
             garbage = collect(store, name, delete=True, is_running=row.state == "running")

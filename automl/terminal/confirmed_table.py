@@ -11,11 +11,14 @@ from rich.text import Text
 
 from automl.terminal.texts import metric_text
 from reports.recommending import confirmed_value
+from reports.wording import plural
 
 
 def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
     """Return the figures of each confirmed point beside what the search saw."""
-    title = Text(f"{confirmed['study']}: each point with {confirmed['seeds']} fresh seeds", style="table.title")
+    title = Text(
+        f"{confirmed['study']}: each point with {plural(confirmed['seeds'], 'fresh seed')}", style="table.title"
+    )
     made = Table(box=box.SIMPLE, title=title, title_justify="left")
     for name in ("model", "metric", "the search saw", "validation", "test"):
         made.add_column(name, no_wrap=True, justify="right")

@@ -20,7 +20,7 @@ def summary_lines(result: dict[str, Any], source: str) -> list[str]:
     judged = {name: value for name, value in last.items() if name == "val_loss" or name not in OUR_METRICS}
     validation = "  ".join(f"{name} {value:.4f}" for name, value in judged.items())
     rates = f"{result['base_learning_rate']:g} scaled to {result['scaled_learning_rate']:g}"
-    shares = f"  (samples an epoch by rank: {per_rank})" if any(result["samples_per_rank"].values()) else ""
+    shares = f"  (samples in a pass by rank: {per_rank})" if any(result["samples_per_rank"].values()) else ""
     return [
         "",
         f"ranks            {result['world_size']}{shares}",

@@ -255,7 +255,9 @@ class _Diary:
 
     def facts_of(self, rank: RankFacts) -> None:
         self.facts.append(rank)
-        shares = f", {rank.samples} of {rank.facts.samples} samples an epoch" if rank.facts.samples else ""
+        shares = (
+            f", {rank.samples} of {rank.facts.samples} samples in a pass over the data" if rank.facts.samples else ""
+        )
         self._say(f"rank {rank.rank}: {rank.device}{shares}")
         if self._run is not None and rank.rank == 0:
             self._run.describe(rank)

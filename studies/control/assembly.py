@@ -265,6 +265,7 @@ def setup_of(
         most_checkpoint_gib=spec.checkpoints.max_gib,
         faults=fault_limits(spec.faults),
         on_lost_node=spec.resources.on_lost_node,
+        space=spec.space,
         world_sizes=_searched_world_sizes(spec.space, pool.slots),
         autoscale=spec.resources.autoscale,
         learns_space=spec.search.learn_space,

@@ -28,6 +28,7 @@ from studies.control.machine_commands import (
     Step,
     Suggest,
 )
+from studies.control.narrowing import narrowed
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import (
     CancelRequested,
@@ -53,7 +54,7 @@ class Rows(Protocol):
     """What a controller writes: the part of a `Store` that it needs, which simulations also have without a database."""
 
     def commit(
-        self, study_id: int, lease_id: int | None, changes: Iterable[Change], *, commit_id: str | None = None
+        self, study_id: int, lease_token: str | None, changes: Iterable[Change], *, commit_id: str | None = None
     ) -> None:
         """Write all changes or none; once, however often that is tried with the same id."""
         ...
@@ -67,7 +68,7 @@ class Rows(Protocol):
         origin: str,
         attributes: Mapping[str, Any] | None = None,
         study_attributes: Mapping[str, Any] | None = None,
-        lease_id: int | None = None,
+        lease_token: str | None = None,
         enqueue_id: str | None = None,
     ) -> int:
         """Insert a configuration that waits, once, however often that is tried with the same id; returns its row's."""
@@ -95,7 +96,8 @@ class Controller:
         store: Store that rows are committed to.
         suggester: Chooses the configuration of each new trial.
         study_id: Id of the study's row.
-        lease_id: The lease that every commit checks; None where there can be no rival (simulations in memory).
+        lease_token: Token of the lease that every commit checks; None where there can be no rival (in simulations in
+            memory).
         background: Prepare suggestions in a thread; off in virtual time, where nothing may depend on real time.
         on_commit: Called after each commit, for live progress.
         tick_seconds: How often the watchdog looks; in virtual time half an epoch will do.
@@ -109,7 +111,7 @@ class Controller:
         store: Rows,
         suggester: Suggester,
         study_id: int,
-        lease_id: int | None,
+        lease_token: str | None,
         background: bool = True,
         on_commit: Callable[[StudyMachine], None] | None = None,
         tick_seconds: float = TICK_SECONDS,
@@ -120,7 +122,7 @@ class Controller:
         self._tick_seconds = tick_seconds
         self._suggester = suggester
         self._study_id = study_id
-        self._lease_id = lease_id
+        self._lease_token = lease_token
         self._on_commit = on_commit or (lambda _machine: None)
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
         self._deleter = Deleter()
@@ -211,7 +213,7 @@ class Controller:
         """Write changes, also if the database is away for a while; never twice, if only its answer was lost."""
         commit_id = new_id()
         retry(
-            lambda: self._store.commit(self._study_id, self._lease_id, changes, commit_id=commit_id),
+            lambda: self._store.commit(self._study_id, self._lease_token, changes, commit_id=commit_id),
             self._say_database_is_away,
         )
 
@@ -258,6 +260,8 @@ class Controller:
     def _suggested(self, command: Suggest) -> TrialQueued | SuggestionFailed:
         try:
             suggestion = self._suggester.suggest(command.number, command.history)
+            if command.most_ranks is not None and not suggestion.is_named:
+                suggestion = narrowed(self.machine.setup, suggestion, command.most_ranks, command.number)
         except Exception as error:
             log.exception("the sampler raised")
             return SuggestionFailed(message=f"the sampler raised {type(error).__name__}: {error}")
@@ -273,7 +277,7 @@ class Controller:
             origin="sampler",
             attributes=suggestion.trial_attributes,
             study_attributes=suggestion.study_attributes,
-            lease_id=self._lease_id,
+            lease_token=self._lease_token,
             enqueue_id=enqueue_id,
         )
         self._known_queued.add(trial_id)

@@ -15,6 +15,7 @@ from typing import Literal
 
 from search_spaces.outside_text import last_line
 from studies import constraints
+from studies.control.closed_by import ENDS_BY_BUDGET, closed_by
 from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import ClosePool, EndGang, KillGang
 from studies.control.trials import Trial
@@ -189,6 +190,8 @@ def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
         "ended_at": live.now,
         "overshoot_nano_usd": live.account.overshoot_nano_usd,
     }
+    if reason in ENDS_BY_BUDGET:
+        columns["closed_by"] = closed_by(live.setup, live.account.usd_per_slot_hour)
     live.outbox.write(StudyChanged(columns=columns))
 
 

@@ -65,7 +65,7 @@ def is_own(folder: str, store: Store, row: StudyRow) -> bool:
         uid, token = marker
         if uid != row.uid:
             raise FolderTakenError(f"checkpoints: found {folder}, the checkpoints of another study; {_ANOTHER}")
-        return token in tokens_of(store, row.id).values()
+        return token in tokens_of(store, row.id)
     if not _has_one_of(folder, mentioned_checkpoints(store, row.id)) and has_checkpoints(folder):
         raise FolderTakenError(
             f"checkpoints: found {folder} with checkpoints of which {row.name} mentions none, as those of another "
@@ -87,7 +87,7 @@ def claim(folder: str, store: Store, row: StudyRow, lease: Lease) -> None:
         FolderTakenError: It is another study's.
     """
     try:
-        token = tokens_of(store, row.id)[lease.id] if is_own(folder, store, row) else _SHARED
+        token = lease.token if is_own(folder, store, row) else _SHARED
         place_of(folder).write_note(joined(folder, MARKER), f"{row.uid}\n{token}\n")
     except OSError as error:  # the study waits for the place as soon as a trial wants to write there
         log.warning("%s: cannot be marked as the study's (%s)", folder, error.strerror or error)

@@ -12,10 +12,17 @@ from trainers.protocol import TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggest:
-    """Ask the sampler for the parameters of the trial that will probably get this number, given this history."""
+    """Ask the sampler for the parameters of the trial that will probably get this number, given this history.
+
+    Attributes:
+        number: Number of the trial.
+        history: Observations of all trials that were started.
+        most_ranks: World size that a larger one is replaced by; None leaves it as it is suggested.
+    """
 
     number: int
     history: tuple[Observation, ...]
+    most_ranks: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,14 @@ from studies.control.finishing import Finishing
 from studies.control.first_errors import FirstErrors
 from studies.control.live_study import LiveStudy, decision
 from studies.control.machine_commands import Suggest
+from studies.control.narrowing import widest_that_fits
 from studies.control.trials import Trial
 from studies.gangs.protocol import TrialQueued
 from studies.records import StopReason
 from studies.search.policy import Fresh, Thaw
 
 MOST_TOO_WIDE = 8
-"""Most configurations that may wait for devices which are gone while others are asked for."""
+"""Most configurations that may wait for devices which are gone; from then on wider suggestions are narrowed."""
 
 
 class NextTrial:
@@ -81,8 +82,15 @@ class NextTrial:
 
     def _ask_for_a_narrower_one(self) -> None:
         """Ask for another suggestion where those that wait need devices that are gone."""
-        if self._live.most_ranks < math.inf and self._live.registry.count("queued") < MOST_TOO_WIDE:
+        if self._live.most_ranks < math.inf and (not self._too_many_wait or self._narrow_size() is not None):
             self.want_suggestion()
+
+    @property
+    def _too_many_wait(self) -> bool:
+        return self._live.registry.count("queued") >= MOST_TOO_WIDE
+
+    def _narrow_size(self) -> int | None:
+        return widest_that_fits(self._live.setup.space, self._live.most_ranks)
 
     def why_none(self) -> StopReason | None:
         """Why nothing could be started even if all slots were free, or None if something could."""
@@ -101,7 +109,8 @@ class NextTrial:
             return
         self._suggesting = True
         number = live.registry.started_count + live.registry.count("queued")
-        live.outbox.order(Suggest(number=number, history=live.searched.observations()))
+        most_ranks = self._narrow_size() if self._too_many_wait else None
+        live.outbox.order(Suggest(number=number, history=live.searched.observations(), most_ranks=most_ranks))
 
     def prepare(self) -> None:
         """Let the policy prepare its choice for the next free slot while there is none."""

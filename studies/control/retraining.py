@@ -90,7 +90,7 @@ class Retraining:
     Args:
         pool: Pool that trains; it is opened and closed here.
         slots: Number of slots in the pool.
-        usd_per_slot_hour: Price of one slot.
+        usd_per_slot_hour: Price of one slot when the pool opens.
         epochs: Number of epochs of a training whose spec has no `test_at`.
         commit: Function that writes rows in one transaction, guarded by the study's lease.
         on_end: Function that is called with the result of each training as it ends.
@@ -348,13 +348,14 @@ class Retraining:
         self._on_end(self._done[number])
 
     def _result(self, gang: _Gang, last: Measurement | None, *, failure: str = "") -> Retrained:
-        seconds = self._pool.now() - gang.leased_at
+        assert self._meter is not None  # noqa: S101 - the pool is open
+        now = self._pool.now()
         return Retrained(
             spec=gang.spec,
             metrics={} if last is None else last.metrics,
             epochs=0 if last is None else last.epoch,
-            seconds=seconds,
-            cost_nano_usd=cost_nano_usd(len(gang.slots), seconds, self._usd_per_slot_hour),
+            seconds=now - gang.leased_at,
+            cost_nano_usd=self._meter.cost_nano_usd(len(gang.slots), gang.leased_at, now),
             checkpoint=None if last is None else last.checkpoint,
             failure=failure,
             earlier=() if failure else tuple(gang.earlier),

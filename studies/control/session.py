@@ -15,11 +15,13 @@ from typing import TypeVar
 from studies import analysis
 from studies.control import folder_owner, garbage
 from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
+from studies.control.closed_by import ENDS_BY_BUDGET, has_more
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.moved_checkpoints import follow_moved, sizes_of, wherever_moved
 from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
 from studies.control.own_logging import OwnLogging
+from studies.control.setup import StudySetup
 from studies.control.sharing import Sharing
 from studies.control.state import StudyMachine
 from studies.gangs.lending import Lender
@@ -102,8 +104,8 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The spec was changed while this session stood by, or the folder of the checkpoints is another
-                study's.
+            StoreError: The study was deleted or its spec changed while this session stood by, or the folder of the
+                checkpoints is another study's.
         """
         folder = checkpoint_folder(self._spec, Path(self._row.base_folder))
         if self._is_over():
@@ -112,12 +114,11 @@ class Session:
         lease = self._take_lease()
         if lease is None:
             return None
-        if self._store.require(self._row.name).spec != self._row.spec:
+        try:
+            self._check_unchanged()
+        except StoreError:
             leases.release(self._store, lease)
-            raise StoreError(
-                f"study: found {self._row.name!r} with another spec than when this process began to stand by; "
-                f"allowed: `automl resume {shlex.quote(self._row.name)}`, which reads it anew"
-            )
+            raise
         stop, look = partial(self.drain, "stopped"), partial(self._look_around, lease)
         with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             folder_owner.claim(folder, self._store, self._row, lease)
@@ -150,6 +151,20 @@ class Session:
         with suppress(OSError, folder_owner.FolderTakenError):  # as for a place that is away, nothing moved is there
             if folder_owner.is_own(folder, self._store, self._row):
                 follow_moved(self._store, self._row, folder)
+
+    def _check_unchanged(self) -> None:
+        """Check that the lease is that of the study that this process began to stand by for, with the same spec.
+
+        A study that was deleted may have given its id to another one, and its name as well.
+        """
+        name, row = self._row.name, self._store.study_row(self._row.name)
+        if row is None or row.uid != self._row.uid:
+            raise StoreError(f"study: found {name!r} deleted while this process stood by; allowed: to launch it anew")
+        if row.spec != self._row.spec:
+            raise StoreError(
+                f"study: found {name!r} with another spec than when this process began to stand by; "
+                f"allowed: `automl resume {shlex.quote(name)}`, which reads it anew"
+            )
 
     def _delete_orphans(self, folder: str) -> None:
         """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held.
@@ -257,6 +272,8 @@ class Session:
             setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference),
             own_logging=self._own_logging,
         )
+        if _has_no_more_budget(row, setup):
+            return None
         resume_state = load_resume_state(self._store, row.id, before_lease=lease_id, looked_at=setup.looked_at)
         if self._spec.checkpoints.max_gib is not None:
             sizes = sizes_of(mentioned_checkpoints(self._store, row.id))
@@ -284,9 +301,16 @@ class Session:
             store=self._store,
             suggester=suggester,
             study_id=self._row.id,
-            lease_id=lease.id,
+            lease_token=lease.token,
             on_commit=self._on_commit,
         )
+
+
+def _has_no_more_budget(row: StudyRow, setup: StudySetup) -> bool:
+    """Whether the budget has closed the study, and allows no more than then; false where an earlier version did."""
+    if row.state != "closed" or row.stop_reason not in ENDS_BY_BUDGET or row.closed_by is None:
+        return False
+    return not has_more(setup, row.closed_by)
 
 
 def _cluster_of(holder: leases.Holder) -> SharedCluster | None:

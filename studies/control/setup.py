@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from search_spaces.space import Space
 from studies.control.own_logging import OwnLogging
 from studies.control.watchdog import FaultLimits
 from studies.money.budget import Limits
@@ -45,6 +46,7 @@ class StudySetup:
         constraints: Bounds that a model has to keep to count.
         faults: What a trial may do before it counts as hung or lost.
         on_lost_node: Whether a trial that has begun waits for devices that are gone, or goes on with fewer ranks.
+        space: Search space; None where no suggestion is ever narrowed.
         world_sizes: World sizes that the search may choose; None if it does not search them.
         autoscale: Whether a cluster's autoscaler brings the slots: none counts as there before its process is ready,
             and those that are not needed any more are let go.
@@ -79,6 +81,7 @@ class StudySetup:
     constraints: tuple[Constraint, ...] = ()
     faults: FaultLimits = field(default_factory=FaultLimits)
     on_lost_node: Literal["wait", "shrink"] = "wait"
+    space: Space | None = None
     world_sizes: tuple[int, ...] | None = None
     autoscale: bool = False
     learns_space: bool = False

@@ -44,18 +44,18 @@ def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, auto
         PoolError: GPUs are wanted and there are none, or the cluster cannot be reached.
     """
     if ray_address is None:
-        cpus, gpu_names = len(os.sched_getaffinity(0)), local_gpu_names()
+        cpu_slots, gpu_names = len(os.sched_getaffinity(0)) // cpus_per_rank, local_gpu_names()
     else:
-        from studies.gangs.ray_cluster import cluster_resources
+        from studies.gangs.ray_cluster import cluster_room
 
-        cpus, gpu_names = cluster_resources(ray_address)
+        cpu_slots, gpu_names = cluster_room(ray_address, cpus_per_rank)
     if device == "cuda" and autoscale:
         return AvailableSlots(device="cuda", device_name=(gpu_names or ("GPU",))[0], slots=len(gpu_names))
     if device == "cuda" and not gpu_names:
         raise PoolError("resources.device: found 'cuda', but there is no GPU here; allowed: auto, cpu")
     if gpu_names and device in {"auto", "cuda"}:
         return AvailableSlots(device="cuda", device_name=gpu_names[0], slots=len(gpu_names))
-    return AvailableSlots(device="cpu", device_name="CPU", slots=max(cpus // cpus_per_rank, 1))
+    return AvailableSlots(device="cpu", device_name="CPU", slots=max(cpu_slots, 1))
 
 
 def own_cpus(slots: int, cpus_per_rank: int) -> dict[int, tuple[int, ...]]:

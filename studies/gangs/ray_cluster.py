@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from studies.gangs import ray_start
+from studies.gangs.node_watch import slots_of_nodes
 from studies.gangs.own_cluster import end_vital_processes
 from studies.gangs.protocol import PoolError
 
@@ -186,14 +187,19 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
 
     resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
     kind, each = ("GPU", 1.0) if device == "cuda" else ("CPU", float(cpus_per_rank))
-    there = int(resources.get(kind, 0) // each)
+    there = slots_of_nodes(ray.nodes(), 0 if device == "cuda" else cpus_per_rank)  # type: ignore[no-untyped-call]
     if there < slots:
         need = f"{slots} slots x {each:g} {kind} = {slots * each:g} {kind}"
-        raise PoolError(f"Ray: {need} are wanted, the cluster has {resources.get(kind, 0):g}: room for {there} slots")
+        room = f"room for {there} slots, each on one node"
+        raise PoolError(f"Ray: {need} are wanted, the cluster has {resources.get(kind, 0):g}: {room}")
 
 
-def cluster_resources(address: str) -> tuple[int, tuple[str, ...]]:
-    """CPUs of an existing cluster, and the names of its GPUs; stays connected.
+def cluster_room(address: str, cpus_per_rank: int) -> tuple[int, tuple[str, ...]]:
+    """Number of CPU slots for which the nodes of a cluster have room, and the names of its GPUs; stays connected.
+
+    Args:
+        address: Address of the cluster.
+        cpus_per_rank: Number of CPUs of a CPU slot, all of them on one node.
 
     Raises:
         PoolError: The cluster cannot be reached.
@@ -204,4 +210,5 @@ def cluster_resources(address: str) -> tuple[int, tuple[str, ...]]:
     resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
     names = [key.partition(":")[2] for key in resources if key.startswith("accelerator_type:")]
     gpus = int(resources.get("GPU", 0))
-    return int(resources.get("CPU", 0)), ((names or ["GPU"])[0],) * gpus
+    cpu_slots = slots_of_nodes(ray.nodes(), cpus_per_rank)  # type: ignore[no-untyped-call]
+    return cpu_slots, ((names or ["GPU"])[0],) * gpus

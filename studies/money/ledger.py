@@ -103,6 +103,11 @@ class SlotMeter:
         if usd_per_slot_hour != self.usd_per_slot_hour:
             self._prices.change(usd_per_slot_hour, now)
 
+    def cost_nano_usd(self, slots: int, since: float, until: float) -> int:
+        """Cost of `slots` slots for an interval, each second at the price of its time; times in seconds since 1970."""
+        spans = self._prices.spans(since, until)
+        return sum(cost_nano_usd(slots, span.end - span.begin, span.usd_per_slot_hour) for span in spans)
+
     def charged_until(self, slot: int) -> float:
         """Moment up to which a slot is charged, in seconds since 1970."""
         return self._charged_until[slot]

@@ -2,7 +2,8 @@
 
 A study never passes its budget, since that is the deadline of its pool. So a run gets a cap, in the same way: what its
 study may have spent by the end of the run. Caps of running jobs and spending of the others together never pass a limit,
-so no limit is ever passed, whichever workers the jobs run on. A job that confirms a study of somebody else is charged
+so no limit is ever passed, whichever workers the jobs run on. A controller that dies leaves slot-time uncharged, so its
+cap stands until the pool is settled. A job that confirms a study of somebody else is charged
 to the ledger of that study, and paid by whoever asked for it: each cent counts for one user. A job whose cap has ended
 its run waits until it can have more: what it left pays for no epoch of it, and a start takes seconds.
 """
@@ -30,8 +31,9 @@ class Account:
         name: Name of the user or the project.
         limit_nano_usd: Largest sum in nano-dollars.
         spent_nano_usd: What is charged so far.
-        promised_nano_usd: What running jobs may spend beyond that.
-        has_unlimited: Whether a job runs that may spend without a limit, since it started before this one was set.
+        promised_nano_usd: What running jobs may spend beyond that, and what those may have spent whose controllers died
+            before they had charged it.
+        has_unlimited: Whether a job may spend without a limit, since it started before this one was set.
     """
 
     kind: AccountKind
@@ -43,9 +45,18 @@ class Account:
 
     @property
     def rest_nano_usd(self) -> int:
-        """What a new run may have; at least 0."""
-        rest = self.limit_nano_usd - self.spent_nano_usd - self.promised_nano_usd
-        return 0 if self.has_unlimited else max(rest, 0)
+        """What is neither spent nor promised; at least 0."""
+        return self._rest(self.promised_nano_usd)
+
+    def rest_for(self, job: Job) -> int:
+        """What a new run of a job may have, in nano-dollars; at least 0.
+
+        The new run settles what an earlier one has left uncharged, so the job is promised that anew.
+        """
+        return self._rest(self.promised_nano_usd - (job.promised_nano_usd or 0))
+
+    def _rest(self, promised_nano_usd: int) -> int:
+        return 0 if self.has_unlimited else max(self.limit_nano_usd - self.spent_nano_usd - promised_nano_usd, 0)
 
     def __str__(self) -> str:
         spent, promised = self.spent_nano_usd / NANO, self.promised_nano_usd / NANO
@@ -72,10 +83,8 @@ def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Jo
         if not empty.is_of(job):
             continue
         spent += job.spent_nano_usd
-        if job.run is not None:
-            cap = job.run.cap_nano_usd
-            has_unlimited |= cap is None
-            promised += 0 if cap is None else max(cap - job.ledger_nano_usd, 0)
+        has_unlimited |= job.promised_nano_usd is None
+        promised += job.promised_nano_usd or 0
     return Account(
         kind=kind,
         name=name,
@@ -107,7 +116,7 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
         accounts: All accounts, of which those that pay for the job count.
     """
     mine = [one for one in accounts if one.is_of(job)]
-    caps = [job.ledger_nano_usd + one.rest_nano_usd for one in mine]
+    caps = [job.ledger_nano_usd + one.rest_for(job) for one in mine]
     if job.limit_nano_usd is not None:
         caps.append(job.limit_nano_usd)
     if not mine:
@@ -115,9 +124,9 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
     rest = None if job.limit_nano_usd is None else job.limit_nano_usd - job.ledger_nano_usd
     if rest is not None and rest <= 0:  # it only starts to be closed
         return Allowance(cap_nano_usd=min(caps))
-    poorest = min(mine, key=lambda one: one.rest_nano_usd)
+    poorest = min(mine, key=lambda one: one.rest_for(job))
     wants = poorest.limit_nano_usd if rest is None else min(poorest.limit_nano_usd, rest)
-    gain = poorest.rest_nano_usd
+    gain = poorest.rest_for(job)
     if job.used_up_nano_usd is not None:  # what is left of that cap pays for nothing more of this job
         gain = min(gain, job.ledger_nano_usd + gain - job.used_up_nano_usd)
     if gain < max(LEAST_SHARE * wants, 1):

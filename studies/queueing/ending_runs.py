@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from studies.queueing import job_rows
 from studies.queueing.jobs import GOES_BACK, MOST_DEATHS, JobState, RunOutcome
-from studies.storage import processes
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 
@@ -18,17 +17,6 @@ _STATES: Mapping[RunOutcome, JobState] = {
     "done": "done", "stopped": "stopped", "failed": "failed", "cancelled": "cancelled",
     "preempted": "queued", "lost": "queued", "died": "queued", "capped": "queued",
 }  # fmt: skip
-
-
-def dead_workers(connection: sa.Connection) -> list[int]:
-    """Return the ids of the workers whose heartbeat has run out, or whose process is known to be gone."""
-    has_run_out = (clock_of(connection) >= t.workers.c.expires_at).label("has_run_out")
-    rows = connection.execute(sa.select(t.workers, has_run_out).where(t.workers.c.ended_at.is_(None)))
-    return [
-        row.id
-        for row in rows
-        if row.has_run_out or processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
-    ]
 
 
 def end_worker(connection: sa.Connection, worker_id: int) -> None:

@@ -47,6 +47,23 @@ CAPS_THAT_ENDED_RUNS = sa.select(t.job_runs.c.job_id, t.job_runs.c.cap_nano_usd)
 )
 """Caps of the latest runs of jobs that wait, where the cap ended the run."""
 
+_LEFT_POOLS = (
+    t.leases.c.pool_opened_at.is_not(None),
+    t.leases.c.pool_closed_at.is_(None),
+    sa.or_(t.leases.c.job_id == t.jobs.c.id, t.leases.c.job_id.is_(None) & (t.studies.c.name == t.jobs.c.study)),
+)
+_LATEST_RUN = sa.select(sa.func.max(t.job_runs.c.id)).where(t.job_runs.c.job_id == t.jobs.c.id)
+LEFT_RUNS = (
+    sa.select(t.job_runs, t.workers.c.name, t.leases.c.study_id)
+    .select_from(t.leases)
+    .join(t.studies, t.studies.c.id == t.leases.c.study_id)
+    .join(t.jobs, sa.and_(*_LEFT_POOLS))
+    .join(t.job_runs, t.job_runs.c.id == _LATEST_RUN.correlate(t.jobs).scalar_subquery())
+    .join(t.workers, t.workers.c.id == t.job_runs.c.worker_id)
+    .where(t.job_runs.c.ended_at.is_not(None))
+)
+"""Latest runs, ended, of jobs whose study has a pool that was not closed, with `name` of the worker and `study_id`."""
+
 LOOK = (
     sa.select(
         t.jobs.c.project, t.jobs.c.state, t.jobs.c.reason, t.jobs.c.request, t.jobs.c.priority,

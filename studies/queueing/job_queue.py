@@ -12,9 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from studies.queueing import job_rows
+from studies.queueing import heartbeats, job_rows
 from studies.queueing.accounts import Account, AccountKind, allowance, overdrawn
-from studies.queueing.ending_runs import dead_workers, end_run, end_worker
+from studies.queueing.ending_runs import end_run, end_worker
+from studies.queueing.heartbeats import EXPIRY_SECONDS, dead_workers
 from studies.queueing.jobs import (
     ENDED,
     Job,
@@ -35,12 +36,6 @@ from studies.storage.store import Store
 
 TURN_LOCK = 7_209_432_117
 """Number of PostgreSQL's lock under which workers take their turns; SQLite has one writer at a time anyway."""
-EXPIRY_SECONDS = 10.0
-"""Time after its last heartbeat from which a worker counts as dead."""
-
-
-class WorkerGoneError(StoreError):
-    """The worker did not renew its heartbeat in time: its jobs are other workers' now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,23 +236,20 @@ class JobQueue:
             }  # fmt: skip
             return int(connection.execute(sa.insert(t.workers).values(row).returning(t.workers.c.id)).scalar_one())
 
-    def beat(self, worker_id: int) -> dict[int, JobRequest | None]:
+    def beat(self, worker_id: int) -> tuple[float, dict[int, JobRequest | None]]:
         """Renew a worker's heartbeat.
 
         Returns:
-            What is asked of each of its open runs, by the run's id.
+            Seconds since the heartbeat before, and what is asked of each of its open runs, by the run's id.
 
         Raises:
             WorkerGoneError: The heartbeat is too late: the worker has been given up.
         """
         open_runs = sa.select(t.job_runs.c.id, t.jobs.c.request).join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
         mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
-        alive = (t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
         with self.store.engine.begin() as connection:
-            renewed = sa.update(t.workers).where(*alive).values(expires_at=clock_of(connection) + EXPIRY_SECONDS)
-            if connection.execute(renewed).rowcount == 0:
-                raise WorkerGoneError("worker: it did not answer for some seconds, and its jobs were given to others")
-            return {row.id: row.request for row in connection.execute(open_runs.where(*mine))}
+            gap_seconds = heartbeats.renew(connection, worker_id)
+            return gap_seconds, {row.id: row.request for row in connection.execute(open_runs.where(*mine))}
 
     def leave(self, worker_id: int) -> None:
         """End a worker whose runs have ended."""
@@ -276,22 +268,27 @@ class JobQueue:
 
     # ------------------------------------------------------------------ turns
 
-    def take_turn(self, worker_id: int, slots: int) -> Start | MakeRoom | Wait:
+    def take_turn(self, worker_id: int, slots: int, *, gives_up_silent: bool = True) -> Start | MakeRoom | Wait:
         """Give up dead workers, and let one worker start a job, or ask for room, if it is its turn.
 
         Args:
             worker_id: Id of the worker's row.
             slots: Number of its slots.
+            gives_up_silent: Whether workers count as dead whose heartbeat has run out, as all do after an outage.
 
         Returns:
             What was done. A job that starts has its run.
+
+        Raises:
+            WorkerGoneError: The worker has been given up itself.
         """
         with self.store.snapshot() as connection:  # workers look every second, and would keep writers waiting
             turn, changes = self._turn_of(connection, worker_id, slots)
-            if isinstance(turn, Wait) and not changes and not dead_workers(connection):
+            if isinstance(turn, Wait) and not changes and not dead_workers(connection, silent=gives_up_silent):
                 return turn
         with self._turn() as connection:
-            for dead in dead_workers(connection):
+            own = heartbeats.living(connection, worker_id)
+            for dead in dead_workers(connection, silent=gives_up_silent and not own.has_run_out):
                 end_worker(connection, dead)
             turn, changes = self._turn_of(connection, worker_id, slots)
             for job_id, values in changes.items():

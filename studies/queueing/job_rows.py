@@ -49,8 +49,9 @@ def load(
     rows = connection.execute(query).all()
     is_filtered = not (project is None and states is None and study is None)
     charges = _charges(connection, {_of_study(row.study) for row in rows} if is_filtered else None)
-    runs, used_up = _open_runs(connection), _caps_that_ended_runs(connection)
-    return [_job(row, charges, runs.get(row.id), used_up.get(row.id)) for row in rows]
+    runs, used_up = _runs(connection, queries.OPEN_RUNS), _caps_that_ended_runs(connection)
+    left = _runs(connection, queries.LEFT_RUNS)
+    return [_job(row, charges, runs.get(row.id), left.get(row.id), used_up.get(row.id)) for row in rows]
 
 
 def load_for_turn(connection: sa.Connection) -> tuple[list[Job], list[Account]]:
@@ -218,8 +219,13 @@ def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
     return found
 
 
-def _open_runs(connection: sa.Connection) -> dict[int, Run]:
-    return {row.job_id: _run(row) for row in connection.execute(queries.OPEN_RUNS)}
+def left_studies(connection: sa.Connection) -> list[int]:
+    """Return the ids of studies with a pool that was not closed, and whose job does not run."""
+    return sorted({row.study_id for row in connection.execute(queries.LEFT_RUNS)})
+
+
+def _runs(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, Run]:
+    return {row.job_id: _run(row) for row in connection.execute(query)}
 
 
 def _caps_that_ended_runs(connection: sa.Connection) -> dict[int, int]:
@@ -239,7 +245,7 @@ def _run(row: sa.Row[Any]) -> Run:
     )
 
 
-def _job(row: Any, charges: _Charges, run: Run | None, used_up_nano_usd: int | None) -> Job:
+def _job(row: Any, charges: _Charges, run: Run | None, left_run: Run | None, used_up_nano_usd: int | None) -> Job:
     is_confirm = row.kind == "confirm"
     charged = charges.by_job[row.id] if is_confirm else charges.own[row.study]
     return Job(
@@ -264,6 +270,7 @@ def _job(row: Any, charges: _Charges, run: Run | None, used_up_nano_usd: int | N
         trace_parent=row.trace_parent,
         used_up_nano_usd=used_up_nano_usd,
         run=run,
+        left_run=left_run,
     )
 
 

@@ -30,6 +30,9 @@ MOST_DEATHS = 3
 CONFIRM_MARK = ":confirm-"
 """Between the name of a study and a number, in the name of a job that confirms it: no study's name has a colon."""
 
+MOST_NAME_CHARS = 85
+"""Length of the name of a study that is submitted: the column takes 100, and what confirms it has a longer one."""
+
 MOST_PRIORITY = 100
 """Largest priority, as an absolute value; 0 is that of a job without one."""
 
@@ -85,6 +88,8 @@ class Job:
         confirmed_nano_usd: What jobs that confirm its study have charged to the ledger of that, and pay themselves.
         used_up_nano_usd: Cap of its latest run if it waits since that cap ended the run; None otherwise.
         run: Its open run; None while it does not run.
+        left_run: Its latest run, ended, if the controller of that has left a pool open: it may still charge something,
+            or has died, and what it had not charged is not in the ledger yet. None otherwise.
     """
 
     id: int
@@ -108,11 +113,20 @@ class Job:
     confirmed_nano_usd: int = 0
     used_up_nano_usd: int | None = None
     run: Run | None = None
+    left_run: Run | None = None
 
     @property
     def ledger_nano_usd(self) -> int:
         """What its own budget and the caps of its runs are compared with: all that its study has cost."""
         return self.spent_nano_usd + self.confirmed_nano_usd
+
+    @property
+    def promised_nano_usd(self) -> int | None:
+        """What may still be charged for it beyond its ledger; None is no limit."""
+        run = self.run or self.left_run
+        if run is None:
+            return 0
+        return None if run.cap_nano_usd is None else max(run.cap_nano_usd - self.ledger_nano_usd, 0)
 
 
 _MOST_STEM = 80

@@ -79,7 +79,7 @@ class MemoryStore:
         origin: str,
         attributes: Mapping[str, Any] | None = None,
         study_attributes: Mapping[str, Any] | None = None,  # noqa: ARG002 - the suggester that made them is still there
-        lease_id: int | None = None,  # noqa: ARG002 - there are no rivals
+        lease_token: str | None = None,  # noqa: ARG002 - there are no rivals
         enqueue_id: str | None = None,  # noqa: ARG002 - no answer is ever lost
     ) -> int:
         """Inserts a configuration that waits; returns its id."""
@@ -114,7 +114,7 @@ class MemoryStore:
     def commit(
         self,
         study_id: int,  # noqa: ARG002 - there is one study
-        lease_id: int | None,  # noqa: ARG002 - there are no rivals
+        lease_token: str | None,  # noqa: ARG002 - there are no rivals
         changes: Iterable[ch.Change],
         *,
         commit_id: str | None = None,  # noqa: ARG002 - no answer is ever lost

@@ -27,13 +27,13 @@ class Recording(Protocol):
     Attributes:
         rows: What the controller writes to.
         study_id: Row of the study.
-        lease_id: Lease that commits check; None where there can be no rival.
+        lease_token: Token of the lease that commits check; None where there can be no rival.
         opened_at: Time at which the study begins, in seconds.
     """
 
     rows: Rows
     study_id: int
-    lease_id: int | None
+    lease_token: str | None
     opened_at: float
 
     def record(self) -> StudyRecord:
@@ -56,7 +56,7 @@ class MemoryRecording:
 
     def __init__(self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object]) -> None:
         self.study_id, self.opened_at = 1, 0.0
-        self.lease_id: int | None = None
+        self.lease_token: str | None = None
         self._store = MemoryStore(name, objectives, spec)
         self.rows: Rows = self._store
 
@@ -89,7 +89,7 @@ class StoreRecording:
         lease = leases.acquire(store, self.study_id)
         assert isinstance(lease, leases.Lease)  # noqa: S101 - no other process knows the study yet
         self._lease = lease
-        self.lease_id: int | None = lease.id
+        self.lease_token: str | None = lease.token
         self.opened_at = lease.acquired_at
 
     def record(self) -> StudyRecord:
@@ -98,8 +98,7 @@ class StoreRecording:
 
     def close(self, now: float) -> None:
         """Releases the lease at this virtual time."""
-        with self._store.engine.begin() as connection:
-            leases.release_row(connection, self._lease.id, now)
+        leases.release(self._store, self._lease, now)
 
 
 def recorded_spec(spec: StudySpec) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def _controller(setting: Setting, parts: SimulatedParts, pool: SimulatedPool, re
         store=recording.rows,
         suggester=parts.suggester,
         study_id=recording.study_id,
-        lease_id=recording.lease_id,
+        lease_token=recording.lease_token,
         background=False,
         tick_seconds=0.5 * float(setting.table.mean_epoch_seconds.mean()),
     )

@@ -31,6 +31,8 @@ MOST = 1e9
 """Largest amount: so many dollars fit 64 bits as nano-dollars, and clocks can wait for so many hours or seconds."""
 MOST_PRICE = 1e6
 """Largest price of a slot in dollars per hour: what it charges fits, too."""
+MOST_SLOTS = 10**9
+"""Largest number of slots: the store keeps it in 32 bits."""
 
 Positive = Annotated[float, Field(strict=True, gt=0, le=MOST, description="a finite number above 0 and up to 1e9")]
 PositiveOrNull = Annotated[Positive | None, Field(description="a finite number above 0 and up to 1e9, or null")]
@@ -314,7 +316,10 @@ class ResourcesSpec(Section):
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto, cpu, cuda")] = "auto"
     cpus_per_rank: Annotated[Count, Field(description="a whole number of at least 1")] = 1
-    slots: Annotated[Literal["auto"] | Count, Field(description="auto or a whole number of at least 1")] = "auto"
+    slots: Annotated[
+        Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_SLOTS)],
+        Field(description="auto or a whole number of at least 1 and up to 1e9"),
+    ] = "auto"
     price_per_slot_hour: Annotated[
         Literal["auto"] | Price, Field(description="auto or a finite number of at least 0 and up to 1e6")
     ] = "auto"

@@ -21,6 +21,7 @@ class StudyColumns(TypedDict, total=False):
     state: StudyState
     stop_reason: StopReason | None
     error: str | None
+    closed_by: Mapping[str, float | None]
     reference_point: Mapping[str, float] | None
     reserved_nano_usd: int
     reserved_seconds: float

@@ -15,7 +15,7 @@ from studies.storage.changes import Charged
 from studies.storage.commit_writer import insert_charges
 from studies.storage.lease import Lease
 from studies.storage.slot_marks import marks
-from studies.storage.store import Store
+from studies.storage.store import Store, held_lease
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +57,18 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
         store: Store that holds the study.
         lease: Lease of the present controller; pools of earlier leases are settled.
         charges_of: Function that says what of a pool's time is not charged yet.
+
+    Raises:
+        LeaseLostError: Another controller has taken the study over; nothing is charged.
     """
     dead = sa.select(t.leases).where(
         t.leases.c.study_id == lease.study_id,
-        t.leases.c.id < lease.id,  # a later one has taken over
+        t.leases.c.id < lease.id,
         t.leases.c.pool_opened_at.is_not(None),
         t.leases.c.pool_closed_at.is_(None),
     )
     with store.engine.begin() as connection:
+        held_lease(connection, lease.study_id, lease.token)
         rows = connection.execute(dead).all()
         if not rows:
             return

@@ -8,7 +8,7 @@ from studies.storage import tables as t
 from studies.storage.mlflow_connect import check_database, open_client, sqlite_file, tracking_uri
 from studies.storage.reader import mentioned_checkpoints
 from studies.storage.retrying import retry_patiently
-from studies.storage.store import LeaseLostError, Store
+from studies.storage.store import Store, held_lease
 from studies.storage.view_cursors import ViewName, claimed, is_off
 from studies.storage.view_rows import MirroredStudy, ViewError, load_mirrored_study
 from studies.storage.views import one_line
@@ -24,29 +24,27 @@ def checkpoints_of_others(store: Store, study_id: int) -> set[str]:
     return {path for other in others for path in mentioned_checkpoints(store, other)}
 
 
-def delete_rows(store: Store, study_id: int, lease_id: int) -> None:
+def delete_rows(store: Store, study_id: int, lease_token: str) -> None:
     """Delete a study's row, and with it all rows that refer to it.
 
     Args:
         store: Store that holds the study.
         study_id: Id of the study's row.
-        lease_id: Id of a lease of this process, which must still be held.
+        lease_token: Token of a lease of this process, which must still be held.
 
     Raises:
         LeaseLostError: A controller has taken the study over; nothing is deleted.
     """
-    retry_patiently(lambda: _delete_rows(store, study_id, lease_id))
+    retry_patiently(lambda: _delete_rows(store, study_id, lease_token))
 
 
-def _delete_rows(store: Store, study_id: int, lease_id: int) -> None:
-    held = sa.select(t.leases.c.id).where(t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
+def _delete_rows(store: Store, study_id: int, lease_token: str) -> None:
     mine = t.studies.c.id == study_id
     with store.engine.begin() as connection:
         there = connection.execute(sa.select(t.studies.c.id).where(mine).with_for_update()).first()
         if there is None:  # deleted by the first attempt, whose answer was lost
             return
-        if connection.execute(held).first() is None:
-            raise LeaseLostError("a controller has taken this study over")
+        held_lease(connection, study_id, lease_token)
         connection.execute(sa.delete(t.studies).where(mine))
 
 

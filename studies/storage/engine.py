@@ -20,6 +20,15 @@ SQLITE_LONGEST_WAL_PAGES = 8192
 """Number of pages (32 MiB) from which on a commit copies the write-ahead log; `studies.storage.wal` does so before."""
 SQLITE_CACHE_KIB = 32 * 1024
 """Memory for pages of a connection, as far as it is used: 2 MiB, the default, hold no index of a large study."""
+POSTGRESQL_TIMEOUTS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""Settings of libpq, in seconds but for the last one, in milliseconds. A host that vanishes sends no packet that would
+end a connection: without them the kernel waits two hours for an answer, and 15 minutes for an acknowledgement."""
 MIGRATION_LOCK = 7_209_432_116
 """Any number that others who lock in the same database are unlikely to use."""
 
@@ -111,13 +120,22 @@ def make_engine(url_text: str) -> sa.Engine:
     url = parse_url(url_text)
     try:
         if url.get_backend_name() != "sqlite":
-            return sa.create_engine(url, pool_pre_ping=True)
-        engine = sa.create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS})
+            return sa.create_engine(url, pool_pre_ping=True, connect_args=connect_args(url))
+        engine = sa.create_engine(url, connect_args=connect_args(url))
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise StoreError(f"store: {shown(url)}: {error}; pip install 'automl-search[postgresql]'") from None
     sa.event.listen(engine, "connect", _set_pragmas)
     sa.event.listen(engine, "begin", _begin_immediately)
     return engine
+
+
+def connect_args(url: sa.URL) -> dict[str, Any]:
+    """How long a driver waits, as arguments of its connections; what the URL says itself stands."""
+    if url.get_backend_name() == "sqlite":
+        return {"timeout": SQLITE_BUSY_SECONDS}
+    if url.get_backend_name() == "postgresql":
+        return {name: value for name, value in POSTGRESQL_TIMEOUTS.items() if name not in url.query}
+    return {}
 
 
 def _set_pragmas(connection: Any, _: object) -> None:
@@ -167,7 +185,8 @@ def _begin_immediately(connection: sa.Connection) -> None:
 
 def is_current(url_text: str) -> bool:
     """Whether the `automl_` tables of a database are of this version; it is not written to."""
-    engine = sa.create_engine(parse_url(url_text))
+    url = parse_url(url_text)
+    engine = sa.create_engine(url, connect_args=connect_args(url))
     try:
         with engine.connect() as connection:
             return _version(connection) == _head()

@@ -17,7 +17,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from studies.storage import processes
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 from studies.storage.retrying import retry_patiently
-from studies.storage.store import Store, StoreError, new_id
+from studies.storage.store import LeaseLostError, Store, StoreError, held_lease, new_id
 from studies.tracing import trace_context
 
 HEARTBEAT_SECONDS = 2.0
@@ -44,11 +44,14 @@ class Lease:
 
     Attributes:
         id: Id of the lease's row.
+        token: What tells it from all other leases, of any store and any time; by this each write finds out whether the
+            lease is still held.
         study_id: Id of the study's row.
         acquired_at: Moment at which it was taken, in seconds since 1970 by the holder's clock (`steady_clock`).
     """
 
     id: int
+    token: str = field(repr=False)
     study_id: int
     acquired_at: float
 
@@ -97,12 +100,15 @@ def acquire(
         job_id: Job that confirms the study, and pays for what is charged under the lease; None leaves that to the
             study's own.
         patiently: Function that repeats an action as long as the database is away.
+
+    Raises:
+        StoreError: The study was deleted.
     """
     token = new_id()
     try:
         taken: Lease | Holder = patiently(lambda: _try_acquire(store, study_id, token, job_id))
-    except IntegrityError:  # another controller was quicker
-        holder: Holder | None = patiently(lambda: current_holder(store, study_id))
+    except IntegrityError:  # another controller was quicker, or there is no such study any more
+        holder: Holder | None = patiently(lambda: _holder_of_existing(store, study_id))
         return holder or acquire(store, study_id, job_id=job_id, patiently=patiently)
     return taken
 
@@ -111,12 +117,19 @@ def _try_acquire(store: Store, study_id: int, token: str, job_id: int | None) ->
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is not None and row.holder == token:  # taken by the first attempt, whose answer was lost
-            return Lease(id=row.id, study_id=study_id, acquired_at=row.acquired_at)
+            return Lease(id=row.id, token=token, study_id=study_id, acquired_at=row.acquired_at)
         if row is not None and _alive(row):
             return _holder(row)
         if row is not None:
             release_row(connection, row.id, row.heartbeat_at)
         return _insert(connection, study_id, token, job_id)
+
+
+def _holder_of_existing(store: Store, study_id: int) -> Holder | None:
+    with store.snapshot() as connection:
+        if connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id == study_id)).first() is None:
+            raise StoreError("study: it was deleted in the meantime; allowed: a study of this store")
+        return _living(connection, study_id)
 
 
 def current_holder(store: Store, study_id: int) -> Holder | None:
@@ -151,11 +164,11 @@ def was_stopped(store: Store, study_id: int, since: int, before: int | None = No
         return connection.execute(sa.select(t.leases.c.id).where(*mine)).first() is not None
 
 
-def tokens_of(store: Store, study_id: int) -> dict[int, str]:
-    """Tokens of all leases that a study has had, by their ids; no two leases of any store have the same."""
-    query = sa.select(t.leases.c.id, t.leases.c.holder).where(t.leases.c.study_id == study_id)
+def tokens_of(store: Store, study_id: int) -> frozenset[str]:
+    """Tokens of all leases that a study has had; no two leases of any store have the same."""
+    query = sa.select(t.leases.c.holder).where(t.leases.c.study_id == study_id)
     with store.snapshot() as connection:
-        return {row.id: row.holder for row in connection.execute(query)}
+        return frozenset(connection.execute(query).scalars())
 
 
 def driven_studies(connection: sa.Connection) -> frozenset[int]:
@@ -180,20 +193,27 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
 
 def share_cluster(store: Store, lease: Lease, address: str, token: str) -> None:
     """Tell controllers that stand by which Ray cluster they may join, as long as the lease is held."""
-    where = (t.leases.c.id == lease.id, t.leases.c.released_at.is_(None))
-    update = sa.update(t.leases).where(*where).values(cluster_address=address, cluster_token=token)
+    shared = {"cluster_address": address, "cluster_token": token}
     try:
-        with store.engine.begin() as connection:
-            connection.execute(update)
+        with suppress(LeaseLostError), store.engine.begin() as connection:
+            lease_id = held_lease(connection, lease.study_id, lease.token)
+            connection.execute(sa.update(t.leases).where(t.leases.c.id == lease_id).values(shared))
     except StatementError as error:
         error.hide_parameters = True  # its message would show the token
         raise
 
 
-def release(store: Store, lease: Lease) -> None:
-    """Give the lease back."""
-    with store.engine.begin() as connection:
-        release_row(connection, lease.id, lease.now())
+def release(store: Store, lease: Lease, at: float | None = None) -> None:
+    """Give the lease back, if it is still held.
+
+    Args:
+        store: Store that holds the lease.
+        lease: Lease to give back.
+        at: Moment of the release, for virtual time; None is now.
+    """
+    with suppress(LeaseLostError), store.engine.begin() as connection:
+        lease_id = held_lease(connection, lease.study_id, lease.token)
+        release_row(connection, lease_id, lease.now() if at is None else at)
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
@@ -304,13 +324,12 @@ class Heartbeat:
     def _beat_on(self) -> None:
         while not self._over.wait(HEARTBEAT_SECONDS):
             try:
-                is_stopped = self._beat()
-                if is_stopped is None:
-                    self._tell_loss()
-                    return
-                if is_stopped:
+                if self._beat():
                     self._on_stop()
                 self._on_requests()
+            except LeaseLostError:
+                self._tell_loss()
+                return
             except DBAPIError:
                 continue  # the database is away: the controller's commits wait as well, and no rival can take the lease
 
@@ -318,16 +337,16 @@ class Heartbeat:
         if not self._over.is_set():  # else it is the holder that has given the lease back
             self._on_lost()
 
-    def _beat(self) -> bool | None:
-        """Renew the lease; returns whether a drain was asked for, None if the lease is not held any more."""
+    def _beat(self) -> bool:
+        """Renew the lease; returns whether a drain was asked for."""
         with self._store.engine.begin() as connection:
             update = (
                 sa.update(t.leases)
-                .where(t.leases.c.id == self._lease.id, t.leases.c.released_at.is_(None))
+                .where(t.leases.c.id == held_lease(connection, self._lease.study_id, self._lease.token))
                 .values(heartbeat_at=self._lease.now(), expires_at=clock_of(connection) + EXPIRY_SECONDS)
                 .returning(t.leases.c.stop_requested)
             )
-            return connection.execute(update).scalar()
+            return bool(connection.execute(update).scalar_one())
 
 
 def _with_expiry(connection: sa.Connection) -> sa.Select[Any]:
@@ -370,4 +389,4 @@ def _insert(connection: sa.Connection, study_id: int, token: str, job_id: int | 
         "job_id": job_id,
     }  # fmt: skip
     lease_id = connection.execute(sa.insert(t.leases).values(row).returning(t.leases.c.id)).scalar_one()
-    return Lease(id=int(lease_id), study_id=study_id, acquired_at=now)
+    return Lease(id=int(lease_id), token=token, study_id=study_id, acquired_at=now)

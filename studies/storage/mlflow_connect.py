@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError
 
 from search_spaces.wording import found
 from studies.redact import redact
-from studies.storage.engine import parse_url
+from studies.storage.engine import connect_args, parse_url
 from studies.storage.view_rows import ViewError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def check_database(uri: str) -> None:
     if url.get_backend_name() in {"http", "https"} or (is_file and not Path(str(url.database)).exists()):
         return
     try:
-        engine = sa.create_engine(url)
+        engine = sa.create_engine(url, connect_args=connect_args(url))
         try:
             tables = set(sa.inspect(engine).get_table_names())
         finally:

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from search_spaces.space import Space
 from studies.constraints import excesses
 from studies.records import NANO, Constraint, Objective
-from studies.storage.engine import SQLITE_BUSY_SECONDS, parse_url
+from studies.storage.engine import connect_args, parse_url
 from studies.storage.optuna_params import OptunaParams
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName
@@ -60,9 +60,10 @@ def open_storage(store_url: str) -> optuna.storages.RDBStorage:
     url = parse_url(store_url)
     # Optuna fills in a template: braces in a password would be taken for a placeholder.
     text = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
+    waits: dict[str, Any] = {"connect_args": connect_args(url)}
     if url.get_backend_name() != "sqlite":
-        return optuna.storages.RDBStorage(text, engine_kwargs={"pool_pre_ping": True})
-    storage = optuna.storages.RDBStorage(text, engine_kwargs={"connect_args": {"timeout": SQLITE_BUSY_SECONDS}})
+        return optuna.storages.RDBStorage(text, engine_kwargs={"pool_pre_ping": True, **waits})
+    storage = optuna.storages.RDBStorage(text, engine_kwargs=waits)
     # The view can be made anew, and the cursor's own commit syncs all that stands before it in the write-ahead log.
     sa.event.listen(storage.engine, "connect", lambda c, _: c.execute("PRAGMA synchronous=NORMAL").close())
     storage.engine.dispose()

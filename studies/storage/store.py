@@ -194,7 +194,7 @@ class Store:
         origin: str,
         attributes: Mapping[str, Any] | None = None,
         study_attributes: Mapping[str, Any] | None = None,
-        lease_id: int | None = None,
+        lease_token: str | None = None,
         enqueue_id: str | None = None,
     ) -> int:
         """Insert a queued configuration, once; returns its id.
@@ -206,7 +206,7 @@ class Store:
             origin: "sampler", "enqueue" or "baseline".
             attributes: What the sampler stores with its suggestion.
             study_attributes: What the sampler stores with the study.
-            lease_id: Id of a controller's lease, which must still be held; None for any other process.
+            lease_token: Token of a controller's lease, which must still be held; None for any other process.
             enqueue_id: Id of this insertion (`new_id`), the same when it is repeated since its outcome is unknown.
 
         Raises:
@@ -219,7 +219,7 @@ class Store:
             "enqueue_id": enqueue_id, "created_at": time.time(),
         }  # fmt: skip
         try:
-            return self._insert_trial(row, study_attributes, lease_id)
+            return self._insert_trial(row, study_attributes, lease_token)
         except IntegrityError:
             with self.snapshot() as connection:
                 found = connection.execute(sa.select(t.trials.c.id).where(t.trials.c.enqueue_id == enqueue_id)).scalar()
@@ -228,11 +228,11 @@ class Store:
             return int(found)  # inserted by an earlier attempt, whose answer was lost
 
     def _insert_trial(
-        self, row: Mapping[str, Any], study_attributes: Mapping[str, Any] | None, lease_id: int | None
+        self, row: Mapping[str, Any], study_attributes: Mapping[str, Any] | None, lease_token: str | None
     ) -> int:
         with self.engine.begin() as connection:
-            if lease_id is not None:
-                _check_lease(connection, lease_id)
+            if lease_token is not None:
+                held_lease(connection, row["study_id"], lease_token)
             if study_attributes:
                 update = sa.update(t.studies).where(t.studies.c.id == row["study_id"])
                 connection.execute(update.values(sampler_attributes=dict(study_attributes)))
@@ -303,7 +303,7 @@ class Store:
     # ------------------------------------------------------------------ commits
 
     def commit(
-        self, study_id: int, lease_id: int | None, changes: Iterable[ch.Change], *, commit_id: str | None = None
+        self, study_id: int, lease_token: str | None, changes: Iterable[ch.Change], *, commit_id: str | None = None
     ) -> None:
         """Write all changes in one transaction, once.
 
@@ -312,7 +312,8 @@ class Store:
 
         Args:
             study_id: Id of the study's row.
-            lease_id: Id of the controller's lease, which must still be held; None where no controller can be (tests).
+            lease_token: Token of the controller's lease, which must still be held; None where no controller can be
+                (tests).
             changes: Changes in the order in which they were decided.
             commit_id: Id of this commit (`new_id`), the same when it is repeated since its outcome is unknown.
 
@@ -321,8 +322,7 @@ class Store:
         """
         rows = list(changes)
         with self.engine.begin() as connection:
-            if lease_id is not None:
-                _check_lease(connection, lease_id)
+            lease_id = None if lease_token is None else held_lease(connection, study_id, lease_token)
             of_study = [row.columns for row in rows if isinstance(row, ch.StudyChanged)]
             columns = {name: value for one in of_study for name, value in one.items()}
             commit_id = commit_id or new_id()
@@ -351,14 +351,25 @@ def _new_revision(names: tuple[str, ...]) -> ReturningUpdate[int]:
 
 _HELD_LEASE = (
     sa.select(t.leases.c.id)
-    .where(t.leases.c.id == sa.bindparam("of_lease"), t.leases.c.released_at.is_(None))
+    .where(
+        t.leases.c.study_id == sa.bindparam("of_study"),
+        t.leases.c.holder == sa.bindparam("token"),  # SQLite gives the ids of deleted rows out again, a token is unique
+        t.leases.c.released_at.is_(None),
+    )
     .with_for_update()
 )
 
 
-def _check_lease(connection: sa.Connection, lease_id: int) -> None:
-    if connection.execute(_HELD_LEASE, {"of_lease": lease_id}).first() is None:
+def held_lease(connection: sa.Connection, study_id: int, token: str) -> int:
+    """Id of the lease that was taken with a token; nobody else can take the study as long as the transaction lasts.
+
+    Raises:
+        LeaseLostError: It is not held any more.
+    """
+    lease_id: int | None = connection.execute(_HELD_LEASE, {"of_study": study_id, "token": token}).scalar()
+    if lease_id is None:
         raise LeaseLostError("another controller has taken this study over")
+    return lease_id
 
 
 def as_time(seconds: float | None) -> datetime | None:
@@ -374,5 +385,6 @@ __all__ = [
     "StudyExistsError",
     "StudyRow",
     "as_time",
+    "held_lease",
     "new_id",
 ]

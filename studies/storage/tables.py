@@ -53,6 +53,7 @@ studies = sa.Table(
     sa.Column("state", SafeString(16), nullable=False),
     sa.Column("stop_reason", SafeString(32)),
     sa.Column("error", SafeText),
+    sa.Column("closed_by", SafeJson),  # limits and price at the latest end by the budget; null if there was none
     sa.Column("spec", SafeJson, nullable=False),  # in force: as launched, with what `resume --set` changed
     sa.Column("launched_spec", SafeJson, nullable=False),
     sa.Column("base_folder", SafeText, nullable=False),  # relative paths and the user's own task start here

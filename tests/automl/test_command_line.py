@@ -663,6 +663,25 @@ def test_init_takes_the_metric_that_the_task_measures(mistyped: Mistyped) -> Non
     assert mistyped.run("launch", "accurate.yaml", "--dry-run")[0] == 0
 
 
+FUNCTION = """
+space = {"rate": {"type": "float", "low": 0.1, "high": 1.0}}
+
+def train(trial):
+    for epoch in trial.epochs():
+        trial.report(train_accuracy=0.5, val_accuracy=0.5, samples_per_second=3.0)
+"""
+
+
+def test_init_takes_the_metric_that_a_function_reports(mistyped: Mistyped) -> None:
+    (mistyped.folder / "mine.py").write_text(FUNCTION)
+    assert mistyped.run("init", "mine:train")[0] == 0
+    written = (mistyped.folder / "mine.yaml").read_text()
+    assert yaml.safe_load(written)["objectives"][0] == {"metric": "val_accuracy", "direction": "maximize"}
+    assert "the task also measures train_accuracy\n" in written
+    assert "val_loss" not in written.partition("objectives:")[2].partition("\n")[0]
+    assert "whatever the training function reports" in written
+
+
 def test_init_for_a_task_that_raises_says_why_its_space_is_a_general_one(mistyped: Mistyped) -> None:
     (mistyped.folder / "my_other.py").write_text("raise RuntimeError('no data today')")
     code, out, err = mistyped.run("init", "my_other:Task")

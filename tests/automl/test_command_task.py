@@ -163,6 +163,29 @@ def test_a_command_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wor
     place.audit("command")
 
 
+@pytest.mark.thorough
+def test_epochs_that_an_older_state_repeats_are_lost_and_no_cost_of_the_trial(place: Workplace) -> None:
+    """The first trial is stopped with a state of epoch 1, and trains again what follows; the second one is not."""
+    script(place.folder, SCRIPT.replace("str(epoch)", "'1'"))
+    search = {"pruner": {"name": "none"}}
+    one = {"space": {"world_size": {"type": "categorical", "choices": [1]}}, "resources": {"slots": 1}}
+    spec = place.spec(SPEC, task=task("--seconds=0.4"), budget={"trials": 2}, search=search, **one)
+
+    def stop() -> None:
+        place.wait_for(lambda rows: bool(rows) and len(rows[0].epochs) >= 5, "command")
+        code, _, err = finish(place.start("stop", "command"))
+        assert code == 0, err
+
+    place.run("launch", spec, code=130, meanwhile=stop)
+    place.run("resume", "command")
+    record = record_of(place)
+    paused, other = (sum(epoch.cost_nano_usd for epoch in trial.epochs) for trial in record.started)
+    lost = sum(charge.cost_nano_usd for charge in record.charges if charge.kind == "lost")
+    assert lost > 0
+    assert paused < other + lost / 2
+    place.audit("command")
+
+
 def test_a_command_whose_trial_is_cut_has_time_to_end_and_leaves_nothing(place: Workplace) -> None:
     asleep = f"trial-of-a-study-that-sleeps-{os.getpid()}"
     script(

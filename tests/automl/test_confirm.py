@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from automl import confirming
 from studies.control.retraining import PATIENCE_SECONDS, Retrained, Retraining, SpentError
 from studies.control.watchdog import FaultLimits
-from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, SlotsLost, SlotsReady
+from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, PriceSet, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.storage import lease as leases
 from studies.storage import retrying
@@ -116,6 +116,15 @@ def test_trainings_end_before_they_cost_more_than_they_may(seconds: float, over:
             driver.run(specs)
     assert len(ended) == over
     assert sum(c.cost_nano_usd for c in ledger.charges) == driver.cost_nano_usd <= most
+
+
+def test_a_training_costs_what_its_slot_was_charged_when_the_price_was_set_meanwhile() -> None:
+    ledger, pool = Ledger(), SimulatedPool(curve)
+    pool._at(2.5, 0, PriceSet(usd_per_slot_hour=72.0))
+    (trained,) = retraining(ledger, pool, slots=1).run([spec(1)])
+    assert trained.seconds > 3.0
+    assert trained.cost_nano_usd == pytest.approx(0.01 * 1e9 * (2.5 + 2 * (trained.seconds - 2.5)))
+    assert trained.cost_nano_usd == pytest.approx(sum(charge.cost_nano_usd for charge in ledger.charges), abs=2)
 
 
 def test_charges_are_written_on_the_way() -> None:

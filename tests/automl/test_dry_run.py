@@ -43,6 +43,13 @@ def lines_of(place: InProcess, *arguments: str) -> list[str]:
     return out.splitlines()
 
 
+def test_a_budget_pays_as_much_time_as_at_the_price_that_was_set(tmp_path: Path) -> None:
+    """A resume warned of a budget that paid hardly a training, at the price that the spec has and nobody paid."""
+    study = prepared(tmp_path, budget={"usd": 0.036}, resources=PRICE)
+    assert outlook.most_slot_seconds(study) == pytest.approx(36.0)
+    assert outlook.most_slot_seconds(study, 0.36) == pytest.approx(360.0)
+
+
 def test_eight_lines_say_most_and_stand_first(place: InProcess) -> None:
     write(place.folder, constraints=[{"metric": "latency_ms", "max": 5}])
     lines = lines_of(place)

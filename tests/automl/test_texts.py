@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from automl.confirmed_results import measured_on
 from automl.terminal.confirmed_table import confirmed_table
 from automl.terminal.explanation import print_explanation
 from automl.terminal.summary import document_of, print_summary
@@ -68,6 +69,15 @@ def test_confirmed_figures_have_them() -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "2.25 (RMSE 1.5)" in said
     assert "2.5 (RMSE 1.58) ± 0.125" in said
+
+
+def test_where_all_trainings_failed_nothing_is_said_of_the_part_they_were_measured_on() -> None:
+    spread = {"val_error": {"mean": 0.5}}
+    failed: dict[str, Any] = {"test": {}, "validation": {}}
+    assert measured_on([failed, failed]) is None
+    assert measured_on([failed, {**failed, "validation": spread}]) == "validation"
+    assert measured_on([{"validation": spread, "test": spread}, failed]) == "test"
+    assert str(confirmed_table({"study": "s", "seeds": 1, "trials": []}).title) == "s: each point with 1 fresh seed"
 
 
 def test_a_deviation_has_the_unit_of_its_mean() -> None:

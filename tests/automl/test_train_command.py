@@ -115,6 +115,14 @@ def test_what_the_task_does_wrong_is_one_line(place: InProcess, fault: str, line
     assert err.count("\n") == 1
 
 
+def test_shares_are_those_of_a_pass_of_which_an_epoch_may_be_a_part(place: InProcess) -> None:
+    options = ("--option", "samples=40", "--param", "batch_per_rank=8", "--param", "samples_per_epoch=16")
+    code, out, err = place.run("train", "my_task:Mine", *options, "--epochs", "1")
+    assert code == 0, err
+    assert "40 of 40 samples in a pass over the data" in out + err
+    assert "(samples in a pass by rank: 0: 40)" in out + err
+
+
 def test_an_epochs_line_has_losses_and_the_tasks_metrics_only(place: InProcess) -> None:
     code, out, _ = place.run("train", "my_task:Mine", "--epochs", "1")
     assert code == 0

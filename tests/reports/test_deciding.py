@@ -387,6 +387,21 @@ def test_trials_without_a_learning_rate_of_their_own_are_not_drawn_by_it() -> No
     assert early[taken.point.trial] is False
 
 
+def test_models_of_a_loop_that_follows_no_schedule_are_not_called_early() -> None:
+    """Facts of training functions and commands have no samples: the trainer that follows `schedule` counts them."""
+
+    def counted(samples: int) -> list[bool]:
+        trials = (
+            replace(one, attempts=tuple(replace(a, facts={**a.facts, "samples": samples}) for a in one.attempts))
+            for one in build_study(40).trials
+        )
+        study = replace(build_study(40), trials=tuple(trials))
+        return [row.early for row in content.archive_rows(study, analysis.archive(study))]
+
+    assert any(counted(1_197))
+    assert not any(counted(0))
+
+
 def test_there_is_no_figure_of_learning_rates_without_batches() -> None:
     study = build_study(9)
     nothing = replace(study, trials=tuple(replace(t, attempts=()) for t in study.trials))

@@ -88,6 +88,6 @@ class AssembledStudy(SimulatedStudy):
             store=self.store,
             suggester=self.assembled.suggester,
             study_id=self.study_id,
-            lease_id=lease.id,
+            lease_token=lease.token,
             background=False,
         )

@@ -46,7 +46,7 @@ def control(store: Store, lease: leases.Lease) -> None:
         AttemptOpened(trial_id=trial_id, attempt=1, slots=(0,), start_epoch=0, at=opened_at),
     ]
     while True:
-        store.commit(lease.study_id, lease.id, changes)
+        store.commit(lease.study_id, lease.token, changes)
         print("charged", flush=True)
         time.sleep(0.1)
         now = time.time()
@@ -61,7 +61,7 @@ def confirm(store: Store, lease: leases.Lease) -> None:
     settle_dead_pools(store, lease)
 
     def commit(changes: object) -> None:
-        store.commit(lease.study_id, lease.id, changes)  # type: ignore[arg-type]
+        store.commit(lease.study_id, lease.token, changes)  # type: ignore[arg-type]
         print("charged", flush=True)
 
     spec = TrialSpec(study="digits", trial=0, task="digits", params={}, training={"epochs": 999})

@@ -96,17 +96,17 @@ class DyingStore(Store):
     alive_for: int | None = None
     after_commit = False
 
-    def commit(self, study_id: int, lease_id: int | None, changes: Any, *, commit_id: str | None = None) -> None:
+    def commit(self, study_id: int, lease_token: str | None, changes: Any, *, commit_id: str | None = None) -> None:
         if self.alive_for is None:
-            super().commit(study_id, lease_id, changes, commit_id=commit_id)
+            super().commit(study_id, lease_token, changes, commit_id=commit_id)
             return
         self.alive_for -= 1
         if self.alive_for < 0:
             if self.after_commit:
-                super().commit(study_id, lease_id, changes, commit_id=commit_id)
+                super().commit(study_id, lease_token, changes, commit_id=commit_id)
             self.alive_for = None
             raise Killed
-        super().commit(study_id, lease_id, changes, commit_id=commit_id)
+        super().commit(study_id, lease_token, changes, commit_id=commit_id)
 
 
 class FilePool(SimulatedPool):
@@ -260,7 +260,7 @@ class SimulatedStudy:
                 "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0,
             }  # fmt: skip
             lease_id = connection.execute(sa.insert(t.leases).returning(t.leases.c.id), row).scalar_one()
-        return leases.Lease(id=lease_id, study_id=self.study_id, acquired_at=self.clock)
+        return leases.Lease(id=lease_id, token=str(row["holder"]), study_id=self.study_id, acquired_at=self.clock)
 
     def _beat(self, lease: leases.Lease, now: float) -> None:
         with self.store.engine.begin() as connection:
@@ -281,7 +281,7 @@ class SimulatedStudy:
             store=self.store,
             suggester=self._suggester(),
             study_id=self.study_id,
-            lease_id=lease.id,
+            lease_token=lease.token,
             background=False,
             on_commit=self.on_commit,
         )
@@ -324,7 +324,7 @@ class SimulatedStudy:
             checkpoint_folder=self.checkpoint_folder, faults=self.faults, reference_point=reference,
             cut_seconds=0.0,
             most_paused=self.most_paused, most_checkpoint_gib=self.most_checkpoint_gib, constraints=self.constraints,
-            watched=tuple(range(1, self.epochs + 1)), baselines=self.baselines,
+            watched=tuple(range(1, self.epochs + 1)), baselines=self.baselines, space=self.space,
         )  # fmt: skip
 
 

@@ -228,6 +228,19 @@ def test_a_sampler_of_the_users_is_refused_and_not_left_out(name, shuffle):
         trainer.run(Granted())
 
 
+@pytest.mark.parametrize("samples", [TensorDataset(torch.arange(2.0)), range(2)], ids=["dataset", "stream"])
+def test_workers_that_would_outlive_their_epoch_are_refused(samples):
+    """They keep the epoch, and the random state, that they began with: a paused trial would end with other bits."""
+
+    def train(trial):
+        trial.loader(samples, shuffle=False, num_workers=1, persistent_workers=True)
+        trial.loader(samples, num_workers=1, persistent_workers=True)
+
+    trainer = FunctionTrainer(spec_of(), TrainingFunction(function=train), group=Group())
+    with pytest.raises(TaskError, match=r"^trial\.loader: found persistent_workers, allowed: False, since"):
+        trainer.run(Granted())
+
+
 def test_what_a_function_builds_without_prepare_is_collected_before_the_next_trial():
     built = []
 

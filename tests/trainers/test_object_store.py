@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
-from tests.support.disks import tiny_disk
+from tests.support.disks import fill, tiny_disk
 from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.store_address import SECRET
 from tests.support.trainer_pool import run_trial, spec_of
@@ -287,6 +287,22 @@ def test_copies_leave_half_of_a_small_disk_free(tmp_path: Path) -> None:
                 draft.write_bytes(bytes(3 * 2**19))
                 cache.keep(draft, f"s3://b/{number}", Content(bytes=3 * 2**19, sha256=""))
         assert len(list(disk.glob("*.copy"))) == 2
+
+
+@pytest.mark.parametrize("copy_mib", [1, 3])
+def test_a_disk_that_others_have_filled_takes_a_checkpoint_in_place_of_copies(
+    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy_mib: int
+) -> None:
+    """A study would pause for a full disk on which it could write, but for copies of what the object store has."""
+    checkpoint = saving(bytes(copy_mib * 2**20))
+    with tiny_disk(tmp_path / "disk") as disk:
+        monkeypatch.setenv("AUTOML_CACHE_FOLDER", str(disk))
+        for number in range(5):
+            PLACE.write(f"{FOLDER}/epoch-{number}.pt", checkpoint)
+        fill(disk)
+        PLACE.write(URL, checkpoint)
+        assert len(content_of(URL)) == copy_mib * 2**20
+        assert list(disk.glob("*.copy")), "what was written last is read here"
 
 
 def test_a_cache_that_cannot_be_written_is_a_fault_of_the_disk(

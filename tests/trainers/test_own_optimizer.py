@@ -35,6 +35,20 @@ class ByLayer(Blobs):
         return 1 - step / steps
 
 
+class Frozen(Blobs):
+    """The layers with these numbers do not learn."""
+
+    def __init__(self, *frozen: int) -> None:
+        super().__init__()
+        self.frozen = frozen
+
+    def optimizer(self, model: Any, learning_rate: float, params: Any) -> torch.optim.Optimizer:
+        layers = [layer for layer in model if list(layer.parameters())]
+        rates = [0.0 if number in self.frozen else learning_rate / 2 for number in range(len(layers))]
+        groups = [{"params": layer.parameters(), "lr": rate} for layer, rate in zip(layers, rates, strict=True)]
+        return torch.optim.SGD(groups)
+
+
 class Wrong(Blobs):
     def __init__(self, made: Any) -> None:
         super().__init__()
@@ -71,6 +85,15 @@ def test_groups_keep_the_ratio_of_their_rates_and_the_schedule_is_the_tasks() ->
     assert low == pytest.approx(high / 10)
     steps = 4 * 3
     assert high == pytest.approx(0.1 * (1 - (4 * 2 - 1) / steps))
+
+
+@pytest.mark.parametrize(("frozen", "rate"), [((0,), 0.1), ((1,), 0.1), ((0, 1), 0.0)])
+def test_a_group_may_have_the_rate_0_and_stays_as_it_was(frozen: tuple[int, ...], rate: float) -> None:
+    """As the layers of a backbone that is frozen, the first group in most scripts."""
+    spec = spec_of(training={"warmup_epochs": 0, "schedule": "constant"})
+    _, (measured, rates) = train(Frozen(*frozen), spec, until=2)
+    assert [one.optimizer["learning_rate"] for one in measured] == [rate, rate]
+    assert [lr for lr, _ in rates] == [0.0 if number in frozen else 0.05 for number in range(2)]
 
 
 def test_it_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path: Path) -> None:

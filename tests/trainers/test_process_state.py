@@ -166,19 +166,34 @@ def test_models_in_cycles_are_freed_and_nothing_is_collected_without_need(monkey
     assert not cyclic.remain()
 
 
+def test_a_part_of_a_node_has_the_gpus_that_it_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM and Kubernetes give a job twelve CPUs and two of eight GPUs, all of which the driver lists."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+    listed, devices, no_quota = tmp_path / "gpus", tmp_path / "dev", tmp_path / "cpu.max"
+    devices.mkdir()
+    for number in range(8):
+        (listed / f"0000:0{number}").mkdir(parents=True)
+        # A link to nothing stands for a device that the job's cgroup refuses: not even root has access.
+        (devices / f"nvidia{number}").symlink_to(devices if number in (2, 3) else tmp_path / "refused")
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-caps"):
+        (devices / name).touch()
+    assert cpus_of_each_gpu(devices, listed, no_quota) == 6
+    assert cpus_of_each_gpu(tmp_path / "none", listed, no_quota) == 1
+
+
 COMPILABLE = {"kind": "compilable", "dtype": "float32", "n": 32}
 
 
 def test_processes_that_read_data_take_the_cpus_that_gpus_leave(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / "gpus" / f"0000:0{number}").mkdir(parents=True)
-    quota = tmp_path / "cpu.max"
+    gpus, none, quota = tmp_path / "gpus", tmp_path / "none", tmp_path / "cpu.max"
     mine = len(os.sched_getaffinity(0))
-    assert cpus_of_each_gpu(tmp_path / "gpus", quota) == max(1, mine // 4)
+    assert cpus_of_each_gpu(none, gpus, quota) == max(1, mine // 4)
     quota.write_text("max 100000\n")
-    assert cpus_of_each_gpu(tmp_path / "none", quota) == mine
+    assert cpus_of_each_gpu(none, none, quota) == mine
     quota.write_text("100000 100000\n")
-    assert cpus_of_each_gpu(tmp_path / "none", quota) == 1
+    assert cpus_of_each_gpu(none, none, quota) == 1
     auto, fixed = settings_of(spec_of()), settings_of(spec_of(training={"data_workers": 3}))
     assert [auto.data_processes(cpus) for cpus in (0, 1, 4, 96)] == [0, 0, 3, 8]
     assert [fixed.data_processes(cpus) for cpus in (0, 96)] == [3, 3]

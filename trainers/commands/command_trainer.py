@@ -22,7 +22,7 @@ from trainers.commands.exit_error import exit_error
 from trainers.commands.inbox import Event, Exited, Inbox
 from trainers.commands.kept_folder import FolderCheckpoints
 from trainers.commands.meeting import Meeting
-from trainers.commands.metric_lines import Reported, numbers_epochs, reader_of, way_to_report
+from trainers.commands.metric_lines import Reader, Reported, numbers_epochs, reader_of, way_to_report
 from trainers.commands.places import HeldPorts, Place, all_places, own_place, variables
 from trainers.commands.program import Program
 from trainers.commands.rank_log import RankLog
@@ -141,7 +141,7 @@ class CommandTrainer:
             environment,
             str(self._base_folder / command.folder),
             log=RankLog(log, int(command.log_mib * 2**20)),
-            on_line=None if self._reader is None else self._read_line,
+            on_line=None if self._reader is None else partial(self._read_line, self._reader),
             on_exit=lambda status: self._events.put(Exited(status)),
             remove=[str(folder.path), str(folder.channel.parent)],
             kill_seconds=command.kill_seconds,
@@ -149,10 +149,9 @@ class CommandTrainer:
 
     # ------------------------------------------------------------------ what the program says, from other threads
 
-    def _read_line(self, line: str) -> None:
-        assert self._reader is not None  # noqa: S101 - lines are read where there is one
+    def _read_line(self, reader: Reader, line: str) -> None:
         try:
-            reported = self._reader(line)
+            reported = reader(line)
         except ValueError as error:
             self._events.put(error)
             return
@@ -191,7 +190,7 @@ class CommandTrainer:
             if self._book.held is not None and self._book.waited_seconds() > self._command.end_seconds:
                 return Exited(0)
             key, longest = self._command.report_limit(is_first=self._book.is_silent)
-            if self._group.rank == 0 and self._book.silent_seconds() > longest:
+            if self._group.rank == 0 and self._book.held is None and self._book.waited_seconds() > longest:
                 raise TaskError(
                     f"the command has not reported an epoch for {longest:g} s (task.{key}), after epoch "
                     f"{self._book.epoch} of {self._settings.epochs}"
@@ -264,34 +263,36 @@ class CommandTrainer:
         Raises:
             TrainingError: The report cannot be that of the next epoch.
         """
+        self._counter.done()
         if self._group.rank > 0:
             epoch = int(reported.epoch) if isinstance(reported.epoch, int) else self._book.epoch + 1
-            self._counter.done()
             if reported.last or epoch >= self._settings.epochs:  # rank 0 goes on too, and both may have work to do
                 self._release(question)
                 return None
             return self._wait(epoch, course, question)
         self._begin(course, with_program=True)
-        metrics = self._book.take(reported)
-        if metrics is None:  # trained before, by an attempt whose checkpoint is older than its last report
-            _answer(question)
-            return None
-        self._counter.done()
-        epoch, drains = self._book.epoch, course.seconds_left() is not None
+        again, drains = self._book.take_again(reported), course.seconds_left() is not None
+        if again is not None:  # the controller has its metrics, and charges its time as lost
+            return self._tell(self._measurement(again, {}, saves=False, ends=drains), course, question)
+        metrics, epoch = self._book.take(reported), self._book.epoch
         complete = reported.last or epoch == self._settings.epochs
         ends = drains and not complete and self._book.may_end
         # It must not change its files meanwhile, nor go on where it has to wait.
         can_keep = question is not None or (self._program.hold() and self._is_of_latest_line())
         saves = can_keep and self._book.saves(self._spec, ends=ends or complete)
-        measurement = self._measurement(metrics, saves=saves, ends=ends)
+        measurement = self._measurement(epoch, metrics, saves=saves, ends=ends)
         if complete:
             is_early = epoch < self._settings.epochs
             self._book.held = replace(measurement, complete=is_early, unsaved=is_early and not self._book.may_end)
             self._release(question)
             return None
+        return self._tell(measurement, course, question)
+
+    def _tell(self, measurement: Measurement, course: Course, question: Question | None) -> _End | None:
+        """Tell an epoch, and wait until the next one is granted; returns the end if the trial is over."""
         course.measured(Pending(news=measurement))
-        end = self._wait(_FOREVER if ends else epoch, course, question)
-        self._counter.begin_epoch(epoch + 1, 0.0)
+        end = self._wait(_FOREVER if measurement.ended else measurement.epoch, course, question)
+        self._counter.begin_epoch(measurement.epoch + 1, 0.0)
         return end
 
     def _is_of_latest_line(self) -> bool:
@@ -318,8 +319,8 @@ class CommandTrainer:
         if question is None and self._group.rank == 0:
             self._program.go_on()
 
-    def _measurement(self, metrics: dict[str, float], *, saves: bool, ends: bool) -> Measurement:
-        epoch, path, size = self._book.epoch, None, 0
+    def _measurement(self, epoch: int, metrics: dict[str, float], *, saves: bool, ends: bool) -> Measurement:
+        path, size = None, 0
         if saves:
             self._book.written()
             with counting(self._counter.tick):

@@ -29,7 +29,7 @@ class EpochBook:
         self._retrained = 0
         self._asks = False
         self._wanted_at = 0
-        self._went_on_at = self._written_at = self._heard_at = time.monotonic()
+        self._went_on_at = self._written_at = time.monotonic()
         self.is_at_start = self.is_silent = True
         self.epoch = 0
         self.held: Measurement | None = None
@@ -41,32 +41,38 @@ class EpochBook:
 
     def go_on(self) -> None:
         """Begin to count the time of an epoch."""
-        self._went_on_at = self._heard_at = time.monotonic()
+        self._went_on_at = time.monotonic()
 
     def waited_seconds(self) -> float:
         """Return the seconds since the program could begin its epoch."""
         return time.monotonic() - self._went_on_at
 
-    def silent_seconds(self) -> float:
-        """Return the seconds without a report: one of an epoch that is trained again ends them, and no epoch's time."""
-        return time.monotonic() - self._heard_at
+    def take_again(self, reported: Reported) -> int | None:
+        """Take in a report of an epoch that an earlier attempt had reported, since its state was older than that.
 
-    def take(self, reported: Reported) -> dict[str, float] | None:
-        """Take in a report; returns its metrics, None for an epoch that an earlier attempt had reported.
+        Returns:
+            The epoch; None for any other report.
+
+        Raises:
+            TaskError: The epoch is no number.
+        """
+        epoch = self._epoch_of(reported)
+        if not (self.is_at_start and self._retrained in (0, epoch - 1) and epoch <= self.epoch):
+            return None
+        self._retrained, self.is_silent = epoch, False
+        return epoch
+
+    def take(self, reported: Reported) -> dict[str, float]:
+        """Take in the report of a new epoch; returns its metrics.
 
         Raises:
             TaskError: It is not the next epoch, or a metric is no number.
             UnreadablePartError: What was saved is of a later epoch than the checkpoint says, as it can be where a
                 program does not wait for the answer to its report.
         """
-        expected = self.epoch + 1
-        epoch = expected if reported.epoch is None else _whole(reported.epoch)
+        expected, epoch = self.epoch + 1, self._epoch_of(reported)
         if self.held is not None:
             raise TaskError(f"the command reported epoch {epoch} after its last one, {self.epoch}")
-        is_repeated = self._retrained in (0, epoch - 1) and epoch <= self.epoch
-        if self.is_at_start and is_repeated:  # its state was older than its last report
-            self._retrained, self.is_silent, self._heard_at = epoch, False, time.monotonic()
-            return None
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
                 f"the command went on with epoch {epoch} from a checkpoint of epoch {self.epoch}: its files are those "
@@ -105,6 +111,9 @@ class EpochBook:
     def written(self) -> None:
         """Count the time from a checkpoint."""
         self._written_at = time.monotonic()
+
+    def _epoch_of(self, reported: Reported) -> int:
+        return self.epoch + 1 if reported.epoch is None else _whole(reported.epoch)
 
     def _is_due(self, spec: TrialSpec) -> bool:
         return time.monotonic() - self._written_at >= spec.checkpoint_every_seconds

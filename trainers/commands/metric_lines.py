@@ -30,11 +30,12 @@ class Reported(NamedTuple):
     ignored: str = ""
 
 
-def reader_of(metrics: Metrics) -> Callable[[str], Reported | None] | None:
-    """Return what finds metrics in a line of standard output, None where the program calls `automl.report`.
+Reader = Callable[[str], Reported | None]
+"""Finds metrics in a line; raises ValueError for one that should have some and has not."""
 
-    What it returns raises ValueError for a line that should have metrics and has not.
-    """
+
+def reader_of(metrics: Metrics) -> Reader | None:
+    """Return what finds metrics in a line of standard output, None where the program calls `automl.report`."""
     if metrics == "report":
         return None
     if metrics == "json":

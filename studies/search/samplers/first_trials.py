@@ -39,4 +39,6 @@ class FirstTrials:
         tried = identities(history)
         left = [one for one in self._params if identity(one) not in tried]
         waiting = number - len(history)
-        return Suggestion(params=left[waiting]) if waiting < len(left) else self._sampler.suggest(number, history)
+        if waiting < len(left):
+            return Suggestion(params=left[waiting], is_named=True)
+        return self._sampler.suggest(number, history)

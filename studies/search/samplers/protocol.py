@@ -24,11 +24,13 @@ class Suggestion:
         params: Values of the active parameters, by name.
         trial_attributes: What the sampler wants back with this trial's observation, as JSON can hold it.
         study_attributes: What the sampler wants back when the study is resumed, as JSON can hold it.
+        is_named: Whether the spec names these parameters, so that they are tried as they are.
     """
 
     params: Params
     trial_attributes: Mapping[str, Any] = field(default_factory=dict)
     study_attributes: Mapping[str, Any] = field(default_factory=dict)
+    is_named: bool = False
 
 
 class Suggester(Protocol):

@@ -124,6 +124,7 @@ def test_kuberay_takes_its_job(tmp_path: Path) -> None:
     head = check_pod(cluster["headGroupSpec"]["template"])
     (group,) = cluster["workerGroupSpecs"]
     worker = check_pod(group["template"])
+    assert all(one["template"]["spec"]["shareProcessNamespace"] for one in (cluster["headGroupSpec"], group))
     assert group["replicas"] == 2
     assert worker["resources"]["limits"]["nvidia.com/gpu"] == "4"
     assert "nvidia.com/gpu" not in head["resources"]["limits"]
@@ -266,6 +267,7 @@ def test_kubernetes_takes_the_base(tmp_path: Path) -> None:
     for deployment in (service, workers):
         container = check_pod(deployment["spec"]["template"])
         assert container["image"] == "automl"
+        assert deployment["spec"]["template"]["spec"]["shareProcessNamespace"], "else nobody waits for ended orphans"
         wanted = [one["persistentVolumeClaim"]["claimName"] for one in deployment["spec"]["template"]["spec"]["volumes"]
                   if "persistentVolumeClaim" in one]  # fmt: skip
         assert wanted == [one["metadata"]["name"] for one in claims]

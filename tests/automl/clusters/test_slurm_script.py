@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from automl.clusters.following import follow
 from automl.clusters.slurm_queue import JobState, state_of
 from automl.clusters.slurm_script import Allocation, script_of, seconds_of
 from automl.terminal.watching import Lines
-from search_spaces.errors import UserError
+from search_spaces.errors import RunError, UserError
 from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage import lease
 from studies.storage.store import Store
@@ -249,6 +249,48 @@ def test_a_job_is_followed_through_its_runs() -> None:
     assert (job.state, record) == ("COMPLETED", None)
     assert told == ["pending", "running", "pending", "running", "completed"]
     assert len(waits) == 5
+
+
+class Silence:
+    """SLURM's controller, which is silent at some looks at the job, and a clock.
+
+    Args:
+        states: State that each look finds, one after the other; none while SLURM is silent.
+    """
+
+    def __init__(self, states: Iterable[str | None]) -> None:
+        self.now, self.told, self._states = 1000.0, list[str](), iter(states)
+
+    def followed(self) -> str:
+        """Follow the job to its end; returns its state then."""
+        lines = Lines(Console(file=sys.stderr))
+        job, _ = follow(self._look, lambda: None, self.told.append, lines, sleep=self._pass, clock=lambda: self.now)
+        return job.state
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
+
+    def _look(self) -> JobState:
+        state = next(self._states)
+        if state is None:
+            raise RunError("SLURM: squeue: slurm_load_jobs error: Unable to contact slurm controller")
+        return JobState(state=state)
+
+
+def test_slurm_may_be_silent_for_ten_minutes_at_a_time() -> None:
+    silent = [None] * 100
+    slurm = Silence([*silent, "PENDING", "RUNNING", *silent, "RUNNING", None, "COMPLETED"])
+    assert slurm.followed() == "COMPLETED"
+    unknown = slurm.told[0]
+    assert "not known now (SLURM: squeue: slurm_load_jobs error: Unable to contact slurm controller)" in unknown
+    assert slurm.told[1:] == ["pending", "running", unknown, "running", unknown, "completed"]
+
+
+def test_who_follows_gives_up_after_ten_minutes_without_slurm() -> None:
+    slurm = Silence(["RUNNING", *[None] * 200])
+    with pytest.raises(RunError, match="Unable to contact slurm controller"):
+        slurm.followed()
+    assert slurm.now == 1000.0 + 5.0 + 600.0
 
 
 @pytest.mark.parametrize(("is_there", "words"), [(False, ["launch", "a.yaml"]), (True, ["resume", "small"])])

@@ -226,3 +226,5 @@ def test_a_local_submission_waits_in_the_queue(tmp_path: Path, monkeypatch: pyte
     [job] = json.loads(CliRunner().invoke(cli, ["queue", "--store", store, "--json"]).stdout)
     assert (job["study"], job["priority"], job["project"], job["limit_usd"]) == ("tiny", 5, "local", 2.0)
     assert "priority    5" in CliRunner().invoke(cli, ["queue", "--store", store]).stdout
+    long = CliRunner().invoke(cli, ["submit", "spec.yaml", "--set", f"study={'s' * 86}", "--store", store])
+    assert "allowed: at most 85 characters in the queue" in str(long.exception)

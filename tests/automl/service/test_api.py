@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
+from sqlalchemy.exc import DataError
 
 from studies.queueing.turns import Start
 from tests.support.service import TestedService, bearer, spec_of
@@ -162,6 +164,21 @@ def test_figures_for_prometheus_tell_of_queue_and_slots(service: TestedService) 
     assert 'automl_slots{use="free"} 2.0' in text
     assert 'automl_jobs{state="queued"} 1.0' in text
     assert 'automl_service_requests_total{method="GET",path="/api/v1/me",status="200"} 1.0' in text
+
+
+def test_what_the_database_refuses_is_not_told_as_a_store_that_is_away(service: TestedService) -> None:
+    """Who is told to come again in two seconds would do so for ever."""
+
+    def refuse(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "INSERT INTO automl_jobs" in statement:
+            raise DataError(statement, None, ValueError("value too long for type character varying(100)"))
+
+    headers = bearer(service.token())
+    sa.event.listen(service.store.engine, "before_cursor_execute", refuse)
+    with TestClient(service.app(), raise_server_exceptions=False, headers=headers) as client:
+        answer = client.post("/api/v1/studies", json={"spec": spec_of("a")})
+    assert (answer.status_code, "Retry-After" in answer.headers) == (500, False)
+    assert "does not answer" not in answer.text
 
 
 def test_a_store_that_is_away_is_told_by_503(service: TestedService, client: TestClient) -> None:

@@ -11,9 +11,10 @@ import optuna
 import pytest
 from fastapi.testclient import TestClient
 
+from automl.service.lasting_ids import LastingIds
 from automl.service.mlflow_proxy import PREFIX
 from automl.service.optuna_storage import ProjectStorage
-from studies.storage.optuna_view import open_storage
+from studies.storage.optuna_view import UID_ATTRIBUTE, open_storage
 from tests.support.http_servers import answered_by
 from tests.support.service import TestedService, bearer, spec_of, with_policy
 
@@ -113,7 +114,7 @@ def test_the_storage_of_a_project_knows_nothing_of_others_and_refuses_to_write(
 ) -> None:
     """The routes look first; the storage itself holds, too."""
     inner = open_storage(service.store.url)
-    storage = ProjectStorage(inner, lambda: {"vision.a"})
+    storage = ProjectStorage(inner, lambda: {"vision.a"}, LastingIds())
     reads = [name for name in vars(ProjectStorage) if name.startswith("get_") and name != "get_all_studies"]
     assert len(reads) == 7
     for name in reads:
@@ -128,10 +129,48 @@ def test_the_storage_of_a_project_knows_nothing_of_others_and_refuses_to_write(
     inner.engine.dispose()
 
 
+def optuna_study(storage: optuna.storages.RDBStorage, name: str, parameter: str, uid: str) -> int:
+    """Add a mirrored study with one parameter and twelve trials; returns Optuna's id of it."""
+    study = optuna.create_study(storage=storage, study_name=name, directions=["minimize", "minimize"])
+    study.set_user_attr(UID_ATTRIBUTE, uid)
+    for number in range(12):
+        x = {parameter: optuna.distributions.FloatDistribution(0, 1)}
+        params, values = {parameter: number / 12}, [number, -number]
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=x, values=values))
+    return int(storage.get_study_id_from_name(name))
+
+
+def test_who_gets_the_id_of_a_deleted_study_sees_nothing_of_it(service: TestedService, client: TestClient) -> None:
+    """SQLite gives an id again; the dashboard remembers by id what it has worked out, importances for all projects."""
+    service.studies().submit(spec_of("a"))
+    service.studies("bob", "speech").submit(spec_of("b"))
+    ann, bob = bearer(service.token()), bearer(service.token("bob", "speech"))
+    storage = open_storage(service.store.url)
+
+    def told(headers: dict[str, str], name: str) -> str:
+        number = client.get(f"/optuna/{name}", headers=headers).headers["location"].rpartition("/")[2]
+        asked = [client.get(f"/api/studies/{number}{of}", headers=headers) for of in ("", "/param_importances")]
+        assert [answer.status_code for answer in asked] == [200, 200]
+        return "".join(answer.text for answer in asked)
+
+    first = optuna_study(storage, "vision.a", "hidden", "1")
+    assert "hidden" in told(ann, "a")
+    storage.delete_study(first)
+    assert optuna_study(storage, "speech.b", "open", "2") == first
+    assert "hidden" not in told(bob, "b")
+    assert "open" in told(bob, "b")
+    assert client.get(f"/api/studies/{first}/param_importances", headers=ann).status_code == 404
+    storage.delete_study(first)
+    assert optuna_study(storage, "vision.a", "shown", "3") == first
+    assert "hidden" not in told(ann, "a"), "of a new study of the same name, too"
+    assert "shown" in told(ann, "a")
+    storage.engine.dispose()
+
+
 def test_a_page_of_all_studies_asks_once_which_of_them_may_be_seen(service: TestedService, ids: dict[str, int]) -> None:
     inner, asked = open_storage(service.store.url), []
     assert len(inner.get_all_studies()) > 1
-    storage = ProjectStorage(inner, lambda: asked.append(1) or set(ids))  # type: ignore[func-returns-value]
+    storage = ProjectStorage(inner, lambda: asked.append(1) or set(ids), LastingIds())  # type: ignore[func-returns-value]
     assert len(storage.get_all_studies()) == len(ids)
     assert asked == [1]
     inner.engine.dispose()

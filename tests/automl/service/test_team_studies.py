@@ -11,7 +11,9 @@ import pytest
 from automl.service import confirm_jobs
 from automl.service.checking import plan
 from automl.service.errors import ConflictError, ForbiddenError, MissingError
+from automl.stored.specs import from_store
 from search_spaces.errors import UserError
+from studies.queueing.jobs import CONFIRM_MARK
 from studies.queueing.turns import Wait
 from studies.records import NANO
 from studies.spec.errors import SpecError
@@ -66,6 +68,7 @@ def test_members_may_be_patient_and_admins_may_displace_them(service: TestedServ
         ({"task": "tabular", "task_options": {"train": "../../etc/passwd", "target": "x"}}, "task_options.train"),
         ({"study": "../x"}, "study"),
         ({"study": "x" * 61}, "study: found"),
+        ({"resources": {"slots": 3_000_000_000}}, r"resources\.slots: found 3000000000, allowed: .* up to 1e9"),
     ],
 )
 def test_what_the_operator_does_not_allow_is_refused_by_its_key(
@@ -74,6 +77,17 @@ def test_what_the_operator_does_not_allow_is_refused_by_its_key(
     with pytest.raises(SpecError, match=place):
         service.studies().submit(spec_of("a") | changes)
     assert service.queue.jobs() == []
+
+
+def test_a_name_leaves_room_for_its_project_and_for_what_confirms_it(service: TestedService) -> None:
+    """The columns of names take 100 characters."""
+    ann = service.studies(project="p" * 50)
+    with pytest.raises(SpecError, match=r"spec: study: found 's{35}', allowed: at most 34 characters in this project"):
+        ann.submit(spec_of("s" * 35))
+    job = ann.submit(spec_of("s" * 34))
+    service.store.create_study(job.study, service.queue.spec_of(job)[0], "/", 0.0)
+    assert from_store(service.queue.spec_of(job)[0], job.study).study == job.study
+    assert len(f"{job.study}{CONFIRM_MARK}{10**6 - 1}") == 100
 
 
 def finished(service: TestedService, name: str, **who: str) -> None:
@@ -222,6 +236,24 @@ def test_a_deleted_study_is_not_resumed_for_more_money_than_its_account_has(serv
     worker = service.queue.register("w", device="cpu", slots=1)
     assert isinstance(service.queue.take_turn(worker, 1), Wait)
     assert ann.job("a").reason == "waits for money: user ann: $10 of $10 are spent"
+
+
+@pytest.mark.parametrize("override", ["budget.usd=1000", "budget={usd: 1000}", "budget.hours=null", "budget.trials=9"])
+def test_a_member_gives_another_budget_to_studies_of_their_own_alone(service: TestedService, override: str) -> None:
+    """Its owner pays: who is blocked by a limit would spend the money of others."""
+    finished(service, "a")
+    ann, bob = service.studies(), service.studies("bob")
+    service.studies("root", "ops", "admin").set_limit("user", "bob", 0.0)
+    ann.stop("a")
+    with pytest.raises(ForbiddenError, match="found a study of ann, allowed: studies of your own; an admin"):
+        bob.resume("a", ["faults.attempts=4", override])
+    assert ann.job("a").state == "stopped"
+    assert ann.record("a").spec["budget"]["usd"] == 1.0
+    again = bob.resume("a", ["faults.attempts=4"])
+    assert (again.user, again.limit_nano_usd) == ("ann", 1 * NANO)
+    for who in (ann, service.studies("root", "ops", "admin")):
+        ann.stop("a")
+        assert who.resume("vision.a", [override]).user == "ann"
 
 
 def test_only_budget_and_faults_may_change(service: TestedService) -> None:

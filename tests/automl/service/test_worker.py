@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,8 +25,10 @@ from automl.service import confirm_jobs, job_process
 from automl.service.job_process import INTERRUPTED
 from automl.service.worker import AWAY_SECONDS, BEAT_SECONDS, Worker
 from automl.stored.auditing import audit
+from studies.queueing.heartbeats import EXPIRY_SECONDS
 from studies.queueing.job_queue import Submission
-from studies.queueing.turns import Start
+from studies.queueing.jobs import Run
+from studies.queueing.turns import Start, Wait
 from studies.records import NANO
 from studies.storage import tables as t
 from studies.storage.reader import load_study
@@ -229,6 +231,132 @@ def test_a_worker_that_leaves_hands_that_on_and_ends_while_the_store_is_away(
     running.process.wait(120.0)
     one._running.clear()
     one.run()
+
+
+DRAINS_SLOWLY = "import signal, time; signal.signal(15, lambda *_: None); print(flush=True); time.sleep(600)"
+
+
+class SlowlyDraining(Worker):
+    """A worker whose jobs are real processes that do not end when they are asked to drain."""
+
+    def _process(self, turn: Start, run: Run) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", DRAINS_SLOWLY], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n", "it listens to signals"
+        return process
+
+    def living(self) -> list[str]:
+        return [one.job.study for one in self._running.values() if one.process.poll() is None]
+
+    def kill_all(self) -> None:
+        """End all its processes."""
+        for running in self._running.values():
+            running.process.kill()
+            with running.process:
+                running.process.wait(120.0)
+
+
+class Team:
+    """Workers that take turns by `step`, on a clock that the test moves."""
+
+    def __init__(self, service: TestedService, names: str) -> None:
+        self.service, self.now = service, 0.0
+        self.workers = [self.join(name) for name in names]
+
+    def join(self, name: str) -> SlowlyDraining:
+        one = SlowlyDraining(
+            queue=self.service.queue, name=name, device="cpu", slots=1, log_folder=self.service.folder,
+            log=lambda *_, **__: None, clock=lambda: self.now,
+        )  # fmt: skip
+        one._join()
+        return one
+
+    def step(self, seconds: float = 0.0) -> None:
+        """Let time pass, and all workers look."""
+        self.now += seconds
+        for one in self.workers:
+            one.step()
+
+    def pass_unseen(self, seconds: float, *names: str) -> None:
+        """Let time pass for the store's clock, in which no worker, or none of these, reaches the store."""
+        w = t.workers.c
+        which = w.name.in_(names) if names else sa.true()
+        with self.service.store.engine.begin() as connection:
+            connection.execute(sa.update(t.workers).where(which).values(expires_at=w.expires_at - seconds))
+        self.now += 0.0 if names else seconds
+
+    def living(self) -> dict[str, list[str]]:
+        return {one.name: one.living() for one in self.workers}
+
+
+@pytest.fixture
+def team(service: TestedService) -> Iterator[Callable[[str, str], Team]]:
+    """Makes workers of one slot each, and jobs, by their letters."""
+    made: list[Team] = []
+
+    def make(names: str, jobs: str) -> Team:
+        for job in jobs:
+            service.queue.submit(
+                Submission(study=job, project="vision", user=job, spec={}, base_folder="/", slots=1,
+                           limit_nano_usd=None)
+            )  # fmt: skip
+        made.append(Team(service, names))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for worker in one.workers:
+            worker.kill_all()
+
+
+def test_a_worker_that_was_given_up_starts_nothing_on_slots_where_its_old_jobs_still_drain(
+    team: Callable[[str, str], Team],
+) -> None:
+    one = team("wo", "ab")
+    frozen, other = one.workers
+    other.leave("it only gives the first one up")
+    one.step()
+    assert one.living() == {"w": ["a"], "o": []}
+    one.pass_unseen(20.0, "w")
+    assert isinstance(one.service.queue.take_turn(other._id, 0), Wait)
+    for _ in range(3):
+        one.now += BEAT_SECONDS
+        frozen.step()
+        assert frozen.living() == ["a"], "one process for each slot"
+    frozen.kill_all()
+    frozen.step()
+    assert len(frozen.living()) == 1, "its slot is free again"
+
+
+@pytest.mark.parametrize("seconds", [9.0, 12.0, 600.0])
+def test_no_run_is_lost_by_a_time_in_which_nobody_reaches_the_database(
+    team: Callable[[str, str], Team], seconds: float
+) -> None:
+    one = team("uvw", "abcd")
+    one.step()
+    before = one.living()
+    assert before == {"u": ["a"], "v": ["b"], "w": ["c"]}
+    one.pass_unseen(seconds)
+    for _ in range(20):
+        one.step(1.0)
+    assert one.living() == before
+    assert outcomes(one.service) == [None, None, None]
+
+
+def test_a_worker_that_stays_away_after_such_a_time_is_given_up(team: Callable[[str, str], Team]) -> None:
+    """Also by one that has just come, as after the power of all workers has failed."""
+    one = team("vw", "ab")
+    one.step()
+    gone = one.workers.pop()
+    one.workers.append(one.join("x"))
+    one.pass_unseen(600.0)
+    one.step()
+    assert outcomes(one.service) == [None, None]
+    for _ in range(int(EXPIRY_SECONDS)):
+        one.step(1.0)
+    assert outcomes(one.service) == [None, "lost", None]
+    assert one.living() == {"v": ["a"], "x": ["b"]}
+    gone.kill_all()
 
 
 @pytest.mark.ray

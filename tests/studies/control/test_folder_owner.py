@@ -167,7 +167,7 @@ def test_a_folder_of_an_earlier_version_is_its_study_s_if_that_mentions_a_file_t
     claim(mine, folder)
     uid, token = place_of(folder).read_note(joined(folder, MARKER)).split()
     row = mine.require("simulated")
-    assert (uid, [token]) == (row.uid, list(leases.tokens_of(mine, row.id).values()))
+    assert (uid, [token]) == (row.uid, list(leases.tokens_of(mine, row.id)))
 
 
 def test_a_mentioned_file_that_is_gone_or_elsewhere_makes_no_folder_a_study_s(new_store: Any, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from search_spaces.space import Space
+from studies.control.narrowing import narrowed
+from studies.control.next_trial import MOST_TOO_WIDE
 from studies.control.setup import StudySetup
 from studies.control.shrinking import params_on, ranks_for
 from studies.control.state import StudyMachine
@@ -18,6 +20,7 @@ from studies.gangs.protocol import SlotsLeaving, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records import NANO, OWN_CHARGES
+from studies.search.samplers.protocol import Suggestion
 from studies.storage.resume_reader import load_resume_state
 from tests.studies.control.test_controller import EVERY_TRIAL, MIXED, LosesNode
 from tests.support.simulated_study import SimulatedStudy, check_epochs, smooth_curve
@@ -201,3 +204,56 @@ def test_new_slots_shorten_a_budget_of_dollars(tmp_path: Path) -> None:
     study.run(Limits(usd=0.1))  # 100 s of one slot: 60 in 30 s of two, then 40 in 10 s of four
     assert study.clock == pytest.approx(40.0, abs=1.5)
     assert study.record().cost_nano_usd <= 0.1 * 1e9
+
+
+class LosesNodeForGood(LosesNode):
+    """Two of four slots are gone from 10 s on, and do not come back."""
+
+    def open(self, slots: int) -> None:
+        SimulatedPool.open(self, slots)
+        self._at(10.0, -1, SlotsLost(slots=(2, 3), with_device=True))
+
+
+def test_slots_that_are_left_train_to_the_end_of_the_budget(tmp_path: Path) -> None:
+    """Once eight wide suggestions waited for the node none was asked for any more: the rest of the budget was idle."""
+    study = SimulatedStudy(tmp_path, pool=LosesNodeForGood, policy=EVERY_TRIAL, slots=4, epochs=27, space=MIXED)
+    machine = study.run(Limits(usd=1.0))
+    record = study.record()
+    check_epochs(record)
+    assert machine.stop_reason == "budget_usd"
+    idle_usd = sum(charge.cost_nano_usd for charge in record.charges if charge.kind == "idle") / 1e9
+    assert idle_usd < 0.3
+    waiting = [trial.world_size for trial in record.trials if trial.number is None]
+    assert waiting.count(4) == MOST_TOO_WIDE, "wide configurations wait, and are not given up"
+
+
+def test_configurations_that_the_spec_names_wait_for_the_node_as_they_are(tmp_path: Path) -> None:
+    named = tuple({"learning_rate": 0.1, "width": 20 + place, "world_size": 4} for place in range(12))
+    study = SimulatedStudy(
+        tmp_path, pool=LosesNodeForGood, policy=EVERY_TRIAL, slots=4, epochs=27, space=MIXED, baselines=named,
+        curve=equal_epochs,
+    )  # fmt: skip
+    study.run(Limits(usd=0.3))
+    trials = study.record().trials
+    assert [dict(trial.params) for trial in trials[:12]] == list(named)
+    assert [trial.world_size for trial in trials[12:]].count(4) == 0
+    assert sum(trial.state == "complete" for trial in trials[12:]) > 2
+
+
+def test_a_narrowed_suggestion_is_one_of_the_space() -> None:
+    """Parameters that hang from the world size are those of the smaller one."""
+    space = Space.from_dict(
+        {
+            "world_size": {"type": "categorical", "choices": [1, 2, 4]},
+            "momentum": {"type": "float", "low": 0.1, "high": 0.9},
+            "shards": {"type": "int", "low": 1, "high": 4, "when": {"world_size": 4}},
+            "accumulate": {"type": "int", "low": 1, "high": 4, "when": {"world_size": [1, 2]}},
+        }
+    )
+    setup: Any = SimpleNamespace(space=space, seed=0)
+    wide = Suggestion(params={"world_size": 4, "momentum": 0.5, "shards": 3}, trial_attributes={"a": 1})
+    narrow = narrowed(setup, wide, 2, 7)
+    space.check(narrow.params)
+    assert (narrow.params["world_size"], narrow.params["momentum"]) == (2, 0.5)
+    assert narrow.trial_attributes == {"a": 1}
+    assert narrowed(setup, narrow, 2, 8) is narrow

@@ -14,7 +14,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
+from studies.control.closed_by import ENDS_BY_BUDGET
 from studies.control.folder_owner import claim
+from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
 from studies.search.policy import Policy
@@ -22,6 +24,7 @@ from studies.search.pruners.mo_asha import MoAsha
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import StudyChanged, StudyColumns
+from studies.storage.deletion import delete_rows
 from studies.storage.reader import load_study
 from studies.storage.retrying import PATIENCE_SECONDS
 from studies.storage.store import LeaseLostError, Store, StoreError
@@ -221,7 +224,7 @@ def test_a_study_that_waits_for_a_disk_is_stopped_for_those_that_stand_by_too(st
         standby = threads.submit(session_of(store, on_stand_by=lambda _: standing.set()).run)
         assert standing.wait(30)
         drained: StudyColumns = {"state": "drained", "stop_reason": "storage"}
-        store.commit(row.id, lease.id, [StudyChanged(columns=drained)])
+        store.commit(row.id, lease.token, [StudyChanged(columns=drained)])
         assert leases.stop_waiting(store, row.id)
         leases.release(store, lease)
         assert standby.result(30) is None
@@ -235,7 +238,7 @@ def test_a_stop_that_comes_between_the_drain_for_want_of_room_and_the_release_en
     lease = leases.acquire(store, row.id)
     assert isinstance(lease, leases.Lease)
     drained: StudyColumns = {"state": "drained", "stop_reason": "storage"}
-    store.commit(row.id, lease.id, [StudyChanged(columns=drained)])
+    store.commit(row.id, lease.token, [StudyChanged(columns=drained)])
     assert leases.request_stop(store, row.id)
     leases.release(store, lease)
     assert store.require("simulated").stop_reason == "stopped"
@@ -271,6 +274,55 @@ def test_a_session_that_is_interrupted_hands_over(store: Store, pair: Callable[[
     check_epochs(load_study(store, "simulated"))
 
 
+@pytest.fixture
+def quick_store(tmp_path: Path) -> Iterator[Store]:
+    """A store of a study whose search costs no time."""
+    one = Store(f"sqlite:///{tmp_path}/quick.db")
+    make_study(one, tmp_path)
+    row = one.require("simulated")
+    one.change_spec(row.id, {**row.spec, "search": {"sampler": "random", "pruner": {"name": "mo_asha"}}})
+    yield one
+    one.close()
+
+
+def with_budget(store: Store, **budget: float) -> Session:
+    row = store.require("simulated")
+    store.change_spec(row.id, {**row.spec, "budget": budget})
+    return session_of(store)
+
+
+@pytest.mark.parametrize(
+    ("budget", "more"),
+    [
+        ({"usd": 0.05}, {"usd": 0.0505}),
+        ({"hours": 0.005}, {"hours": 0.00505}),
+        ({"usd": 0.03, "trials": 5, "finish": 0.1}, {"usd": 0.0303}),
+        ({"trials": 3}, {"trials": 4}),
+    ],
+)
+def test_a_study_that_its_budget_has_closed_is_reopened_by_more_budget_alone(
+    quick_store: Store, budget: dict[str, float], more: dict[str, float]
+) -> None:
+    """It closes a little before its limit: each further launch opened it again, and asked an autoscaler for nodes."""
+    store = quick_store
+    assert with_budget(store, **budget).run() is not None
+    ended = store.require("simulated")
+    assert ended.stop_reason in ENDS_BY_BUDGET
+    assert session_of(store).run() is None
+    assert with_budget(store, **{**budget, "trials": 3}).run() is None, "less is not more"
+    assert store.require("simulated").revision == ended.revision, "views would be made anew"
+    assert with_budget(store, **{**budget, **more}).run() is not None
+
+
+def test_a_cheaper_pool_reopens_a_study_that_its_dollars_have_closed(quick_store: Store) -> None:
+    store = quick_store
+    assert with_budget(store, usd=0.05).run() is not None
+    assert session_of(store).run() is None
+    store.set_price(store.require("simulated").id, 0.01)
+    assert session_of(store).run() is not None
+    assert session_of(store).run() is None
+
+
 def test_a_session_that_stood_by_does_not_go_on_with_an_old_spec(store: Store) -> None:
     """The spec was changed while nobody drove the study: a budget that is no longer in force must not be spent."""
     row = store.require("simulated")
@@ -285,6 +337,25 @@ def test_a_session_that_stood_by_does_not_go_on_with_an_old_spec(store: Store) -
         session_of(store, on_stand_by=change).run()
     assert not load_study(store, "simulated").started
     assert leases.current_holder(store, row.id) is None
+
+
+@pytest.mark.parametrize("next_name", ["another", "simulated"])
+def test_a_session_that_stood_by_for_a_study_that_was_deleted_drives_no_other_one(
+    store: Store, tmp_path: Path, next_name: str
+) -> None:
+    """In SQLite the next study has its id; with the same name and spec it is still another study."""
+    row = store.require("simulated")
+    held = leases.acquire(store, row.id)
+    assert isinstance(held, leases.Lease)
+
+    def delete(_: str) -> None:
+        delete_rows(store, row.id, held.token)
+        store.create_study(next_name, row.spec, str(tmp_path), 1.0)
+
+    with pytest.raises(StoreError, match="deleted"):
+        session_of(store, on_stand_by=delete).run()
+    assert not load_study(store, next_name).started
+    assert leases.current_holder(store, store.require(next_name).id) is None
 
 
 def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tmp_path: Path) -> None:

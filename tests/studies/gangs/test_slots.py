@@ -13,11 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from studies.gangs import ray_actors, ray_slots
+from studies.gangs import ray_actors, ray_cluster, ray_slots
+from studies.gangs.available_slots import find_slots
 from studies.gangs.node_watch import slots_of_nodes
 from studies.gangs.on_ray import RayPool
 from studies.gangs.own_cluster import OwnCluster
-from studies.gangs.protocol import DrainRequested, Event, GangFailed, Measured, SlotsLost, SlotsReady
+from studies.gangs.protocol import DrainRequested, Event, GangFailed, Measured, PoolError, SlotsLost, SlotsReady
 from studies.gangs.slot import Slot
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -178,6 +179,20 @@ def test_devices_are_those_of_living_nodes() -> None:
     ]
     assert slots_of_nodes(nodes, cpus_per_slot=2) == 2 + 1
     assert slots_of_nodes(nodes, cpus_per_slot=0) == 2
+
+
+def test_a_slot_has_its_cpus_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the sum of the CPUs there were three slots, of which the third never became ready."""
+    import ray
+
+    nodes = [{"Alive": True, "Resources": {"CPU": 6.0}}] * 2
+    monkeypatch.setattr(ray_cluster, "connect", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 12.0})
+    assert find_slots("cpu", 4, "10.0.0.5:6379").slots == 2
+    ray_cluster._check_room(2, "cpu", 4)
+    with pytest.raises(PoolError, match="the cluster has 12: room for 2 slots, each on one node"):
+        ray_cluster._check_room(3, "cpu", 4)
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from studies.control.dead_pools import settle_dead_pools
 from studies.queueing import job_rows
-from studies.queueing.job_queue import JobQueue, Submission, WorkerGoneError
+from studies.queueing.heartbeats import WorkerGoneError
+from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import MOST_DEATHS, Job
 from studies.queueing.turns import MakeRoom, Start, Wait
 from studies.records import NANO, ChargeKind
@@ -132,14 +133,43 @@ def test_a_worker_whose_process_is_gone_here_is_not_waited_for(
     assert job.run is None or job.run.worker == "other"
 
 
+def test_a_worker_that_was_given_up_takes_no_turn(queue: JobQueue) -> None:
+    """Nobody would give up a run that it starts."""
+    late, other = (queue.register(name, device="cpu", slots=1) for name in ("late", "other"))
+    kill(queue, late)
+    assert isinstance(queue.take_turn(other, 1), Wait)
+    submit(queue)
+    for gives_up_silent in (False, True):
+        with pytest.raises(WorkerGoneError):
+            queue.take_turn(late, 1, gives_up_silent=gives_up_silent)
+    assert started(queue, other).job.study == "s"
+
+
+def test_a_worker_whose_own_heartbeat_has_run_out_gives_up_nobody(queue: JobQueue) -> None:
+    """After an outage the first one that asks would take all jobs of the others."""
+    holder, asking = (queue.register(name, device="cpu", slots=1) for name in ("holder", "asking"))
+    submit(queue)
+    started(queue, holder)
+    for worker in (holder, asking):
+        kill(queue, worker)
+    queue.take_turn(asking, 1)
+    assert queue.require("s").state == "running"
+    assert queue.beat(asking)[0] > 10.0
+    assert queue.beat(asking)[0] == pytest.approx(0.0, abs=5.0)
+    queue.take_turn(asking, 1, gives_up_silent=False)
+    assert queue.require("s").state == "running"
+    queue.take_turn(asking, 0)
+    assert queue.require("s").state == "queued"
+
+
 def test_what_is_asked_of_a_running_job_reaches_its_worker(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
     turn = started(queue, worker)
     assert turn.job.run is not None
-    assert queue.beat(worker) == {turn.job.run.id: None}
+    assert queue.beat(worker)[1] == {turn.job.run.id: None}
     queue.ask(turn.job, "stop")
-    assert queue.beat(worker) == {turn.job.run.id: "stop"}
+    assert queue.beat(worker)[1] == {turn.job.run.id: "stop"}
     queue.end_run(turn.job.run.id, "stopped")
     assert queue.require("s").state == "stopped"
     assert queue.ask(queue.require("s"), "cancel").state == "cancelled"
@@ -183,7 +213,7 @@ def test_a_higher_priority_displaces_a_lower_one_which_goes_on_later(
     submit(queue, "high", priority=10)
     assert isinstance(queue.take_turn(worker, 1), MakeRoom)
     assert low.job.run is not None
-    assert queue.beat(worker) == {low.job.run.id: "preempt"}
+    assert queue.beat(worker)[1] == {low.job.run.id: "preempt"}
     queue.end_run(low.job.run.id, "preempted")
     high = started(queue, worker)
     assert high.job.study == "high"
@@ -311,7 +341,7 @@ def test_a_limit_that_is_set_while_jobs_run_holds_for_them_too(queue: JobQueue) 
     queue.set_limit("user", "ann", 50)
     queue.take_turn(worker, 1)
     assert turn.job.run is not None
-    assert queue.beat(worker) == {turn.job.run.id: "preempt"}
+    assert queue.beat(worker)[1] == {turn.job.run.id: "preempt"}
     charge(queue, "s", 10)
     queue.end_run(turn.job.run.id, "preempted")
     again = started(queue, worker)
@@ -393,7 +423,7 @@ def confirmed(queue: JobQueue, study: str, job: Job, nano_usd: int, *, kind: Cha
     lease = leases.acquire(queue.store, row.id, job_id=job.id)
     assert isinstance(lease, leases.Lease)
     pool = PoolChanged(columns={"pool_opened_at": 0.0, "pool_slots": 1, "usd_per_slot_hour": 1.0})
-    queue.store.commit(row.id, lease.id, [pool, charged(nano_usd, kind)])
+    queue.store.commit(row.id, lease.token, [pool, charged(nano_usd, kind)])
     leases.release(queue.store, lease)
 
 
@@ -429,7 +459,7 @@ def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller
     dead = leases.acquire(queue.store, study, job_id=queue.require("s:confirm-1").id)
     assert isinstance(dead, leases.Lease)
     opened = PoolChanged(columns={"pool_opened_at": dead.acquired_at, "pool_slots": 1, "usd_per_slot_hour": 3.6})
-    queue.store.commit(study, dead.id, [opened])
+    queue.store.commit(study, dead.token, [opened])
     with queue.store.engine.begin() as connection:
         seen_last = {"heartbeat_at": dead.acquired_at + 10.0, "expires_at": 0.0}
         connection.execute(sa.update(t.leases).values(seen_last))

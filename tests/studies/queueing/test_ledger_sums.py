@@ -65,7 +65,7 @@ def change(store: Store, chance: random.Random, name: str) -> None:
         lease = leases.acquire(store, row.id, job_id=chance.choice([None, 3, 4]))
         assert isinstance(lease, leases.Lease)
         pool = PoolChanged(columns={"pool_opened_at": 0.0, "pool_slots": 1, "usd_per_slot_hour": 3600.0})
-        store.commit(row.id, lease.id, [pool, charged(chance.randrange(100))])
+        store.commit(row.id, lease.token, [pool, charged(chance.randrange(100))])
         leases.release(store, lease)
         if what == "dies":
             next_one = leases.acquire(store, row.id)

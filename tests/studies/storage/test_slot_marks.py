@@ -55,7 +55,7 @@ def test_a_slot_second_that_is_charged_is_refused_with_its_whole_commit(store: S
     opened = PoolChanged(columns={"pool_opened_at": 100.0, "pool_slots": 2, "usd_per_slot_hour": 36.0})
 
     def commit(*changes: Any) -> None:
-        store.commit(lease.study_id, lease.id, changes)
+        store.commit(lease.study_id, lease.token, changes)
 
     commit(opened, charge_of((0, 1), 100.0, 101.0), charge_of((1,), 101.0, 102.5))
     commit(charge_of((0,), 101.0, 103.0))

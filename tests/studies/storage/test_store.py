@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from search_spaces.outside_text import storable
+from studies.control.dead_pools import settle_dead_pools
 from studies.forecasts import Forecast
 from studies.money.budget import Limits
 from studies.storage import lease as leases
@@ -40,11 +41,12 @@ from studies.storage.changes import (
     TrialChanged,
     TrialColumns,
 )
-from studies.storage.engine import StoreError, absolute_url, exists, make_engine, parse_url
+from studies.storage.deletion import delete_rows
+from studies.storage.engine import absolute_url, exists, make_engine, parse_url
 from studies.storage.reader import list_studies, load_study
 from studies.storage.resume_reader import load_resume_state
 from studies.storage.retrying import retry
-from studies.storage.store import LeaseLostError, Store, StudyExistsError
+from studies.storage.store import LeaseLostError, Store, StoreError, StudyExistsError
 from tests.support.any_text import any_text
 from tests.support.databases import create_database, database_of
 from tests.support.simulated_study import DyingStore, SimulatedStudy, check_epochs, check_ledger, essence
@@ -338,16 +340,52 @@ def test_a_holder_on_this_host_whose_process_is_gone_holds_nothing(store: Store,
 def test_who_lost_the_lease_writes_nothing(store: Store, study_id: int, trial_id: int) -> None:
     first = take(store, study_id)
     pool = PoolChanged(columns={"pool_opened_at": 1.0, "pool_slots": 1, "usd_per_slot_hour": 1.0})
-    store.commit(study_id, first.id, [pool, charge_of(None)])
+    store.commit(study_id, first.token, [pool, charge_of(None)])
     set_lease(store, process_space="elsewhere", expires_at=time.time() - 1.0)
-    store.commit(study_id, first.id, [charge_of(None, since=2.0)])  # late, but nobody else was there
+    store.commit(study_id, first.token, [charge_of(None, since=2.0)])  # late, but nobody else was there
     take(store, study_id)
     before = everything(store)
     with pytest.raises(LeaseLostError):
-        store.commit(study_id, first.id, [charge_of(None, since=3.0), epoch_of(trial_id)])
+        store.commit(study_id, first.token, [charge_of(None, since=3.0), epoch_of(trial_id)])
     with pytest.raises(LeaseLostError):
-        store.enqueue(study_id, {}, world_size=1, origin="sampler", study_attributes={"a": 1}, lease_id=first.id)
+        store.enqueue(study_id, {}, world_size=1, origin="sampler", study_attributes={"a": 1}, lease_token=first.token)
     assert everything(store) == before
+
+
+def test_who_was_suspended_while_its_study_was_deleted_writes_nothing_into_the_next_one(
+    store: Store, study_id: int, trial_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite gives the ids of deleted rows out again: those of the study, of its trials and of its leases."""
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
+    suspended = take(store, study_id)
+    set_lease(store, process_space="elsewhere", expires_at=0.0)
+    delete_rows(store, study_id, take(store, study_id).token)
+    next_id = store.create_study("text", SPEC, "/somewhere", 2.0)
+    next_trial = store.enqueue(next_id, {"rate": 0.1}, world_size=1, origin="sampler")
+    present = take(store, next_id)
+    is_sqlite = store.engine.dialect.name == "sqlite"
+    assert ((study_id, trial_id, suspended.id) == (next_id, next_trial, present.id)) is is_sqlite
+    before = everything(store)
+    with pytest.raises(LeaseLostError):
+        store.commit(study_id, suspended.token, [epoch_of(trial_id)])
+    with pytest.raises(LeaseLostError):
+        store.enqueue(study_id, {}, world_size=1, origin="sampler", lease_token=suspended.token)
+    with pytest.raises(LeaseLostError):
+        settle_dead_pools(store, suspended)
+    with pytest.raises(LeaseLostError):
+        delete_rows(store, next_id, suspended.token)
+    leases.share_cluster(store, suspended, "10.0.0.5:6379", "secret")
+    lost = threading.Event()
+    with leases.kept(store, suspended, on_stop=lambda: None, on_lost=lost.set):
+        assert lost.wait(10)
+    assert everything(store) == before
+    store.commit(next_id, present.token, [epoch_of(next_trial)])
+
+
+def test_nobody_takes_the_lease_of_a_study_that_was_deleted(store: Store, study_id: int) -> None:
+    delete_rows(store, study_id, take(store, study_id).token)
+    with pytest.raises(StoreError, match="it was deleted in the meantime"):
+        leases.acquire(store, study_id)
 
 
 def test_a_heart_keeps_the_lease_and_hears_of_a_stop(

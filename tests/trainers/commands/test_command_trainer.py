@@ -77,35 +77,48 @@ def test_a_drain_ends_with_a_checkpoint(tmp_path):
     assert Path(last.checkpoint).exists()
 
 
-def test_epochs_that_an_older_state_repeats_are_not_counted_twice(tmp_path):
-    script(
-        tmp_path,
-        """
-        import automl
-        folder = automl.resume()
-        done = int((folder / "done").read_text()) if folder else 0
-        for epoch in range(done + 1, 5):
-            if (kept := automl.checkpoint(epoch)) and epoch % 2 == 0:
-                (kept / "done").write_text(str(epoch))
-            automl.report(epoch=epoch, val_error=0)
-        """,
-    )
-    spec = spec_of(tmp_path, milestones=(2, 3))
-    first = run(spec, Grants(until=3))
-    assert first.epochs == [1, 2, 3]
-    assert run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)).epochs == [4]
+SAVES_EACH_FIFTH = """
+    import automl, time
+    folder = automl.resume()
+    done = int((folder / "done").read_text()) if folder else 0
+    for epoch in range(done + 1, 11):
+        time.sleep(0.3)
+        if (kept := automl.checkpoint(epoch)) and epoch % 5 == 1:
+            (kept / "done").write_text(str(epoch))
+        automl.report(epoch=epoch, val_error=0)
+"""
+"""A script of ten epochs whose checkpoint of epoch 8 holds what it had saved after epoch 1."""
+
+
+def paused_at_8(folder: Path):
+    """The next attempt of a trial that begins again with epoch 2, though eight epochs are done."""
+    script(folder, SAVES_EACH_FIFTH)
+    spec = spec_of(folder, training={"epochs": 10}, milestones=(1, 8))
+    return replace(spec, attempt=2, resume_from=run(spec, Grants(until=8)).measurements[-1].checkpoint)
+
+
+def test_each_epoch_that_an_older_state_repeats_is_told_with_its_own_time(tmp_path):
+    """What they take would else be a charge of the next new epoch, and part of the trial's `cost_usd`."""
+    grants = run(paused_at_8(tmp_path))
+    assert grants.epochs == list(range(2, 11))
+    assert [one.epoch for one in grants.measurements if one.metrics] == [9, 10]
+    assert not any(one.checkpoint for one in grants.measurements[:-1])
+    seconds = [one.wall_seconds for one in grants.measurements]
+    assert max(seconds) < sum(seconds) / 2, "nine epochs that take 0.3 s each"
+
+
+def test_a_drain_ends_with_an_epoch_that_an_older_state_repeats(tmp_path):
+    """A node that is taken away does not wait for all that has to be trained again, and for one epoch more."""
+    grants = run(paused_at_8(tmp_path), Grants(drains_with=1))
+    assert [(one.epoch, one.ended, one.checkpoint) for one in grants.measurements] == [(2, True, None)]
 
 
 @pytest.mark.parametrize("limit", ["report_seconds", "first_report_seconds"])
 def test_epochs_that_are_trained_again_are_no_silence(tmp_path, limit):
-    """A script that keeps its files as they were after epoch 1; together its epochs take longer than the limit."""
-    text = COUNTS.replace(".write_text(str(epoch))", ".write_text('1')").replace(", 5)", ", 10)")
-    script(tmp_path, text.replace("if kept", "__import__('time').sleep(0.5)\n        if kept"))
-    spec = spec_of(tmp_path, training={"epochs": 9}, milestones=(8,))
-    first = run(spec, Grants(until=8))
-    again = replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)
-    limited = replace(again, task_options={**spec.task_options, limit: 2.5})
-    assert run(limited).epochs == [9]
+    """Together they take longer than the limit."""
+    again = paused_at_8(tmp_path)
+    limited = replace(again, task_options={**again.task_options, limit: 2.2})
+    assert run(limited).epochs[-1] == 10
 
 
 def test_a_checkpoint_of_another_trial_is_refused(tmp_path):
@@ -507,6 +520,24 @@ def test_a_command_that_ignores_every_request_is_killed(tmp_path):
     grants = run(spec_of(tmp_path, {"end_seconds": 0.5, "kill_seconds": 0.5}), Grants(until=1))
     assert grants.epochs == [1]
     assert 1.0 <= time.monotonic() - began < 20.0
+
+
+@pytest.mark.parametrize("epochs", [4, 9])
+def test_a_command_that_works_on_after_its_last_epoch_is_not_silent(tmp_path, epochs):
+    """It writes plots or uploads its model; after nine epochs by their number, after four since it says so."""
+    script(
+        tmp_path,
+        f"""
+        import automl, time
+        for epoch in range(1, {epochs} + 1):
+            automl.report(epoch=epoch, last=epoch == {epochs}, val_error=0)
+        time.sleep(3)
+        """,
+    )
+    spec = spec_of(tmp_path, {"report_seconds": 2, "end_seconds": 60}, training={"epochs": 9})
+    grants = run(spec)
+    assert grants.epochs == list(range(1, epochs + 1))
+    assert grants.measurements[-1].wall_seconds > 3
 
 
 def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path):

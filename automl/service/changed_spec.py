@@ -1,0 +1,57 @@
+"""What a study is given when it is resumed: another budget by whoever pays for it, other faults by its project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from automl.launching.resuming import check_budget
+from automl.service.errors import ConflictError, ForbiddenError
+from automl.service.policy import CHANGEABLE
+from automl.stored.specs import from_store, stored_form
+from search_spaces.wording import found, listed
+from studies.queueing.jobs import Job
+from studies.queueing.tokens import Identity
+from studies.records import NANO
+from studies.spec.errors import SpecError
+from studies.spec.overrides import split_override
+from studies.spec.study_spec import StudySpec, apply_resume_overrides
+from studies.storage.reader import load_study
+from studies.storage.store import Store
+
+
+def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:
+    """Change the spec of a study, and return its own budget in nano-dollars; None is no limit.
+
+    Args:
+        store: Store that holds the study.
+        job: Job of the study, which has ended.
+        overrides: `path=value` each, as `--set` takes them.
+        identity: Who asks.
+
+    Raises:
+        ForbiddenError: The budget is not theirs to change.
+        ConflictError: The study has never started.
+        SpecError: An override is wrong.
+    """
+    for override in overrides:
+        section = str(split_override(override)[0][0])
+        if section not in CHANGEABLE:
+            raise SpecError("overrides", (section,), found(override, listed(CHANGEABLE)))
+        if section == "budget" and not (identity.is_admin or identity.user == job.user):  # its owner would pay
+            allowed = "studies of your own; an admin may change that of all"
+            raise ForbiddenError(f"budget: found a study of {job.user}, allowed: {allowed}")
+    row = store.study_row(job.study)
+    if row is None:
+        if overrides:
+            raise ConflictError(f"study: found {job.study!r}, which never started; allowed: a new submission")
+        return job.limit_nano_usd
+    spec = apply_resume_overrides(from_store(row.spec, job.study), overrides)
+    if overrides:
+        check_budget(load_study(store, job.study), spec, overrides)
+        store.change_spec(row.id, stored_form(spec))
+    return nano_usd_of(spec)
+
+
+def nano_usd_of(spec: StudySpec) -> int | None:
+    """Return the budget of a study in nano-dollars; None is no limit."""
+    return None if spec.budget.usd is None else round(spec.budget.usd * NANO)

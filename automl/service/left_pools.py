@@ -1,0 +1,41 @@
+"""Settles what controllers of jobs had not charged when they died, also where no later controller comes to do so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from search_spaces.errors import RunError
+from studies.control.dead_pools import settle_dead_pools
+from studies.queueing.job_rows import left_studies
+from studies.storage import lease as leases
+from studies.storage.store import Store, StoreError
+
+
+def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
+    """Settle the pools of jobs that do not run; those of living controllers stay.
+
+    The cost of a job that waits, was cancelled or has failed is then known, and the rest of its cap is free.
+
+    Args:
+        store: Store of the queue.
+        log: Function that takes a line and fields of the log.
+    """
+    with store.snapshot() as connection:
+        left = left_studies(connection)
+    for study_id in left:
+        try:
+            _settle(store, study_id)
+        except (StoreError, RunError) as error:  # deleted or taken over meanwhile, or its rows are damaged
+            log(f"what a dead controller has left is not charged: {error}", level="warning", study_id=study_id)
+
+
+def _settle(store: Store, study_id: int) -> None:
+    if leases.current_holder(store, study_id) is not None:
+        return
+    lease = leases.acquire(store, study_id)
+    if isinstance(lease, leases.Holder):
+        return
+    try:
+        settle_dead_pools(store, lease)
+    finally:
+        leases.release(store, lease)

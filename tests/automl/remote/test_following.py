@@ -1,0 +1,90 @@
+"""A study that is followed over HTTP: for how long the service may be away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from automl.remote.client import ServiceClient
+from automl.remote.errors import UnreachableError
+from automl.remote.following import statuses
+from automl.remote.patience import Patience
+from tests.support.http_servers import answered_by
+
+HERE = ": still here\n\n"
+END = "event: end\ndata: {}\n\n"
+
+
+def status(state: str) -> str:
+    return f"event: status\ndata: {json.dumps({'job': {'state': state}})}\n\n"
+
+
+class Service:
+    """A service that answers one connection after the other as it is told, and a clock that goes as it is told.
+
+    Args:
+        connections: What each connection brings, one after the other: texts, and seconds that go by. Nothing at all is
+            a service that is away.
+    """
+
+    def __init__(self, *connections: tuple[str | float, ...]) -> None:
+        self.now, self.asked, self._connections = 1000.0, 0, iter(connections)
+
+    def states(self) -> Iterator[str]:
+        """Follow a study; yields the states that are told."""
+        with self._served() as url:
+            patience = Patience(clock=lambda: self.now, sleep=self._pass)
+            for told in statuses(ServiceClient(url, None), "a", patience):
+                yield told["job"]["state"]
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
+
+    @contextmanager
+    def _served(self) -> Iterator[str]:
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                service.asked += 1
+                parts = next(service._connections, ())
+                self.send_response(200 if parts else 503)
+                self.end_headers()
+                for part in parts:
+                    if isinstance(part, str):
+                        self.wfile.write(part.encode())
+                    else:
+                        service._pass(part)
+
+            def log_message(self, *_: Any) -> None:
+                """Keep quiet."""
+
+        with answered_by(Handler) as url:
+            yield url
+
+
+def test_a_service_may_be_away_for_a_minute_after_a_long_epoch() -> None:
+    away = [()] * 50
+    service = Service((status("running"), HERE, 300.0, HERE), *away, (status("done"), END))
+    assert list(service.states()) == ["running", "done"]
+
+
+def test_each_line_says_that_the_service_is_there() -> None:
+    """Its store may be away, so that it has no status to tell."""
+    away = [()] * 50
+    service = Service((status("queued"),), *away, (HERE, 300.0), *away, (status("done"), END))
+    assert list(service.states()) == ["queued", "done"]
+
+
+def test_who_follows_gives_up_after_a_minute() -> None:
+    service = Service((status("running"), 300.0))
+    states = service.states()
+    assert next(states) == "running"
+    with pytest.raises(UnreachableError, match="cannot answer now"):
+        next(states)
+    assert service.asked == 61
