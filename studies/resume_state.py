@@ -17,6 +17,7 @@ class StoredTrial:
             milestones, the last one, and those that a search looks at.
         paused_by: "policy", "drain" or "fault" for a paused trial, else None.
         wall_seconds: Start and train time, as charged.
+        slot_seconds: Slot time of that, in seconds.
         train_seconds: Train time, as charged.
         train_nano_usd: Cost of that.
         sampler_attributes: What the sampler stored with its suggestion.
@@ -31,6 +32,7 @@ class StoredTrial:
     record: TrialRecord
     paused_by: str | None
     wall_seconds: float
+    slot_seconds: float
     sampler_attributes: Mapping[str, object]
     epoch_seconds: Sequence[float] = ()
     epoch_costs_nano_usd: Sequence[int] = ()

@@ -51,4 +51,4 @@ class SmallBudget:
 
 def full_training_slot_seconds(measured: Sequence[Trial], epochs: int) -> float:
     """Return the slot time of a full training: the median over trials of the mean over their epochs, times epochs."""
-    return epochs * median(trial.world_size * fmean(trial.epoch_seconds) for trial in measured)
+    return epochs * median(trial.world_size * fmean(trial.whole_epoch_seconds) for trial in measured)

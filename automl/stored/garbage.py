@@ -10,6 +10,7 @@ from typing import Any
 from automl.stored.specs import check_launched
 from automl.stored.undriven import undriven
 from studies.control.folder_owner import check_own
+from studies.control.moved_checkpoints import wherever_moved
 from studies.control.orphans import Orphan, delete_orphans, find_orphans
 from studies.storage.lease import current_holder
 from studies.storage.reader import mentioned_checkpoints
@@ -43,7 +44,8 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
     check_own(folder, store, row)
     if is_running is None:
         is_running = row.state == "running" or current_holder(store, row.id) is not None
-    return folder, find_orphans(folder, mentioned_checkpoints(store, row.id), is_running=is_running)
+    mentioned = wherever_moved(mentioned_checkpoints(store, row.id), folder)
+    return folder, find_orphans(folder, mentioned, is_running=is_running)
 
 
 def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = None) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +16,7 @@ from automl.stored.undriven import refuse_driven, undriven
 from studies import analysis
 from studies.control.deleting import delete_file
 from studies.control.folder_owner import check_own
+from studies.control.moved_checkpoints import sizes_of
 from studies.records import StudyRecord, TrialRecord
 from studies.storage.changes import Change, CheckpointKept, TrialChanged, TrialColumns
 from studies.storage.deletion import checkpoints_of_others
@@ -28,7 +28,6 @@ from trainers.checkpoint_urls import MissingLibraryError
 
 ARCHIVE = "archive"
 PRUNED = "its checkpoint was deleted (automl prune-checkpoints), so that more budget does not reopen it"
-_ASKED_AT_ONCE = 16
 _MAY_GO_ON = frozenset({"running", "paused"})
 
 
@@ -166,15 +165,8 @@ def _not_reopened(record: StudyRecord, changes: Iterable[Change]) -> list[int]:
 
 def _weighed(freed: list[Freed]) -> list[Freed]:
     """The same with the sizes of their files; what is gone already has none."""
-
-    def size_of(path: str) -> int:
-        with suppress(OSError, MissingLibraryError):
-            return place_of(path).size(path)
-        return 0
-
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as asking:  # an object store takes its time for each
-        sizes = asking.map(size_of, [one.path for one in freed])
-    return [replace(one, bytes=size) for one, size in zip(freed, sizes, strict=True)]
+    sizes = sizes_of(one.path for one in freed)
+    return [replace(one, bytes=sizes.get(one.path, 0)) for one in freed]
 
 
 def _is_there(path: str) -> bool:

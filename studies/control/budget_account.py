@@ -201,7 +201,9 @@ class BudgetAccount:
         if kind in OWN_CHARGES:
             trial.paid_nano_usd += paid.cost_nano_usd
             trial.wall_seconds += paid.seconds
-            self.trained_slot_seconds += trial.world_size * paid.seconds
+            slot_seconds = sum(charge.slots * charge.seconds for charge in charges)
+            trial.slot_seconds += slot_seconds
+            self.trained_slot_seconds += slot_seconds
         return paid
 
     def _end_of(self, slots: Sequence[int], seconds: float, now: float) -> float:

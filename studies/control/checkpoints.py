@@ -83,6 +83,11 @@ class CheckpointKeeper:
             return Released()
         return Released(files=self._drop(before, "resume"))
 
+    def frees_bytes(self, trial_id: int) -> int:
+        """Size of the file that is kept for nothing but that the trial can go on; 0 if there is none."""
+        path = self._resume.get(trial_id, "")
+        return self._bytes.get(path, 0) if self._reasons.get(path) == {"resume"} else 0
+
     def other_than(self, path: str, trial_id: int, epoch: int) -> Milestone | None:
         """The trial's latest milestone, up to an epoch, whose file is kept and is not this one."""
         kept = [

@@ -13,8 +13,9 @@ from studies.redact import redact
 from studies.storage.changes import StudyChanged
 
 END_SECONDS = 5.0
-"""Rest of an epoch that is still trained where somebody waits for the end, or the device will be gone soon."""
-_SOON: frozenset[StopReason] = frozenset({"interrupted", "stopped", "error"})
+"""Rest of an epoch that is still trained where somebody waits for the end, the device will be gone soon, or nothing of
+the epoch may be kept."""
+_SOON: frozenset[StopReason] = frozenset({"interrupted", "stopped", "storage", "error"})
 
 
 class Draining:
@@ -57,8 +58,8 @@ class Draining:
         self.reason = self.reason or reason
         for trial in live.registry.running:
             attempt = trial.attempt
-            # A person waits at the keyboard: a trial that has not trained a step yet has nothing to lose.
-            if reason in {"interrupted", "stopped"} and attempt and not (trial.epochs_done or attempt.started):
+            # A person waits, or no checkpoint is taken: a trial that has not trained a step yet has nothing to lose.
+            if reason in _SOON - {"error"} and attempt and not (trial.epochs_done or attempt.started):
                 endings.cut(live, trial, "interrupted before its first epoch ended")
             elif attempt is not None:
                 self.drain_gang(trial, attempt, END_SECONDS if reason in _SOON else math.inf)

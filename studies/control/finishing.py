@@ -55,10 +55,10 @@ class Finishing:
 
     def _restore(self, trial: Trial, begun: int) -> None:
         """Count a leader that an earlier controller had go on, after an epoch that it had trained."""
-        seconds = trial.epoch_seconds
+        seconds = trial.whole_epoch_seconds
         to_come = max(self._live.setup.epochs - begun, 0) * sum(seconds) / max(len(seconds), 1)
         self._needed[trial.id] = trial.world_size * to_come
-        self._since[trial.id] = trial.wall_seconds - sum(seconds[begun:])
+        self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[begun:])
 
     def instead_of(self, natural: Chosen) -> Chosen:
         """Return what a free slot does: what the search would start, or a leader whose time has come."""
@@ -95,7 +95,7 @@ class Finishing:
 
     def _begin(self, trial: Trial) -> None:
         self._needed[trial.id] = self._needs(trial)
-        self._since[trial.id] = trial.wall_seconds
+        self._since[trial.id] = trial.slot_seconds
 
     def _finish(self, trial: Trial, why: str) -> Chosen:
         return trial, Finish(number=trial.started_number, decision=self._decision(trial, why))
@@ -164,11 +164,12 @@ class Finishing:
         latest = max(trial.milestones, default=0)
         mine = [one for one in self._live.keeper.archive if one.trial_id == trial.id]
         leads = any(at_any_epoch or one.epoch == latest for one in mine)
-        forecast = self._live.account.forecast(trial)
+        ranks = self._live.ranks(trial)
+        forecast = self._live.account.forecast(trial, ranks)
         if not leads or forecast is None or trial.epochs_done >= self._live.setup.epochs:
             return False
         seconds = forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done) * forecast.epoch_seconds
-        paid = trial.paid_nano_usd + trial.world_size * seconds * self._live.account.usd_per_slot_hour / 3600 * 1e9
+        paid = trial.paid_nano_usd + ranks * seconds * self._live.account.usd_per_slot_hour / 3600 * 1e9
         return self._live.setup.limits.trial_reason(paid, trial.wall_seconds + seconds) is None
 
     # ------------------------------------------------------------------ how much, and when
@@ -176,7 +177,7 @@ class Finishing:
     def _searched(self) -> float:
         """Slot time that was trained, without that of finishing, in seconds."""
         by_id = self._live.registry.by_id
-        finished = sum(by_id[one].world_size * (by_id[one].wall_seconds - since) for one, since in self._since.items())
+        finished = sum(by_id[one].slot_seconds - since for one, since in self._since.items())
         return self._live.account.trained_slot_seconds - finished
 
     def _kept(self) -> float:

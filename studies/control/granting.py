@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from studies.control import endings, epochs, starting
 from studies.control.budget_account import EPOCHS_AHEAD
 from studies.control.draining import Draining
@@ -138,20 +140,25 @@ class Granting:
         return self._draining.reason is not None or self._draining.must_leave(attempt)
 
     def _evict_if_crowded(self) -> None:
-        """Prune paused trials while they have no room: the one that the policy values least, or else the oldest."""
-        live = self._live
-        while live.history.paused and (limit := self._used_up_room()):
-            number = live.setup.policy.worth_least(live.look())
-            endings.evict(live, live.registry.numbered(number), limit)
+        """Prune paused trials while they have no room."""
+        live, setup = self._live, self._live.setup
+        most, most_gib = setup.most_paused, setup.most_checkpoint_gib
+        while most is not None and len(live.history.paused) > most:
+            self._evict(live.history.paused, f"{most} trials may wait with a checkpoint (checkpoints.most_paused)")
+        while most_gib is not None and live.keeper.total_bytes > most_gib * GIB and (freeing := self._freeing_room()):
+            self._evict(freeing, f"checkpoints may take {most_gib:g} GiB (checkpoints.max_gib)")
 
-    def _used_up_room(self) -> str:
-        """Which limit of the checkpoints is exceeded; empty if none is."""
-        most, most_gib = self._live.setup.most_paused, self._live.setup.most_checkpoint_gib
-        if most is not None and len(self._live.history.paused) > most:
-            return f"{most} trials may wait with a checkpoint (checkpoints.most_paused)"
-        if most_gib is not None and self._live.keeper.total_bytes > most_gib * GIB:
-            return f"checkpoints may take {most_gib:g} GiB (checkpoints.max_gib)"
-        return ""
+    def _evict(self, paused: dict[int, int], limit: str) -> None:
+        """Prune the one of these trials, by number with their rungs, that the policy values least, or the oldest."""
+        live = self._live
+        number = live.setup.policy.worth_least(replace(live.look(), paused=paused))
+        endings.evict(live, live.registry.numbered(number), limit)
+
+    def _freeing_room(self) -> dict[int, int]:
+        """Rungs of the paused trials whose end frees room: a file that is a model of the archive as well is kept."""
+        live = self._live
+        by_number = live.registry.numbered
+        return {one: rung for one, rung in live.history.paused.items() if live.keeper.frees_bytes(by_number(one).id)}
 
     def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
         """Let the gang train to the next rung, or pause it if the budget will hardly have another epoch for it.

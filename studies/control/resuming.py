@@ -39,7 +39,7 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
             epochs.offer(live, milestone, is_last=is_last)
     for trial in live.registry.by_id.values():
         live.account.forecaster.saw_trial(trial.world_size, trial.whole_epoch_seconds)
-        live.account.trained_slot_seconds += trial.world_size * trial.wall_seconds
+        live.account.trained_slot_seconds += trial.slot_seconds
         live.outbox.release(live.keeper.go_on_from(trial.id, trial.resume_checkpoint))
     for path, size in resume_state.checkpoint_bytes.items():
         live.keeper.weigh(path, size)

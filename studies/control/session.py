@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setu
 from studies.control.closed_by import ENDS_BY_BUDGET, has_more
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
+from studies.control.moved_checkpoints import follow_moved, sizes_of, wherever_moved
 from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
 from studies.control.own_logging import OwnLogging
 from studies.control.setup import StudySetup
@@ -37,10 +37,8 @@ from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.resume_reader import load_resume_state
 from studies.storage.retrying import retry
 from studies.storage.store import Store, StoreError, StudyRow
-from trainers.checkpoint_store import place_of
 
 STAND_BY_SECONDS = 1.0
-ASKED_AT_ONCE = 16
 log = logging.getLogger(__name__)
 NO_LEASE = -1
 T = TypeVar("T")
@@ -109,7 +107,9 @@ class Session:
             StoreError: The study was deleted or its spec changed while this session stood by, or the folder of the
                 checkpoints is another study's.
         """
+        folder = checkpoint_folder(self._spec, Path(self._row.base_folder))
         if self._is_over():
+            self._follow_moved(folder)  # its models are read from there
             return None
         lease = self._take_lease()
         if lease is None:
@@ -121,9 +121,9 @@ class Session:
             raise
         stop, look = partial(self.drain, "stopped"), partial(self._look_around, lease)
         with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
-            folder = checkpoint_folder(self._spec, Path(self._row.base_folder))
             folder_owner.claim(folder, self._store, self._row, lease)
             settle_dead_pools(self._store, lease)
+            self._follow_moved(folder)
             with garbage.none_meanwhile():
                 made = self._machine(lease.id, lease.acquired_at)
             if made is None:
@@ -146,6 +146,12 @@ class Session:
             self._delete_orphans(folder)
             return machine
 
+    def _follow_moved(self, folder: str) -> None:
+        """Read checkpoints where somebody has moved them; a copy of the study may have others of the same names."""
+        with suppress(OSError, folder_owner.FolderTakenError):  # as for a place that is away, nothing moved is there
+            if folder_owner.is_own(folder, self._store, self._row):
+                follow_moved(self._store, self._row, folder)
+
     def _check_unchanged(self) -> None:
         """Check that the lease is that of the study that this process began to stand by for, with the same spec.
 
@@ -165,7 +171,7 @@ class Session:
 
         A copy of the study in another store may need what only its rows mention.
         """
-        mentioned = mentioned_checkpoints(self._store, self._row.id)
+        mentioned = wherever_moved(mentioned_checkpoints(self._store, self._row.id), folder)
         try:
             if not folder_owner.is_own(folder, self._store, self._row):
                 return
@@ -270,7 +276,7 @@ class Session:
             return None
         resume_state = load_resume_state(self._store, row.id, before_lease=lease_id, looked_at=setup.looked_at)
         if self._spec.checkpoints.max_gib is not None:
-            sizes = _sizes_of(mentioned_checkpoints(self._store, row.id))
+            sizes = sizes_of(mentioned_checkpoints(self._store, row.id))
             resume_state = replace(resume_state, checkpoint_bytes=sizes)
         pool = self._pool
         machine = StudyMachine(
@@ -312,17 +318,3 @@ def _cluster_of(holder: leases.Holder) -> SharedCluster | None:
     if holder.cluster_address is None or holder.cluster_token is None:
         return None
     return SharedCluster(address=holder.cluster_address, token=holder.cluster_token)
-
-
-def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
-    """Size in bytes of each file that is there."""
-
-    def size_of(path: str) -> int | None:
-        with suppress(OSError):
-            return place_of(path).size(path)
-        return None
-
-    every = list(paths)
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as asking:  # an object store takes its time for each
-        sizes = dict(zip(every, asking.map(size_of, every), strict=True))
-    return {path: size for path, size in sizes.items() if size is not None}

@@ -107,6 +107,7 @@ class Trial:
         epoch_ranks: Number of ranks of those recorded epochs that were trained on fewer than all ranks, by epoch.
         paid_nano_usd: Sum of the start and train charges.
         wall_seconds: Start and train time, the metric of that name.
+        slot_seconds: Slot time of that, in seconds: less than all ranks would have taken where there were fewer.
         resume_checkpoint: File of the checkpoint to go on from, None to begin anew.
         resume_epoch: Epoch of the checkpoint to go on from.
         points: Signed objectives and other bounded metrics (smaller is better), by epoch that a search looks at.
@@ -139,6 +140,7 @@ class Trial:
     epoch_ranks: dict[int, int] = field(default_factory=dict)
     paid_nano_usd: int = 0
     wall_seconds: float = 0.0
+    slot_seconds: float = 0.0
     resume_checkpoint: str | None = None
     resume_epoch: int = 0
     points: dict[int, Columns] = field(default_factory=dict)
@@ -216,7 +218,7 @@ class Trial:
         if self._snapshot is None:
             seconds = self.whole_epoch_seconds
             mean_seconds = sum(seconds) / len(seconds) if seconds else None
-            a_second = self.world_size * usd_per_slot_hour / 3600.0
+            a_second = usd_per_slot_hour / 3600.0
             fails = self.state == "failed" and self.failure in FAILS_AGAIN
             self._snapshot = Snapshot(
                 number=self.started_number,
@@ -225,16 +227,16 @@ class Trial:
                 epochs=self.epochs_done,
                 at=self.points,
                 ends=self.ends,
-                usd_per_epoch=None if mean_seconds is None else mean_seconds * a_second,
+                usd_per_epoch=None if mean_seconds is None else mean_seconds * self.world_size * a_second,
                 paid_usd=self._paid_usd(a_second),
                 starts=max(self.attempts, 1),
                 world_size=self.world_size,
             )
         return self._snapshot
 
-    def _paid_usd(self, usd_per_second: float) -> float:
+    def _paid_usd(self, usd_per_slot_second: float) -> float:
         """Dollars at the price by which the search counts: those paid, unless that was another one at times."""
-        paid, worth = self.paid_nano_usd / NANO, self.wall_seconds * usd_per_second
+        paid, worth = self.paid_nano_usd / NANO, self.slot_seconds * usd_per_slot_second
         return paid if math.isclose(paid, worth, rel_tol=1e-3) else worth
 
     def observation(
@@ -347,6 +349,7 @@ def restored(stored: StoredTrial) -> Trial:
             seconds=max(stored.train_seconds - sum(stored.epoch_seconds), 0.0),
         ),
         wall_seconds=stored.wall_seconds,
+        slot_seconds=stored.slot_seconds,
         resume_checkpoint=record.resume_checkpoint,
         resume_epoch=record.resume_epoch,
         paused_by=stored.paused_by,

@@ -145,13 +145,14 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
 
 
 def own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
-    """Cost and seconds of each trial's start and training, and of its training alone, by trial id."""
+    """Cost, seconds and slot time of each trial's start and training, and of its training alone, by trial id."""
     is_training = t.charges.c.kind == "train"
     sums = connection.execute(
         sa.select(
             t.charges.c.trial_id,
             sa.func.sum(t.charges.c.cost_nano_usd).label("paid"),
             sa.func.sum(t.charges.c.seconds).label("seconds"),
+            sa.func.sum(t.charges.c.slots * t.charges.c.seconds).label("slot_seconds"),
             sa.func.sum(sa.case((is_training, t.charges.c.seconds), else_=0.0)).label("train_seconds"),
             sa.func.sum(sa.case((is_training, t.charges.c.cost_nano_usd), else_=0)).label("train_nano_usd"),
         )

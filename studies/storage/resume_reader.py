@@ -145,6 +145,7 @@ def _stored(
         record=trial_record(row, epochs, int(own.paid) if own else 0),
         paused_by=row.paused_by,
         wall_seconds=own.seconds if own else 0.0,
+        slot_seconds=own.slot_seconds if own else 0.0,
         sampler_attributes=row.sampler_attributes,
         epoch_seconds=amounts[0],
         epoch_costs_nano_usd=amounts[1],

@@ -36,7 +36,7 @@ def study(tmp_path: Path) -> SimulatedStudy:
 
 def stored_trial(record: TrialRecord) -> StoredTrial:
     return StoredTrial(
-        record=record, paused_by=None, wall_seconds=0.0, sampler_attributes={},
+        record=record, paused_by=None, wall_seconds=0.0, slot_seconds=0.0, sampler_attributes={},
         epoch_seconds=[one.wall_seconds for one in record.epochs],
         epoch_costs_nano_usd=[one.cost_nano_usd for one in record.epochs],
     )  # fmt: skip

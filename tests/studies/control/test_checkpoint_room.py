@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from studies.control import endings
 from studies.control.checkpoints import CheckpointKeeper, Milestone
-from studies.control.session import _sizes_of
+from studies.control.live_study import LiveStudy
+from studies.control.moved_checkpoints import sizes_of
 from studies.control.state import StudyMachine
+from studies.control.trials import Trial
 from studies.gangs.protocol import Event, Measured
 from studies.gangs.simulated import SimulatedPool
 from studies.money.budget import Limits
@@ -36,14 +41,15 @@ class HeavyPool(SimulatedPool):
 
 
 def largest_total(folder: Path, most_gib: float | None) -> tuple[SimulatedStudy, float]:
-    """A study, and the most that its checkpoints took after any commit while there were paused trials, in GiB."""
+    """A study, and the most that its checkpoints took after any commit while a paused trial could free some, in GiB."""
     study = SimulatedStudy(folder, policy=Policy(pruner=MoAsha(variant="promotion")), slots=2, pool=HeavyPool)
     study.most_checkpoint_gib, largest = most_gib, 0.0
 
     def on_commit(machine: StudyMachine) -> None:
         nonlocal largest
         keeper = machine._live.keeper
-        if machine._live.history.paused:  # else only models of the archive, and what running trials need, is left
+        trials = [machine._live.registry.numbered(number) for number in machine._live.history.paused]
+        if any(keeper.frees_bytes(one.id) for one in trials):  # else all that is left is needed
             largest = max(largest, keeper.total_bytes / GIB)
         assert keeper.total_bytes == GIB * len(keeper._reasons), "each file that is kept is weighed once"
 
@@ -64,6 +70,26 @@ def test_paused_trials_are_evicted_when_checkpoints_take_too_much_room(tmp_path:
     assert any(trial.state == "complete" for trial in record.started)
     check_epochs(record)
     check_ledger(study)
+
+
+@pytest.mark.parametrize("most_gib", [9.0, 4.0])
+def test_a_trial_is_pruned_for_room_only_where_that_frees_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_gib: float
+) -> None:
+    """Paused trials wait at rungs, which are milestones: the files of leaders stay as models of the archive anyway."""
+    freed: list[int] = []
+    evict = endings.evict
+
+    def weighing(live: LiveStudy, trial: Trial, limit: str) -> None:
+        before = live.keeper.total_bytes
+        evict(live, trial, limit)
+        freed.append(before - live.keeper.total_bytes)
+
+    monkeypatch.setattr(endings, "evict", weighing)
+    study, _ = largest_total(tmp_path, most_gib)
+    assert freed
+    assert set(freed) == {GIB}
+    assert any(trial.state == "complete" for trial in study.record().started), "leaders go on"
 
 
 def test_a_file_is_weighed_once_and_as_long_as_somebody_needs_it() -> None:
@@ -104,4 +130,4 @@ def test_a_resumed_study_weighs_what_an_object_store_holds(object_store: FaultyS
         part = place.write_part(url.replace(name_of(url), name), lambda file: file.write(bytes(5)))
         place.write(url, lambda file, size=size: file.write(bytes(size)), {name: part})
     object_store.faults.hidden = set(object_store.keys())
-    assert _sizes_of([str(local), *urls]) == {str(local): 10, urls[0]: 25, urls[1]: 26}
+    assert sizes_of([str(local), *urls]) == {str(local): 10, urls[0]: 25, urls[1]: 26}

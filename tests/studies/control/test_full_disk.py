@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,16 +16,21 @@ import torch
 from automl.stored.stopping import stop_study
 from automl.terminal.exit_codes import INTERRUPTED
 from studies.control.deleting import delete_file
+from studies.control.draining import END_SECONDS
 from studies.control.storage_room import RoomWaiter, storage_problem
+from studies.gangs.simulated import Curve, SimulatedPool
+from studies.money.budget import Limits
 from studies.storage.reader import load_study
 from studies.storage.retrying import retry
 from studies.storage.store import Store
 from tests.support.command_line import DIGITS, Workplace
 from tests.support.disks import fill, make_read_only, tiny_disk
 from tests.support.ray_pool import LentPool
+from tests.support.simulated_study import DAY, Params, SimulatedStudy, smooth_curve
 from tests.support.waiting import wait_until
 from trainers.checkpoint import write_atomically
 from trainers.errors import StorageError
+from trainers.protocol import Failure
 
 
 @pytest.fixture
@@ -80,6 +87,28 @@ def test_a_store_on_a_full_disk_is_waited_for_beyond_all_patience(disk: Path) ->
     engine.dispose()
     with closing(sqlite3.connect(disk / "some.db")) as check:
         assert check.execute("select count(*) from t").fetchone() == (1,)
+
+
+def test_gangs_whose_checkpoints_would_not_fit_either_do_not_train_their_epochs_to_the_end(tmp_path: Path) -> None:
+    drained: list[float] = []
+
+    class Noting(SimulatedPool):
+        def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
+            drained.append(within_seconds)
+            super().drain(trial_id, attempt, within_seconds)
+
+    def curve(params: Params, world_size: int) -> Curve:
+        hours = smooth_curve(params, world_size, epochs=9)
+        fails_at: dict[int, tuple[int, Failure]] | None = None if curves else {1: (1, "storage")}
+        start_seconds = 7200.0 if len(curves) == 2 else None  # the third one loads its data for long
+        curves.append(replace(hours, epoch_seconds=(3600.0,) * 9, fails_at=fails_at, start_seconds=start_seconds))
+        return curves[-1]
+
+    curves: list[Curve] = []
+    study = SimulatedStudy(tmp_path, epochs=9, slots=3, curve=curve, pool=Noting, faults=DAY)
+    assert study.run(Limits(trials=3)).stop_reason == "storage"
+    assert drained == [END_SECONDS]
+    assert [trial.attempts[0].outcome for trial in study.record().started] == ["storage", "paused", "cut"]
 
 
 @pytest.mark.thorough

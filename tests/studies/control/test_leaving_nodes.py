@@ -19,6 +19,7 @@ from studies.control.trials import Trial, restored
 from studies.gangs.protocol import SlotsLeaving, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
+from studies.records import NANO, OWN_CHARGES
 from studies.search.samplers.protocol import Suggestion
 from studies.storage.resume_reader import load_resume_state
 from tests.studies.control.test_controller import EVERY_TRIAL, MIXED, LosesNode
@@ -141,6 +142,13 @@ def test_epochs_on_fewer_ranks_count_for_the_ranks_that_they_had(tmp_path: Path)
     again = {one.record.id: restored(one) for one in stored.trials}
     assert {i: one.epoch_ranks for i, one in again.items()} == {i: t.epoch_ranks for i, t in machine.trials.items()}
     assert [one.snapshot(3.6).usd_per_epoch for one in again.values() if one.number is not None] == prices
+    paid = [trial.paid_nano_usd / NANO for trial in record.started]
+    assert [shot.paid_usd for shot in machine._live.look().trials] == pytest.approx(paid)
+    assert [one.snapshot(3.6).paid_usd for one in again.values() if one.number is not None] == pytest.approx(paid)
+    trained = sum(charge.slots * charge.seconds for charge in record.charges if charge.kind in OWN_CHARGES)
+    assert machine._live.account.trained_slot_seconds == pytest.approx(trained)
+    resumed = StudyMachine(machine.setup, stored, alive_since=0.0, pick=lambda free, _: free, worn=lambda _: ())
+    assert resumed._live.account.trained_slot_seconds == pytest.approx(trained)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def _stored(record: TrialRecord, row: Any, own: Sequence[Any]) -> StoredTrial:
     return StoredTrial(
         record=record, paused_by=row.paused_by, sampler_attributes=row.sampler_attributes,
         wall_seconds=sum((charge.seconds for charge in own), 0.0),
+        slot_seconds=sum((charge.slots * charge.seconds for charge in own), 0.0),
         train_seconds=sum((charge.seconds for charge in trained), 0.0),
         train_nano_usd=sum(charge.cost_nano_usd for charge in trained),
         epoch_seconds=[one.wall_seconds for one in record.epochs],
