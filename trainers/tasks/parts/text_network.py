@@ -107,7 +107,8 @@ def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
 class CheckpointNetwork(nn.Module):
     """A published transformer with a classifier on top; output [n, outputs].
 
-    Its weights are read from the checkpoint when it is made; the classifier's are drawn.
+    Its weights are read from the checkpoint when it is made, as float32 whatever the file has; the classifier's are
+    drawn.
 
     Args:
         checkpoint: A folder, or a name on the Hugging Face hub.
@@ -128,9 +129,11 @@ class CheckpointNetwork(nn.Module):
         config = AutoConfig.from_pretrained(checkpoint, num_labels=outputs, pad_token_id=pad)
         if dropout is not None:
             _set_dropout(config, dropout)
-        self.network = AutoModelForSequenceClassification.from_pretrained(
+        network = AutoModelForSequenceClassification.from_pretrained(
             checkpoint, config=config, ignore_mismatched_sizes=True
         )
+        # It comes in the file's precision; in 16 bits small steps of the optimizer round to nothing.
+        self.network = network.float()
         self.network.train()  # it comes for inference, without dropout
         self._pad = pad
 
