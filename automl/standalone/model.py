@@ -112,11 +112,13 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     """Return the model of a folder, or of a .pt2 or .onnx file, that `automl export` wrote.
 
     Raises:
-        ModelError: It is none, or could run code.
+        ModelError: It is none, could run code, or cannot compute on the device.
     """
     place = Path(path)
     manifest = read_manifest(place)
     if place.suffix == ".onnx":
+        if device != "cpu":
+            raise ModelError(f"{path}: found the device {device}, allowed: cpu, or a .pt2 file or folder, for torch")
         return Model(manifest, [OnnxProgram(place)])
     files = [place / name for name in manifest["programs"]] if place.is_dir() else [place]
     return Model(manifest, [TorchProgram(file, device) for file in files])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .batches import Encoded
+from .errors import ModelError
 from .program_check import checked_program
 
 
@@ -26,14 +27,18 @@ class TorchProgram:
 
     Raises:
         UnsafeProgramError: The file could run code; it is not loaded.
+        ModelError: This torch cannot move programs to another device.
     """
 
     def __init__(self, path: str | Path, device: str = "cpu") -> None:
         import torch
 
-        self._torch, self._device = torch, torch.device(device)
-        module: Any = torch.export.load(checked_program(path)).module()
-        self._module = module.to(self._device)
+        self._torch = torch
+        self._device = torch.empty(0, device=device).device  # with its number: programs tell cuda from cuda:0
+        program = torch.export.load(checked_program(path))
+        if self._device.type != "cpu":
+            program = _moved(program, self._device)
+        self._module: Any = program.module()
 
     def run(self, batch: Encoded) -> list[Any]:
         """Return the outputs of each row, as nested lists."""
@@ -42,6 +47,15 @@ class TorchProgram:
         with torch.no_grad():
             outputs: list[Any] = self._module(flat.view(batch.shape).to(self._device)).tolist()
         return outputs
+
+
+def _moved(program: Any, device: Any) -> Any:
+    """Return a program that was traced on the CPU, whose steps name it, on another device."""
+    try:
+        from torch.export.passes import move_to_device_pass
+    except ImportError:
+        raise ModelError(f"found the device {device}, allowed: cpu, or a newer torch, which moves programs") from None
+    return move_to_device_pass(program, str(device))
 
 
 class OnnxProgram:
