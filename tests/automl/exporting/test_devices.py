@@ -13,6 +13,7 @@ from automl.exporting.formats import save_program
 from automl.standalone.errors import ModelError
 from automl.standalone.model import load
 from automl.standalone.programs import TorchProgram
+from tests.support import optional
 from tests.support.task_files import HEADER, people, write
 from tests.trainers.tasks.test_text import reviews
 from trainers.programs import example_call, traced
@@ -33,12 +34,14 @@ def of_table(folder: Path, architecture: str) -> Made:
 
 
 def of_texts(folder: Path, architecture: str) -> Made:
+    optional.module("tokenizers")
     task = Text(write(folder / "reviews.tsv", reviews(100), "\t"), longest=16)
     params = {"architecture": architecture, "width": 8, "heads": 2}
     return task.model(params), task.encode(["the film was lovely", "dull"]), 16
 
 
 def of_language(folder: Path, _: str) -> Made:
+    optional.module("tokenizers")
     (folder / "text.txt").write_text("\n\n".join(text for text, _ in reviews(100)))
     task = LanguageModel(str(folder / "text.txt"), length=8, vocabulary=300)
     return task.model({"width": 8, "heads": 2, "depth": 1}), task.validation_data({})[0][:2], 8

@@ -179,6 +179,7 @@ def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params
 
 
 def test_texts_are_answered_by_several_models_of_a_study(tmp_path: Path) -> None:
+    optional.module("tokenizers")
     file = tmp_path / "train.tsv"
     texts(file, 100, 0)
     one, other = (

@@ -90,8 +90,10 @@ class _Block(nn.Module):
 def _trimmed(tokens: Tensor, pad: int) -> Tensor:
     """Return the tokens up to the end of the longest text; all where they have no values and are only counted."""
     # A program for everywhere takes the batch as it is: whoever calls it fills up no further than needed.
-    is_whole = tokens.is_meta or torch.compiler.is_exporting()
-    return tokens if is_whole else tokens[:, : max(1, int((tokens != pad).sum(dim=1).max()))]
+    if tokens.is_meta or torch.compiler.is_exporting():
+        return tokens
+    ends = (tokens != pad) * torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    return tokens[:, : max(1, int(ends.max()))]
 
 
 def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
