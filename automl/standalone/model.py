@@ -92,7 +92,7 @@ class Model:
         answers: list[dict[str, Any]] = [{}] * len(rows)
         for numbers in self._groups(rows):
             batch = stacked([rows[number] for number in numbers], self.rows.fill or 0)
-            outputs = [program.run(batch) for program in self._programs]
+            outputs = [program.run(batch, last=self.answers.takes_last) for program in self._programs]
             counted = [one for one, weight in zip(outputs, self._weights, strict=True) for _ in range(weight)]
             for place, number in enumerate(numbers):
                 answers[number] = self.answers.answer([one[place] for one in counted])

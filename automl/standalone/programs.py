@@ -14,8 +14,14 @@ from .program_check import checked_program
 class Program(Protocol):
     """Turns a batch into outputs."""
 
-    def run(self, batch: Encoded) -> list[Any]:
-        """Return the outputs of each row, as nested lists."""
+    def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
+        """Return the outputs of each row, as nested lists.
+
+        Args:
+            batch: The rows.
+            last: Whether only the outputs at the last place of each row are wanted, of outputs [rows, length, ...]:
+                as lists, all logits of a language model take many times as long as its forward pass.
+        """
 
 
 class TorchProgram:
@@ -40,13 +46,13 @@ class TorchProgram:
             program = _moved(program, self._device)
         self._module: Any = program.module()
 
-    def run(self, batch: Encoded) -> list[Any]:
-        """Return the outputs of each row, as nested lists."""
+    def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
+        """Return the outputs of each row, or those at its last place, as nested lists."""
         torch = self._torch
         flat = torch.frombuffer(batch.numbers, dtype=getattr(torch, batch.dtype))
         with torch.no_grad():
-            outputs: list[Any] = self._module(flat.view(batch.shape).to(self._device)).tolist()
-        return outputs
+            outputs = self._module(flat.view(batch.shape).to(self._device))
+        return _listed(outputs, last=last)
 
 
 def _moved(program: Any, device: Any) -> Any:
@@ -84,8 +90,13 @@ class OnnxProgram:
         outputs: list[Any] = self._session.run(None, dict(zip(names, inputs, strict=True)))
         return outputs
 
-    def run(self, batch: Encoded) -> list[Any]:
-        """Return the outputs of each row, as nested lists."""
+    def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
+        """Return the outputs of each row, or those at its last place, as nested lists."""
         numbers = self._numpy.frombuffer(batch.numbers, dtype=batch.dtype).reshape(batch.shape)
-        outputs: list[Any] = self._session.run(None, {self._input: numbers})[0].tolist()
-        return outputs
+        return _listed(self._session.run(None, {self._input: numbers})[0], last=last)
+
+
+def _listed(outputs: Any, *, last: bool) -> list[Any]:
+    """Return the outputs of each row, or those at its last place, as nested lists."""
+    listed: list[Any] = (outputs[:, -1] if last else outputs).tolist()
+    return listed
