@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,17 +124,23 @@ def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpe
 def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
     """Return the task's own form of rows; else that of numbers, if the model takes one tensor."""
     if hasattr(task, "preprocessing"):
-        return dict(task.preprocessing())
+        return _as_stored(task.preprocessing())
     if call.kwargs or len(call.args) != 1 or not isinstance(call.args[0], Tensor):
         return None
     dtype = str(call.args[0].dtype).removeprefix("torch.")
     return {"kind": "array", "dtype": dtype, "shape": list(call.args[0].shape[1:])} if dtype in DTYPES else None
 
 
+def _as_stored(form: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a form as a manifest has it, which has lists for tuples: a champion's is compared with it."""
+    stored: dict[str, Any] = json.loads(json.dumps(form))
+    return stored
+
+
 def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, Any]:
     """Return the task's own form of answers; else classes, where it judges outputs as such."""
     if hasattr(task, "postprocessing"):
-        answers = dict(task.postprocessing())
+        answers = _as_stored(task.postprocessing())
         error = answers.pop("error", None)
         return answers if error is None else answers | {"mse": metrics.get(error)}
     outputs = call.outputs()

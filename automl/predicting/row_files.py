@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -21,6 +22,7 @@ from trainers.tasks.parts.images import ENDINGS
 _PARQUET = (".parquet", ".pq")
 _JSON_LINES = (".jsonl", ".ndjson")
 _TEXT = ".txt"
+_UTF_8, _UTF_8_SIGNED = "utf-8", "utf-8-sig"
 _DELIMITERS = ",;\t|"
 _NUMBERED = re.compile(r"column_(\d+)")
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
@@ -51,7 +53,7 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
     if path.is_dir() or (kind == "image" and path.suffix.lower() in ENDINGS):
         return _images(path, kind)
     if kind == "text" and _ending(path) == _TEXT:
-        return _lines(path)
+        return _lines(path, form)
     table = _table(path, form, column)
     first = next(table, None)
     if first is None:
@@ -84,8 +86,8 @@ def _images(path: Path, kind: str) -> Iterator[Row]:
     return ((str(file), str(file)) for file in files)
 
 
-def _lines(path: Path) -> Iterator[Row]:
-    with _opened(path) as file:
+def _lines(path: Path, form: Mapping[str, Any]) -> Iterator[Row]:
+    with _opened(path, _encoding(form)) as file:
         number = 0
         for number, line in enumerate(file, start=1):
             yield f"{path}: line {number}", line.rstrip("\r\n")
@@ -139,9 +141,9 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
         known: Names of the columns of the training file that count; none where they do not.
         form: How the model takes rows, and how the training file was written.
     """
-    with _opened(path) as file:
-        head = file.readline()
-        delimiter = "\t" if _ending(path) == ".tsv" else max(_DELIMITERS, key=head.count)
+    with _opened(path, _encoding(form)) as file:
+        head = file.readline().removeprefix("\ufeff")
+        delimiter = "\t" if _ending(path) == ".tsv" else _delimiter(head, known, form.get("delimiter"))
         csv.field_size_limit(sys.maxsize)
         is_plain = form.get("delimiter") == delimiter and form.get("quoting") is False
         reader = csv.reader(
@@ -171,6 +173,24 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
             raise ExportError(f"{path}: line {reader.line_num}: found broken CSV ({error})") from None
 
 
+def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
+    """Return what separates cells: what makes the most known names of the first line.
+
+    Where that tells nothing, as in files without names, it is the training file's, or the most frequent one.
+    """
+    usual = str(trained) if isinstance(trained, str) and len(trained) == 1 and trained not in '"\r\n' else ""
+    there = [one for one in dict.fromkeys(usual + _DELIMITERS) if one in head]
+
+    def names(delimiter: str) -> int:
+        cells = {cell.strip() for cell in next(csv.reader([head], delimiter=delimiter), [])}
+        return len(cells.intersection(known))
+
+    if not there:
+        return _DELIMITERS[0]
+    best = max(there, key=names)
+    return best if names(best) or best == usual else max(_DELIMITERS, key=head.count)
+
+
 def _unquoted(cells: list[str]) -> list[str]:
     """Return cells without the quotation marks around a whole cell, which are text elsewhere in such a file."""
     return [cell if (quoted := _QUOTED.fullmatch(cell)) is None else quoted[1] for cell in cells]
@@ -193,19 +213,30 @@ def _with_head(head: str, rest: IO[str]) -> Iterator[str]:
     yield from rest
 
 
+def _encoding(form: Mapping[str, Any]) -> str:
+    """Return the encoding of the training file, by Python's name."""
+    encoding = str(form.get("encoding", _UTF_8))
+    try:
+        return codecs.lookup(encoding).name
+    except LookupError:
+        raise ExportError(f"rows.encoding of the model: found {encoding!r}, allowed: utf-8, latin-1, ...") from None
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
+def _opened(path: Path, encoding: str = _UTF_8) -> Iterator[IO[str]]:
     """Open a text file.
 
     Raises:
-        ExportError: It cannot be read, or is no UTF-8.
+        ExportError: It cannot be read, or is not in the encoding.
     """
     opener: Callable[..., Any] = gzip.open if path.name.endswith(".gz") else open
     try:
-        with opener(path, "rb") as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        name = _UTF_8_SIGNED if encoding == _UTF_8 else encoding
+        with opener(path, "rb") as file, io.TextIOWrapper(file, encoding=name, newline="") as text:
             yield text
     except UnicodeDecodeError as error:
-        raise ExportError(f"{path}: found the byte 0x{error.object[error.start]:02x}, allowed: UTF-8 text") from None
+        what = "UTF-8" if encoding == _UTF_8 else f"{encoding}, as the training file is,"
+        raise ExportError(f"{path}: found the byte 0x{error.object[error.start]:02x}, allowed: {what} text") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ExportError(f"{path}: found that it cannot be read ({reason}), allowed: a readable file") from None

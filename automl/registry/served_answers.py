@@ -112,11 +112,13 @@ def outcomes_in(path: Path) -> dict[str, str]:
 def _outcome(cell: Any) -> str:
     """Return what turned out to be true as a text; empty where nothing is known yet.
 
-    Tables with gaps have whole numbers as 1.0, and a gap itself as NaN.
+    Tables with gaps have whole numbers as 1.0, and a gap itself as NaN; Python and pandas write True for true.
     """
     if cell is None:
         return ""
     text = str(cell).strip()
+    if text.lower() in {"true", "false"}:
+        return text.lower()
     try:
         number = float(text)
     except ValueError:

@@ -16,6 +16,8 @@ class Answers(Protocol):
     """Turns the outputs of one row, one for each model of an ensemble, into an answer."""
 
     kind: str
+    takes_last: bool
+    """Whether it takes the outputs at the last place of a row only."""
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return the answer.
@@ -33,6 +35,7 @@ class ClassAnswers:
     """
 
     kind = "classes"
+    takes_last = False
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         self.labels = [str(label) for label in form["labels"]]
@@ -68,6 +71,7 @@ class NumberAnswers:
     """
 
     kind = "number"
+    takes_last = False
 
     def __init__(self, form: Mapping[str, Any], weights: Sequence[int]) -> None:
         self._mean, self._deviation = float(form["mean"]), float(form["deviation"])
@@ -90,18 +94,19 @@ class TokenAnswers:
     """The most likely next tokens, and their probabilities.
 
     Args:
-        form: `count`, number of tokens to tell; outputs are [length, tokens], logits of what follows each token.
+        form: `count`, number of tokens to tell; outputs are [tokens], logits of what follows the last token.
         texts: What the rows are encoded by.
     """
 
     kind = "next_token"
+    takes_last = True
 
     def __init__(self, form: Mapping[str, Any], texts: TextRows) -> None:
         self._count, self._texts = int(form["count"]), texts
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return `token`, `confidence` and the `probabilities` of the most likely ones."""
-        means = _mean_probabilities([one[-1] for one in outputs])
+        means = _mean_probabilities(outputs)
         best = sorted(range(len(means)), key=means.__getitem__, reverse=True)[: self._count]
         likely = {self._texts.token(number): means[number] for number in best}
         return {"token": self._texts.token(best[0]), "confidence": means[best[0]], "probabilities": likely}
@@ -111,6 +116,7 @@ class ArrayAnswers:
     """The outputs as they are; an ensemble's are the means of its models', whole numbers those of the first model."""
 
     kind = "array"
+    takes_last = False
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         del form

@@ -92,7 +92,7 @@ class Model:
         answers: list[dict[str, Any]] = [{}] * len(rows)
         for numbers in self._groups(rows):
             batch = stacked([rows[number] for number in numbers], self.rows.fill or 0)
-            outputs = [program.run(batch) for program in self._programs]
+            outputs = [program.run(batch, last=self.answers.takes_last) for program in self._programs]
             counted = [one for one, weight in zip(outputs, self._weights, strict=True) for _ in range(weight)]
             for place, number in enumerate(numbers):
                 answers[number] = self.answers.answer([one[place] for one in counted])
@@ -112,11 +112,13 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     """Return the model of a folder, or of a .pt2 or .onnx file, that `automl export` wrote.
 
     Raises:
-        ModelError: It is none, or could run code.
+        ModelError: It is none, could run code, or cannot compute on the device.
     """
     place = Path(path)
     manifest = read_manifest(place)
     if place.suffix == ".onnx":
+        if device != "cpu":
+            raise ModelError(f"{path}: found the device {device}, allowed: cpu, or a .pt2 file or folder, for torch")
         return Model(manifest, [OnnxProgram(place)])
     files = [place / name for name in manifest["programs"]] if place.is_dir() else [place]
     return Model(manifest, [TorchProgram(file, device) for file in files])

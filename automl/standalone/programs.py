@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .batches import Encoded
+from .errors import ModelError
 from .program_check import checked_program
 
 
 class Program(Protocol):
     """Turns a batch into outputs."""
 
-    def run(self, batch: Encoded) -> list[Any]:
-        """Return the outputs of each row, as nested lists."""
+    def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
+        """Return the outputs of each row, as nested lists.
+
+        Args:
+            batch: The rows.
+            last: Whether only the outputs at the last place of each row are wanted, of outputs [rows, length, ...]:
+                as lists, all logits of a language model take many times as long as its forward pass.
+        """
 
 
 class TorchProgram:
@@ -26,22 +33,35 @@ class TorchProgram:
 
     Raises:
         UnsafeProgramError: The file could run code; it is not loaded.
+        ModelError: This torch cannot move programs to another device.
     """
 
     def __init__(self, path: str | Path, device: str = "cpu") -> None:
         import torch
 
-        self._torch, self._device = torch, torch.device(device)
-        module: Any = torch.export.load(checked_program(path)).module()
-        self._module = module.to(self._device)
+        self._torch = torch
+        self._device = torch.empty(0, device=device).device  # with its number: programs tell cuda from cuda:0
+        program = torch.export.load(checked_program(path))
+        if self._device.type != "cpu":
+            program = _moved(program, self._device)
+        self._module: Any = program.module()
 
-    def run(self, batch: Encoded) -> list[Any]:
-        """Return the outputs of each row, as nested lists."""
+    def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
+        """Return the outputs of each row, or those at its last place, as nested lists."""
         torch = self._torch
         flat = torch.frombuffer(batch.numbers, dtype=getattr(torch, batch.dtype))
         with torch.no_grad():
-            outputs: list[Any] = self._module(flat.view(batch.shape).to(self._device)).tolist()
-        return outputs
+            outputs = self._module(flat.view(batch.shape).to(self._device))
+        return _listed(outputs, last=last)
+
+
+def _moved(program: Any, device: Any) -> Any:
+    """Return a program that was traced on the CPU, whose steps name it, on another device."""
+    try:
+        from torch.export.passes import move_to_device_pass
+    except ImportError:
+        raise ModelError(f"found the device {device}, allowed: cpu, or a newer torch, which moves programs") from None
+    return move_to_device_pass(program, str(device))
 
 
 class OnnxProgram:
@@ -70,8 +90,13 @@ class OnnxProgram:
         outputs: list[Any] = self._session.run(None, dict(zip(names, inputs, strict=True)))
         return outputs
 
-    def run(self, batch: Encoded) -> list[Any]:
-        """Return the outputs of each row, as nested lists."""
+    def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
+        """Return the outputs of each row, or those at its last place, as nested lists."""
         numbers = self._numpy.frombuffer(batch.numbers, dtype=batch.dtype).reshape(batch.shape)
-        outputs: list[Any] = self._session.run(None, {self._input: numbers})[0].tolist()
-        return outputs
+        return _listed(self._session.run(None, {self._input: numbers})[0], last=last)
+
+
+def _listed(outputs: Any, *, last: bool) -> list[Any]:
+    """Return the outputs of each row, or those at its last place, as nested lists."""
+    listed: list[Any] = (outputs[:, -1] if last else outputs).tolist()
+    return listed

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from automl.exporting.errors import ExportError
@@ -174,10 +176,27 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         check_folder(tmp_path / "file" / "answers")
 
 
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_booleans_are_right_however_a_file_writes_them(tmp_path: Path, ending: str) -> None:
+    table = pa.table({"id": ["a", "b", "c"], "truth": [True, False, True]})
+    path = tmp_path / f"truth{ending}"
+    if ending == ".parquet":
+        pq.write_table(table, path)
+    elif ending == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        path.write_text("id,truth\na,True\nb,FALSE\nc,true\n")
+    said = {"at": 0, "model": "m/1", "role": CHAMPION, "seconds": 0.1, "confidence": 0.9}
+    labels = {"a": "true", "b": "false", "c": "False"}
+    lines = [json.dumps({"id": name, "label": label, **said}) + "\n" for name, label in labels.items()]
+    (tmp_path / "answers-1-1.jsonl").write_text("".join(lines))
+    assert list(answered(tmp_path, outcomes_in(path))["m/1"].losses) == [0.0, 0.0, 1.0]
+
+
 def test_outcomes_are_texts_whatever_the_file_has(tmp_path: Path) -> None:
     path = tmp_path / "truth.jsonl"
     path.write_text('{"id": 7, "label": true}\n{"label": " b ", "id": "x/1"}\n')
-    assert outcomes_in(path) == {"7": "True", "x/1": "b"}
+    assert outcomes_in(path) == {"7": "true", "x/1": "b"}
     table = tmp_path / "truth.csv"
     table.write_text("id,label\na,1.0\nb,\nc,nan\nd,02\ne,1.5\n")
     assert outcomes_in(table) == {"a": "1", "d": "02", "e": "1.5"}

@@ -13,6 +13,7 @@ from automl.registry.comparison import Comparison, compared
 from automl.registry.significance import chance_of
 from tests.automl.exporting.test_standalone import Trained, trained
 from tests.support.paths import ROOT
+from tests.support.task_files import HEADER, people, write
 from trainers.programs import traced
 
 WEIGHTED = f"""
@@ -48,6 +49,21 @@ def test_samples_count_as_in_the_study(two: tuple[Trained, Trained], tmp_path: P
     assert found.new == pytest.approx(good.measured.metrics[metric], rel=1e-5)
     assert found.old == pytest.approx(poor.measured.metrics[metric], rel=1e-5)
     assert found.is_better
+
+
+NUMBERS: list[list[object]] = [["a", "b"], *([one % 13, one % 7] for one in range(60))]
+
+
+@pytest.mark.parametrize(("rows", "target"), [([HEADER, *people(60)], "rich"), (NUMBERS, "b")])
+def test_a_table_is_compared_with_its_own_package(tmp_path: Path, rows: list[list[object]], target: str) -> None:
+    options = {"train": write(tmp_path / "people.csv", rows), "target": target}
+    model = trained(tmp_path, "tabular", options, {"architecture": "mlp", "width": 8})
+    task = model.source.task
+    assert task is not None
+    found = compared([model.source], task, model.written(tmp_path / "out"), "val_loss", smaller_is_better=True)
+    assert isinstance(found, Comparison), found
+    assert found.new == found.old == pytest.approx(model.measured.metrics["val_loss"], rel=1e-5)
+    assert not found.is_better
 
 
 def test_an_ensemble_answers_by_its_mean_on_both_sides(two: tuple[Trained, Trained], tmp_path: Path) -> None:

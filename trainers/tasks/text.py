@@ -14,6 +14,7 @@ from trainers.tasks.parts import options, tokens
 from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_kind
 from trainers.tasks.parts.ngram_sizes import fits_tfidf
+from trainers.tasks.parts.padding_token import pad_of
 from trainers.tasks.parts.split_task import SplitTask
 from trainers.tasks.parts.splits import check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, as_written, find_column, read_like, read_table, texts
@@ -108,8 +109,10 @@ class Text(SplitTask):
         if checkpoint is None:
             learned = [words[row] for row in rows[0]]
             self._tokenizer = tokens.train_tokenizer(learned, vocabulary=vocabulary, lowercase=lowercase)
+            self._pad = tokens.PAD
         else:
             self._tokenizer = _checkpoint_tokenizer(checkpoint)
+            self._pad = pad_of(self._tokenizer, checkpoint)
         self._parts = self._own_parts(words, labels, rows) | {
             name: self._part_of_file(one) for name, one in others.items()
         }
@@ -254,18 +257,12 @@ class Text(SplitTask):
     def _has_tfidf(self) -> bool:
         return fits_tfidf(self._tokenizer.get_vocab_size(), len(self.classes))
 
-    @property
-    def _pad(self) -> int:
-        return _pad_of(self._tokenizer) if self._checkpoint is not None else tokens.PAD
-
     def _from_checkpoint(self, checkpoint: str, params: Params) -> nn.Module:
         from trainers.tasks.parts.text_network import CheckpointNetwork
 
         dropout = cast("float | None", params.get("dropout"))
         try:
-            return CheckpointNetwork(
-                checkpoint, outputs=len(self.classes), dropout=dropout, pad=_pad_of(self._tokenizer)
-            )
+            return CheckpointNetwork(checkpoint, outputs=len(self.classes), dropout=dropout, pad=self._pad)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:120]
             raise TaskError(f"task_options.checkpoint: found {checkpoint!r} ({reason}), allowed: a model") from None
@@ -331,9 +328,3 @@ def _checkpoint_tokenizer(checkpoint: str) -> Any:
             "task_options.checkpoint needs the package transformers: pip install 'automl-search[transformers]'"
         )
     return tokens.load_tokenizer(checkpoint)
-
-
-def _pad_of(tokenizer: Any) -> int:
-    """The number of a checkpoint's padding token; 0 where it names none by a usual name."""
-    ids = (tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>", "<|endoftext|>", "</s>"))
-    return next((number for number in ids if number is not None), 0)

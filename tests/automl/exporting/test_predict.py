@@ -21,12 +21,14 @@ import torch
 from automl.exporting.errors import ExportError
 from automl.exporting.formats import save_program
 from automl.predicting.predict import predict_file
+from automl.predicting.row_files import rows_of as rows_in
 from automl.standalone.model import load, rows_of
 from tests.automl.exporting.test_standalone import pictures, texts, trained
 from tests.support import optional
 from tests.support.command_line import Workplace
 from tests.support.task_files import HEADER, people, write
 from trainers.programs import example_call, traced
+from trainers.tasks.tabular import Tabular
 
 
 def automl(*arguments: object, exit_code: int = 0) -> Any:
@@ -91,6 +93,52 @@ def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -
     whole = automl("predict", model, tmp_path / "whole.csv").stdout
     assert len(whole.splitlines()) == 4
     assert automl("predict", model, tmp_path / "without target.csv").stdout == whole
+
+
+@pytest.mark.parametrize(
+    ("ending", "delimiter", "header", "options"),
+    [
+        (".csv", ";", ["size (cm, wide, tall)", "c", "y"], {}),
+        (".txt", " ", ["size", "c", "y"], {"delimiter": "space"}),
+        (".csv", "^", ["size", "c", "y"], {"delimiter": "^"}),
+        (".csv", "^", None, {"delimiter": "^"}),
+        (".csv", ",", ["größe", "c", "y"], {"encoding": "latin-1"}),
+        (".csv", ";", ["größe", "c", "y"], {"encoding": "utf-16"}),
+        (".csv", ",", ["größe", "c", "y"], {"encoding": "UTF8"}),
+    ],
+)
+def test_a_file_is_read_as_the_training_file_was(
+    tmp_path: Path, ending: str, delimiter: str, header: list[str] | None, options: dict[str, Any]
+) -> None:
+    rows = [[f"{number * 7 % 40}.5", "äö"[number % 2], "xz"[number % 2]] for number in range(40)]
+    lines = rows if header is None else [header, *rows]
+    file = tmp_path / f"train{ending}"
+    text = "".join(delimiter.join(line) + "\n" for line in lines)
+    file.write_text(text, encoding=options.get("encoding", "utf-8"))
+    form = Tabular(str(file), "last", **options).preprocessing()
+    names = header or ["column_0", "column_1", "column_2"]
+    read = [row for _, row in rows_in(file, json.loads(json.dumps(form)))]
+    assert read == [dict(zip(names, row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize(("trained", "found"), [(" ", ","), (",", ";"), (None, "|"), ("^", ";")])
+def test_a_file_with_another_delimiter_than_training_is_read_by_its_names(
+    tmp_path: Path, trained: str | None, found: str
+) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text(found.join(["a, b c", "d"]) + "\n1" + found + "2\n" if found != "," else '"a, b c",d\n1,2\n')
+    form = {"kind": "table", "known": ["a, b c", "d"], "delimiter": trained}
+    assert [row for _, row in rows_in(path, form)] == [{"a, b c": "1", "d": "2"}]
+
+
+def test_a_file_in_another_encoding_than_the_training_file_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "new.csv"
+    path.write_bytes(b"a,b\n\xff,1\n")
+    for encoding, said in (("ascii", "ascii, as the training file is, text"), ("utf-8", "UTF-8 text")):
+        with pytest.raises(ExportError, match=f"new.csv: found the byte 0xff, allowed: {said}"):
+            list(rows_in(path, {"kind": "table", "encoding": encoding}))
+    with pytest.raises(ExportError, match=r"^rows\.encoding of the model: found 'utf-99', allowed: utf-8"):
+        list(rows_in(path, {"kind": "table", "encoding": "utf-99"}))
 
 
 def test_texts_come_from_lines_and_from_columns(tmp_path: Path) -> None:

@@ -178,6 +178,18 @@ def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params
         assert alone["confidence"] == pytest.approx(together["confidence"], abs=1e-5)
 
 
+def test_texts_are_answered_by_several_models_of_a_study(tmp_path: Path) -> None:
+    optional.module("tokenizers")
+    file = tmp_path / "train.tsv"
+    texts(file, 100, 0)
+    one, other = (
+        trained(tmp_path / name, "text", {"train": str(file)}, {"architecture": "tfidf"}) for name in ("one", "other")
+    )
+    assert other.measured.checkpoint is not None
+    like = source_of(other.measured.checkpoint, "text", (), like=one.source)
+    assert like.rows == one.source.rows
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ["cnn", "residual"])
 def test_a_classifier_of_images_needs_torch_and_pillow(tmp_path: Path, architecture: str) -> None:

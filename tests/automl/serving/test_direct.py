@@ -166,7 +166,7 @@ class Held:
         self.asked: list[float] = []
         self.has_begun, self.may_answer = threading.Event(), threading.Event()
 
-    def run(self, batch: Encoded) -> list[Any]:
+    def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
         self.has_begun.set()
         assert self.may_answer.wait(60)
         self.asked += batch.numbers
@@ -190,7 +190,7 @@ class Wire(asyncio.Transport):
 class BrokenDevice:
     """A program whose device has failed for good."""
 
-    def run(self, batch: Encoded) -> list[Any]:
+    def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
 

@@ -17,6 +17,7 @@ from automl.standalone.table_rows import TableRows
 from tests.support.task_files import HEADER, metrics_of, people, trained, write
 from trainers.protocol import TaskError
 from trainers.task import TaskLoadError, load_task
+from trainers.tasks.parts.columns import bin_edges
 from trainers.tasks.tabular import Tabular
 
 TAILS = [0, 1, 2, 3, 4, 5, 6, 7, 1e6, 1e100]
@@ -124,3 +125,14 @@ def test_waves_are_of_numbers_alone_and_off_by_default(file: str, tmp_path: Path
 def test_waves_out_of_bounds_are_one_line(file: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(TaskError, match=message):
         Tabular(file, "rich").model(params)
+
+
+def test_bins_have_a_width_also_where_quantiles_are_hardly_apart(tmp_path: Path) -> None:
+    """Beside a number that stands for nothing the others are so close together that 32 bits hardly tell them apart."""
+    draw = np.random.default_rng(0)
+    values = np.where(draw.random((400, 5)) < 0.6, 2_147_483_647, draw.integers(0, 1000, (400, 5)))
+    table = [["a", "b", "c", "d", "e", "y"], *([*row, number % 2] for number, row in enumerate(values))]
+    task = Tabular(write(tmp_path / "far.csv", table), "y", folds=1)
+    rows = task.train_data({})[0]
+    assert (np.diff(bin_edges(rows.numpy(), 48)) > 0).all()
+    assert torch.isfinite(task.model({"architecture": "mlp", "bins": 48})(rows)).all()

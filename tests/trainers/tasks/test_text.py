@@ -119,6 +119,14 @@ def test_padding_does_not_change_what_the_model_says(file: str) -> None:
         assert torch.allclose(model(short)[0], model(both)[0], atol=1e-5)
 
 
+def test_weights_fit_the_task_also_after_it_has_told_how_it_encodes(file: str) -> None:
+    task = Text(file)
+    for params in ({"width": 32}, {"architecture": "ngrams"}, {"architecture": "tfidf"}):
+        weights = task.model(params).state_dict()
+        task.preprocessing()
+        task.model(params).load_state_dict(weights)
+
+
 def test_masked_tokens_only_while_training(file: str) -> None:
     task = Text(file)
     model = task.model({"token_dropout": 0.5, "dropout": 0.0, "width": 32})

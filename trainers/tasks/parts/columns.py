@@ -229,11 +229,12 @@ def bin_edges(values: Matrix, bins: int) -> Matrix:
 
     Quantiles that fall together are spread out beyond the largest, where no training value falls into the bins.
     """
-    edges = np.quantile(values, np.linspace(0, 1, bins + 1), axis=0).T
+    # Quantiles between values are in 64 bits, where edges may differ that are equal in 32.
+    edges = np.quantile(values, np.linspace(0, 1, bins + 1), axis=0).T.astype(np.float32)
     rows = []
     for one in edges:
         distinct = np.unique(one)
-        beyond = distinct[-1] + 1.0 + np.arange(bins + 1 - len(distinct))
+        beyond = float(distinct[-1]) + 1.0 + np.arange(bins + 1 - len(distinct))
         rows.append(np.concatenate([distinct, beyond]))
     return np.asarray(rows, dtype=np.float32)
 

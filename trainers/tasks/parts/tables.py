@@ -27,6 +27,7 @@ MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "N
 """Cells that hold nothing, after spaces around them are cut off."""
 
 _DELIMITERS = ",;\t|"
+_ENCODING = "utf-8"
 _SAMPLE_CHARACTERS = 2**17
 _PARQUET = (".parquet", ".pq")
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
@@ -47,7 +48,7 @@ class Form:
 
     delimiter: str | None = None
     header: bool | None = None
-    encoding: str = "utf-8"
+    encoding: str = _ENCODING
     quoting: bool | None = None
     missing: tuple[str, ...] = MISSING
 
@@ -184,7 +185,11 @@ def texts(column: Any) -> Any:
 
 def as_written(form: Form | None) -> dict[str, Any]:
     """Return what the exported model has to know to read a file as the training file was read, as plain values."""
-    return {} if form is None else {"delimiter": form.delimiter, "quoting": form.quoting}
+    if form is None:
+        return {}
+    written = {"delimiter": form.delimiter, "quoting": form.quoting}
+    # Models of before have none, and their rows are compared with those of new ones.
+    return written if form.encoding == _ENCODING else written | {"encoding": form.encoding}
 
 
 def is_number(column: Any) -> Any:

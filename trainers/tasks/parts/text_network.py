@@ -90,8 +90,10 @@ class _Block(nn.Module):
 def _trimmed(tokens: Tensor, pad: int) -> Tensor:
     """Return the tokens up to the end of the longest text; all where they have no values and are only counted."""
     # A program for everywhere takes the batch as it is: whoever calls it fills up no further than needed.
-    is_whole = tokens.is_meta or torch.compiler.is_exporting()
-    return tokens if is_whole else tokens[:, : max(1, int((tokens != pad).sum(dim=1).max()))]
+    if tokens.is_meta or torch.compiler.is_exporting():
+        return tokens
+    ends = (tokens != pad) * torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    return tokens[:, : max(1, int(ends.max()))]
 
 
 def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
@@ -107,7 +109,8 @@ def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
 class CheckpointNetwork(nn.Module):
     """A published transformer with a classifier on top; output [n, outputs].
 
-    Its weights are read from the checkpoint when it is made; the classifier's are drawn.
+    Its weights are read from the checkpoint when it is made, as float32 whatever the file has; the classifier's are
+    drawn.
 
     Args:
         checkpoint: A folder, or a name on the Hugging Face hub.
@@ -128,9 +131,11 @@ class CheckpointNetwork(nn.Module):
         config = AutoConfig.from_pretrained(checkpoint, num_labels=outputs, pad_token_id=pad)
         if dropout is not None:
             _set_dropout(config, dropout)
-        self.network = AutoModelForSequenceClassification.from_pretrained(
+        network = AutoModelForSequenceClassification.from_pretrained(
             checkpoint, config=config, ignore_mismatched_sizes=True
         )
+        # It comes in the file's precision; in 16 bits small steps of the optimizer round to nothing.
+        self.network = network.float()
         self.network.train()  # it comes for inference, without dropout
         self._pad = pad
 

@@ -89,10 +89,11 @@ def form_of(
     first: int | None = None,
 ) -> dict[str, Any]:
     """Return how texts become tokens as plain values, for `automl.standalone.text_rows`, which says what they mean."""
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    plain = type(tokenizer).from_str(tokenizer.to_str())  # the task's own stays: its text is in the mark of weights
+    plain.no_padding()
+    plain.no_truncation()
     rest = {"longest": longest, "keep": keep, "pad": pad, "unknown": unknown, "first": first}
-    return {"kind": "text", "tokenizer": tokenizer.to_str(), **rest}
+    return {"kind": "text", "tokenizer": plain.to_str(), **rest}
 
 
 def library(task: str = "text") -> Any:
