@@ -24,6 +24,7 @@ from studies.search.acquisition.hypervolume_improvement import (
     Directions,
     SampledImprovement,
     expected_below,
+    improvement_over,
 )
 from studies.search.arrays import Array
 from studies.search.model import gaussian_process as gp
@@ -196,6 +197,42 @@ def test_three_objectives_are_sampled_about_right() -> None:
         base = [tuple(p) for p in archive]
         true = pareto.hypervolume([*base, tuple(point)], [1.0] * 3) - pareto.hypervolume(base, [1.0] * 3)
         assert found == pytest.approx(true, abs=0.02)
+
+
+REFERENCE_OF_THREE = np.array([0.6, 2e6, 0.05])
+"""Of an error, a number of parameters and dollars."""
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param([], id="nothing is feasible yet"),
+        pytest.param([(0.7, 1e5, 0.01)], id="no error reaches the reference point"),
+        pytest.param([(0.5, 3e6, 0.01), (0.7, 1e5, 0.02)], id="each objective does, no model in all of them"),
+    ],
+)
+def test_before_a_model_reaches_the_reference_point_improvements_are_products_of_gaps(archive: Any) -> None:
+    """In whatever units: a twentieth of the parameters at the same error and price is worth more."""
+    improvement = improvement_over(np.reshape(archive, (-1, 3)), REFERENCE_OF_THREE)
+    for point in ((0.1, 1.9e6, 0.045), (0.1, 1e5, 0.045), (0.55, 1.9e6, 0.04)):
+        certain: Any = [(np.full((1, 1, 1), value), np.zeros((1, 1, 1)), "gaussian") for value in point]
+        gap = float(np.prod(REFERENCE_OF_THREE - point))
+        assert improvement.expected(certain)[0, 0, 0] == pytest.approx(gap)
+    mean, sd = np.array([0.3, 1e6, 0.03]), np.array([0.2, 5e5, 0.02])
+    uncertain: Any = [(np.array([m]), np.array([s]), "gaussian") for m, s in zip(mean, sd, strict=True)]
+    drawn = np.maximum(REFERENCE_OF_THREE - (mean + sd * RNG.standard_normal((200_000, 3))), 0.0)
+    assert improvement.expected(uncertain)[0] == pytest.approx(drawn.prod(axis=1).mean(), rel=0.02)
+
+
+def test_what_lies_outside_of_the_box_does_not_make_objectives_incomparable() -> None:
+    """One model barely reaches the reference point, another one does so in two objectives alone."""
+    archive = np.array([(0.59, 1.95e6, 0.049), (0.7, 1e5, 0.01)])
+    improvement = improvement_over(archive, REFERENCE_OF_THREE)
+    points = ((0.1, 1e5, 0.045), (0.1, 1.9e6, 0.045), (0.55, 1.9e6, 0.04))
+    certain = [[(np.array([value]), np.zeros(1), "gaussian") for value in point] for point in points]
+    found = [float(improvement.expected(one)[0]) for one in certain]  # type: ignore[arg-type]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == pytest.approx(4750, rel=0.1)
 
 
 # ---------------------------------------------------------------------- forecasts
