@@ -20,7 +20,7 @@ from studies.search.samplers.start_design import Untried
 from trainers.protocol import ParameterValue, Params
 
 KNOWN_GOOD = 2
-"""Number of initial trials that were good in earlier studies, if there are any."""
+"""Number of configurations that were good in earlier studies and are suggested first, if there are any."""
 RANDOM_SHARE = 0.03
 """Share of choices that are drawn at random."""
 STAGNATION_SHARE = 0.5
@@ -70,7 +70,9 @@ class AcquisitionOptimizer:
         transfer = model.problem.transfer
         self._user_prior = UserPrior(model.problem.space)
         self._density = self._user_prior.density(candidates or ())
-        self._known_good = [] if transfer is None else transfer.starters(KNOWN_GOOD)
+        self._known_good: list[Params] = []
+        for params in [] if transfer is None else transfer.starters(KNOWN_GOOD):
+            self._known_good.append(self._nearest_to(params))
 
     def choose(
         self, trials: Sequence[Snapshot], seed: int, is_tried: Callable[[Params], bool] | None = None
@@ -83,12 +85,11 @@ class AcquisitionOptimizer:
             is_tried: Function that says which configurations of the space are left out, as long as others are left;
                 None leaves none out. A list's are left out anyway.
         """
-        number, rng = len(trials), np.random.default_rng(seed)
-        is_initial = number < INITIAL_TRIALS
+        if (known_good := self._next_known_good(trials)) is not None:
+            return known_good
+        rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
         acquisition = None if is_initial else build_acquisition(self._model, trials, refit=True)
         is_random = is_initial or rng.random() < RANDOM_SHARE
-        if number < len(self._known_good):
-            return self._nearest_to(self._known_good[number], trials)
         untried = start_design.to_be_tried(self._model.problem, trials)
         if self._candidates is not None:
             free = self._free_rows(trials, untried)
@@ -105,15 +106,28 @@ class AcquisitionOptimizer:
             return self._model.encoder.decode(self._with_untried(units, untried, rng)[0])
         return self._best_of_space(acquisition, trials, rng, untried, is_tried)
 
+    def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
+        """The next one that was good in earlier studies and that no trial has; None once there is none left.
+
+        Each is handed out once. The number of trials does not say which are left: named first trials, baselines and
+        what people have enqueued are trials too, and may have the same parameters.
+        """
+        tried = {identity(trial.params) for trial in trials}
+        while self._known_good:
+            params = self._known_good.pop(0)
+            if identity(params) not in tried:
+                return dict(params)
+        return None
+
     # ------------------------------------------------------------------ of a list
 
-    def _nearest_to(self, params: Params, trials: Sequence[Snapshot]) -> dict[str, ParameterValue]:
-        """These parameters, or the nearest configuration of the list that was not started."""
+    def _nearest_to(self, params: Params) -> Params:
+        """These parameters, or the nearest configuration of the list that is not known to be good yet."""
         if self._candidates is None or self._features is None:
-            return dict(params)
+            return params
         distance = ((self._features.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
-        distance[self._started_rows(trials)] = np.inf
-        return dict(self._candidates[int(np.argmin(distance))])
+        distance[[self._row_of[identity(one)] for one in self._known_good]] = np.inf
+        return self._candidates[int(np.argmin(distance))]
 
     def _started_rows(self, trials: Sequence[Snapshot]) -> list[int]:
         """Rows of the list that were started."""
