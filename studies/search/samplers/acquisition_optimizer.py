@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, build_acquisition
+from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
 from studies.search.acquisition.user_prior import UserPrior, faded
 from studies.search.arrays import Array, Rows
 from studies.search.model.candidate_batch import CandidateBatch
@@ -37,18 +36,6 @@ EXACT = 150
 """Number of candidates whose index is worked out exactly."""
 FULL_PASS_EVERY = 4
 """Number of choices from one pass over a whole list of configurations to the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Screened:
-    """Approximate indices of a batch [m], and the acquisition function that they are from."""
-
-    acquisition: Acquisition
-    indices: Array
-
-    @property
-    def largest(self) -> float:
-        return float(self.indices.max())
 
 
 class AcquisitionOptimizer:
@@ -214,12 +201,12 @@ class AcquisitionOptimizer:
 
     # ------------------------------------------------------------------ of a batch
 
-    def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[_Screened, Rows]:
+    def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[BatchValues, Rows]:
         """Approximate indices, and positions from the largest weighted one down."""
         screened = acquisition.where_it_tells(
-            lambda one: _Screened(one, one.index(self._model.forecast(batch), exact=False))
+            lambda one: BatchValues(one, one.index(self._model.forecast(batch), exact=False))
         )
-        return screened, np.argsort(-screened.indices * weights, kind="stable")
+        return screened, np.argsort(-screened.values * weights, kind="stable")
 
     def _best(self, acquisition: Acquisition, batch: CandidateBatch, order: Rows, weights: Array) -> int:
         """Position of the largest weighted index, worked out exactly for the first ones of an order."""
@@ -230,4 +217,6 @@ class AcquisitionOptimizer:
 
     def _best_full_training(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> int:
         """Position of the largest weighted value of a full training."""
-        return int(np.argmax(acquisition.full_training_value(self._model.forecast(batch)) * weights))
+        forecast = self._model.forecast(batch)
+        found = acquisition.where_it_tells(lambda one: BatchValues(one, one.full_training_value(forecast)))
+        return int(np.argmax(found.values * weights))
