@@ -271,13 +271,14 @@ class CurveModel:
                 else (z[:, rung] - z[:, rung - 1]) / (chain.logs[rung] - chain.logs[rung - 1])
             )
             curves[j] = (z[:, rung], slope)
-        usd, count = table.usd_per_epoch[rows], len(rows)
+        count = len(rows)
+        usd = np.where(np.isnan(table.usd_per_epoch[rows]), 1e-12, table.usd_per_epoch[rows])
         return CandidateBatch(
             inputs=CandidateInputs(table.x[rows]),
             rung_index=rung,
-            log_usd=np.log(np.where(np.isnan(usd), 1e-12, usd)),
+            log_usd=np.log(usd),
             log_usd_sd=np.zeros(count),
-            paid_usd=table.paid_usd[rows],
+            paid_usd=table.paid_usd[rows] - usd * (table.epochs[rows] - self.rungs[rung]),
             start_epochs=np.full(count, 0.0 if is_running else self._start_epochs),
             done=self.rungs[rung],
             seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * table.world_sizes[rows]),

@@ -454,6 +454,23 @@ def test_of_many_trials_enough_that_failed_and_enough_others_teach_where_trials_
     assert failures.is_certain
 
 
+def test_what_a_trial_will_have_cost_at_its_next_rung_is_the_same_all_the_way_there() -> None:
+    """Epochs since its last rung are paid for, and are not to be paid again."""
+    both = (*OBJECTIVES[:1], Objective(metric="cost_usd"), Objective(metric="wall_seconds"))
+    expected = []
+    for epochs in range(12, 27):
+        at = {epoch: (0.5 / epoch, 0.01 * (epoch + 0.3), 10.0 * (epoch + 0.3)) for epoch in range(1, epochs + 1)}
+        running = Snapshot(
+            number=0, params={"learning_rate": 0.1, "width": 32}, state="running", epochs=epochs, at=at,
+            usd_per_epoch=0.01, paid_usd=0.01 * (epochs + 0.3),
+        )  # fmt: skip
+        model = CurveModel(problem(objectives=both))
+        model.learn([running], refit=True)
+        forecast = model.forecast(model.started(np.array([0]), is_running=True))
+        expected.append([float(forecast.marginal(j)[0][0, 0, 0]) for j in (1, 2)])
+    assert expected == [pytest.approx([0.273, 273.0])] * len(expected)
+
+
 def test_as_long_as_nothing_reaches_the_reference_point_all_errors_are_told_apart() -> None:
     model = CurveModel(problem(reference=(1e-3, 1.0)))
     trials = some_trials()
