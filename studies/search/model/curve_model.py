@@ -110,7 +110,7 @@ class CurveModel:
             feasible=self.limits.holds,
         )
         earlier = None if problem.transfer is None else problem.transfer.cost_covariates
-        self.table = TrialTable(self.encoder, self.rungs, len(names), problem.known, earlier)
+        self.table = TrialTable(self.encoder, self.rungs, len(names), problem.covariates, earlier)
         self.archive: Array = np.zeros((0, objectives))
         self.reference: Array = np.zeros(objectives)
         self.reachable_reference: Array = self.reference

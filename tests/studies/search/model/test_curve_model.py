@@ -353,7 +353,7 @@ def test_world_sizes_are_read_from_points() -> None:
 
 def test_a_table_of_trials_follows_what_changes() -> None:
     trials = some_trials(70)  # more than the rows there are at first
-    table = TrialTable(Encoder(SPACE), decision_rungs(27), 2, None)
+    table = TrialTable(Encoder(SPACE), decision_rungs(27), 2, problem().covariates)
     assert table.update(trials) == trials
     assert table.update(trials) == []
     moved = replace(trials[3], state="paused")
@@ -463,7 +463,7 @@ def test_progress_is_seen_though_the_automatic_reference_point_moves() -> None:
         trials.append(
             Snapshot(
                 number=number, params={"learning_rate": 0.1, "width": 8 + number}, state="ended", epochs=epochs, at=at,
-                ends={epoch: (error, 0.273) for epoch in at}, usd_per_epoch=0.01, paid_usd=0.01 * (epochs + 0.3),
+                ends=dict.fromkeys(at, (error, 0.273)), usd_per_epoch=0.01, paid_usd=0.01 * (epochs + 0.3),
             )
         )  # fmt: skip
         model.learn(trials, refit=False)
