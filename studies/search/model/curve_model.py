@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -104,11 +104,7 @@ class CurveModel:
         self._features = FeatureExtractor(problem, self.encoder, self._columns, self._static)
         self._examples = self.features(problem.examples or self.encoder.random(np.random.default_rng(0), EXAMPLES))
         self._start_epochs = START_EPOCHS
-        self._milestones = ArchiveTracker(
-            problem.milestones,
-            objectives=objectives,
-            feasible=self.limits.holds,
-        )
+        self.count_milestones(problem.milestones)
         earlier = None if problem.transfer is None else problem.transfer.cost_covariates
         self.table = TrialTable(self.encoder, self.rungs, len(names), problem.covariates, earlier)
         self.archive: Array = np.zeros((0, objectives))
@@ -121,6 +117,17 @@ class CurveModel:
         is_objective = j < len(self.problem.objectives)
         prior_mean = TransferMean(self.problem.transfer, j) if is_objective else TransferMean()
         return Chain(self.rungs, self.encoder.width, self._shared.fits[j], prior_mean)
+
+    def count_milestones(self, milestones: tuple[int, ...]) -> None:
+        """Let the models of these epochs be all that can be taken; before anything was learned.
+
+        Args:
+            milestones: Epochs whose model is a deliverable.
+        """
+        self.problem = replace(self.problem, milestones=milestones)
+        self._milestones = ArchiveTracker(
+            milestones, objectives=len(self.problem.objectives), feasible=self.limits.holds
+        )
 
     def sharing_fits(self) -> CurveModel:
         """Another model of the same problem, for another thread: both use what either has fitted."""
