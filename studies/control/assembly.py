@@ -22,7 +22,7 @@ from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.problem import Problem
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import Transfer
-from studies.search.policy import Policy
+from studies.search.policy import Policy, Pruner
 from studies.search.pruners.by_name import make_pruner, takes_context
 from studies.search.pruners.context import PrunerContext
 from studies.search.rungs import decision_rungs
@@ -93,7 +93,19 @@ def assemble(
         SpecError: The sampler or the pruner cannot be made.
     """
     problem = problem_of(spec, pool, earlier, counted)
-    return assemble_search(spec.search, problem, study_attributes=study_attributes, source=source)
+    return assemble_search(
+        spec.search, problem, study_attributes=study_attributes, source=source, milestones_of=kept_epochs
+    )
+
+
+def kept_epochs(pruner: Pruner, epochs: int) -> tuple[int, ...]:
+    """Returns the milestones of a study with a pruner: what is kept, and what its search counts.
+
+    Args:
+        pruner: Pruner of the study.
+        epochs: Number of epochs in a full training.
+    """
+    return milestones(epochs, getattr(pruner, "grace", DEFAULT_GRACE), pruner.rungs(epochs))
 
 
 def assemble_search(
@@ -104,6 +116,7 @@ def assemble_search(
     candidates: Sequence[Params] | None = None,
     is_threaded: bool = True,
     source: str = "spec",
+    milestones_of: Callable[[Pruner, int], tuple[int, ...]] | None = None,
 ) -> Assembled:
     """Builds policy and suggester; a model of learning curves only if sampler or pruner uses one.
 
@@ -114,6 +127,7 @@ def assemble_search(
         candidates: The only configurations that there are, which the sampler `cokriging` keeps to; None for any.
         is_threaded: Whether policy and suggester are called by threads of their own, so that each needs a model.
         source: What messages call the spec.
+        milestones_of: Gives the milestones by the pruner and the number of epochs; None for those of the problem.
 
     Raises:
         SpecError: The sampler or the pruner cannot be made.
@@ -124,6 +138,9 @@ def assemble_search(
     context = PrunerContext(seed=search.seed, problem=problem, model=model, sampler_fits=fits)
     try:
         pruner = make_pruner(search.pruner.name, search.pruner.options, context)
+        if milestones_of is not None and has_model(search):
+            # Only now: a pruner may be made with the model, and says afterwards at which epochs it decides.
+            model().count_milestones(milestones_of(pruner, problem.epochs))
         suggester: Suggester = (
             ModelSuggester(model().sharing_fits() if is_threaded else model(), seed=search.seed, candidates=candidates)
             if fits
@@ -234,7 +251,6 @@ def setup_of(
         reference: Reference point that was given or frozen earlier; None if there is none yet.
     """
     epochs, budget = spec.training.epochs, spec.budget
-    grace = getattr(policy.pruner, "grace", DEFAULT_GRACE)
     return StudySetup(
         study=spec.study,
         objectives=spec.objective_records,
@@ -243,7 +259,7 @@ def setup_of(
         task_options=dict(spec.task_options),
         training=spec.training.model_dump(),
         epochs=epochs,
-        milestones=milestones(epochs, grace, policy.pruner.rungs(epochs)),
+        milestones=kept_epochs(policy.pruner, epochs),
         policy=policy,
         limits=Limits(
             usd=budget.usd,

@@ -131,6 +131,7 @@ def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequenc
         known=lambda params: {
             name: float(values[candidates.row_of(params)]) for name, values in candidates.statics.items()
         },
+        positive=frozenset(name for name, values in candidates.statics.items() if (values > 0).all()),
         statics=STATIC_METRICS | frozenset(candidates.statics),
         examples=candidates.params[:: max(1, len(candidates.params) // EXAMPLES)],
     )

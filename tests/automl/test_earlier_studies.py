@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +28,14 @@ from studies.money.budget import Limits
 from studies.records import Constraint, Objective
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitting, thinned
+from studies.search.model.encoding import identity
 from studies.search.model.problem import Problem
 from studies.search.model.transfer import Transfer, TransferMean, is_alike
 from studies.search.observations import Observation, Snapshot
+from studies.search.samplers.first_trials import FirstTrials
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
+from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import differences, parse_spec
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -526,3 +530,37 @@ def test_a_study_of_the_same_store_is_found_by_its_name(here: InProcess) -> None
     assert "learns from simulated: " in out
     said = here.refused(*DRY, *arguments, "--set", "objectives=[{metric: val_loss}]")
     assert "studies that measured val_loss; simulated has " in said
+
+
+# ---------------------------------------------------------------------- known good configurations come first
+
+
+def first_suggestions(named: Sequence[Mapping[str, Any]], enqueued: Sequence[Mapping[str, Any]] = ()) -> list[Any]:
+    """Parameters of the first five trials, those enqueued first; each is running when the next one is asked for."""
+    sampler: Suggester = ModelSuggester(CurveModel(problem(study())), seed=3)
+    sampler = FirstTrials(named, space=SPACE, seed=3, sampler=sampler) if named else sampler
+    history: tuple[Observation, ...] = ()
+    for number in range(5):
+        params = enqueued[number] if number < len(enqueued) else sampler.suggest(number, history).params
+        snapshot = Snapshot(number=number, params=params, state="running")
+        history += (Observation(trial_id=number, params=params, outcome="running", snapshot=snapshot),)
+    return [dict(one.params) for one in history]
+
+
+def test_what_was_good_before_is_tried_behind_named_first_trials_and_baselines() -> None:
+    best, second = Transfer(SPACE, TWO, (study(),)).starters(2)
+    usual, other = {"learning_rate": 0.9, "width": 9}, {"learning_rate": 0.8, "width": 9}
+    assert first_suggestions([])[:2] == [best, second]
+    assert first_suggestions([usual])[:3] == [usual, best, second]
+    assert first_suggestions([usual, other])[:4] == [usual, other, best, second]
+    assert first_suggestions([usual], [other])[:4] == [other, usual, best, second]
+
+
+def test_what_was_good_before_is_not_trained_again_where_a_trial_has_it() -> None:
+    best, second = Transfer(SPACE, TWO, (study(),)).starters(2)
+    usual = {"learning_rate": 0.9, "width": 9}
+    for named, enqueued in (([best], []), ([usual], [best]), ([second], []), ([best, second], [])):
+        found = first_suggestions(named, enqueued)
+        assert best in found
+        assert second in found
+        assert len({identity(one) for one in found}) == 5

@@ -50,6 +50,19 @@ class Valued(Protocol):
 SomeValued = TypeVar("SomeValued", bound=Valued)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchValues:
+    """Values of the candidates of a batch [m], and the acquisition function that they are from."""
+
+    acquisition: Acquisition
+    values: Array
+
+    @property
+    def largest(self) -> float:
+        """The largest of these values; 0 of an empty batch."""
+        return float(self.values.max(initial=0.0))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Acquisition:
     """Values candidates by expected hypervolume improvement per dollar.

@@ -6,12 +6,14 @@ Two objectives, exactly: with Y_1 and Y_2 the objectives of a candidate, turned 
 
 over the boxes between the archive's points sorted by the first objective: box k goes from e_k to e_{k+1}, and what is
 better than the archive there lies below its ceiling U_k. (The decomposition is that of Emmerich et al. 2016, section 3,
-with whatever marginals have a closed form for Psi.) One objective: Psi of the best value. Three objectives and more:
-`Directions`, by sampling.
+with whatever marginals have a closed form for Psi.) Where the archive leaves a whole box free, as for one objective and
+before anything has reached the reference point: the product of Psi_j at the corner of that box. Three objectives and
+more otherwise: `Directions`, by sampling.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,8 +29,6 @@ from studies.search.model.sampling import sobol_points
 
 LARGEST_EXPONENT = 700.0
 """Largest exponent of a finite number; a forecast as bad as that improves nothing."""
-LEAST_UNIT = 1e-12
-"""Smallest unit in which an objective is measured where objectives have to be comparable."""
 _ROOT_TWO_PI = np.sqrt(2.0 * np.pi)
 
 
@@ -55,9 +55,11 @@ def improvement_over(archive: Array, reference: Array) -> Improvement:
         reference: Reference point [objectives].
     """
     if len(reference) == 1:
-        return BestValue(min([float(reference[0]), *archive[:, 0].tolist()]))
+        return FreeBox(np.minimum(reference, archive.min(axis=0, initial=np.inf)))
     if len(reference) == 2:
         return BoxDecomposition.under(archive, reference)
+    if not (archive < reference).all(axis=1).any():
+        return FreeBox(reference)
     return SampledImprovement.over(archive, reference)
 
 
@@ -86,18 +88,19 @@ def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class BestValue:
-    """The archive of a single objective: expected improvement in the usual sense.
+class FreeBox:
+    """A box of which the archive dominates nothing; with one objective, expected improvement in the usual sense.
 
     Attributes:
-        best: Smallest value that was reached; the reference point's where nothing is below that.
+        corner: Upper ends of the box [m]: the reference point, or the best value of a single objective.
     """
 
-    best: float
+    corner: Array
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
         """See `Improvement.expected`."""
-        return expected_below(np.asarray(self.best), *marginals[0])
+        gaps = [expected_below(end, *one) for end, one in zip(self.corner, marginals, strict=True)]
+        return math.prod(gaps[1:], start=gaps[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +187,14 @@ class SampledImprovement:
 
     @staticmethod
     def over(archive: Array, reference: Array) -> SampledImprovement:
-        """The improvement over an archive [n, m], in units of its extent; points outside of the box are dropped."""
+        """The improvement over an archive [n, m]; points outside of the box are dropped.
+
+        Units are the extent of those inside, of which there is at least one: in units that are not comparable, the
+        objective with the smallest numbers would decide alone.
+        """
         directions = _directions(len(reference))
         inside = archive[(archive < reference).all(axis=1)]
-        extent = reference - archive.min(axis=0) if len(archive) else np.ones(len(reference))
-        units = np.maximum(extent, LEAST_UNIT)
+        units = reference - inside.min(axis=0)
         return SampledImprovement(directions, directions.heights(inside, reference, units), reference, units)
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:

@@ -71,9 +71,9 @@ class CandidateBatch:
         rung_index: Index of the rung where they stand; -1 for configurations that were never started.
         log_usd: Mean of the logarithm of dollars per epoch [m].
         log_usd_sd: Standard deviation of that logarithm, 0 where the cost was measured [m].
-        paid_usd: Dollars paid so far [m].
+        paid_usd: Dollars paid up to that rung, without epochs trained since [m].
         start_epochs: Cost of starting or thawing, in epochs of the candidate [m].
-        done: Number of epochs done.
+        done: Number of epochs done at that rung.
         seconds_per_usd: Seconds of wall time per dollar [m].
         statics: Marginal distributions of static columns, arrays [m], by index of the column.
         curves: z and slope at the rung [m] of each learned column, by index of the column.

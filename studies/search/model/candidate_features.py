@@ -11,7 +11,6 @@ from studies.search.arrays import Array
 from studies.search.model.candidate_batch import CandidateFeatures
 from studies.search.model.encoding import Encoder
 from studies.search.model.problem import Problem
-from studies.search.model.trial_table import log_covariates
 from trainers.protocol import ParameterValue
 
 
@@ -26,7 +25,7 @@ class FeatureExtractor:
     """
 
     def __init__(self, problem: Problem, encoder: Encoder, columns: Sequence[Objective], static: Sequence[int]) -> None:
-        self._known, self._transfer = problem.known, problem.transfer
+        self._problem, self._known, self._transfer = problem, problem.known, problem.transfer
         self._encoder, self._columns, self._static = encoder, columns, static
 
     def of(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
@@ -50,9 +49,9 @@ class FeatureExtractor:
             name = self._columns[j].metric
             if all(name in one for one in known):
                 sizes[j] = np.array([self._columns[j].signed(one[name]) for one in known], dtype=float)
-        covariates = (
-            np.array([log_covariates(one) for one in known]).reshape(len(x), -1) if known else np.zeros((len(x), 0))
-        )
+        covariates = np.zeros((len(x), 0))
+        if known:
+            covariates = np.array([self._problem.covariates(params) for params in configurations])
         if self._transfer is not None:
             covariates = np.hstack([covariates, self._transfer.cost_covariates(x)])
         return CandidateFeatures(x=x, covariates=covariates, sizes=sizes, world_sizes=world_sizes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -104,13 +104,9 @@ class CurveModel:
         self._features = FeatureExtractor(problem, self.encoder, self._columns, self._static)
         self._examples = self.features(problem.examples or self.encoder.random(np.random.default_rng(0), EXAMPLES))
         self._start_epochs = START_EPOCHS
-        self._milestones = ArchiveTracker(
-            problem.milestones,
-            objectives=objectives,
-            feasible=self.limits.holds,
-        )
+        self.count_milestones(problem.milestones)
         earlier = None if problem.transfer is None else problem.transfer.cost_covariates
-        self.table = TrialTable(self.encoder, self.rungs, len(names), problem.known, earlier)
+        self.table = TrialTable(self.encoder, self.rungs, len(names), problem.covariates, earlier)
         self.archive: Array = np.zeros((0, objectives))
         self.reference: Array = np.zeros(objectives)
         self.reachable_reference: Array = self.reference
@@ -121,6 +117,17 @@ class CurveModel:
         is_objective = j < len(self.problem.objectives)
         prior_mean = TransferMean(self.problem.transfer, j) if is_objective else TransferMean()
         return Chain(self.rungs, self.encoder.width, self._shared.fits[j], prior_mean)
+
+    def count_milestones(self, milestones: tuple[int, ...]) -> None:
+        """Let the models of these epochs be all that can be taken; before anything was learned.
+
+        Args:
+            milestones: Epochs whose model is a deliverable.
+        """
+        self.problem = replace(self.problem, milestones=milestones)
+        self._milestones = ArchiveTracker(
+            milestones, objectives=len(self.problem.objectives), feasible=self.limits.holds
+        )
 
     def sharing_fits(self) -> CurveModel:
         """Another model of the same problem, for another thread: both use what either has fitted."""
@@ -151,8 +158,7 @@ class CurveModel:
         self.reference = observed if given is None else np.asarray(given, dtype=float)
         self.reachable_reference = np.maximum(self.reference, observed)
         self._learn_curves(refit=refit)
-        volume = pareto.hypervolume([tuple(p) for p in self.archive.tolist()], self.reference.tolist())
-        self.progress = self.progress.after(volume, self.table, self.problem.epochs)
+        self.progress = self.progress.after(self.archive, self.reference, self.table, self.problem.epochs)
 
     def _reach(self) -> Array:
         """How far costs and sizes of random configurations are expected to reach: a few trials do not show that.
@@ -271,13 +277,14 @@ class CurveModel:
                 else (z[:, rung] - z[:, rung - 1]) / (chain.logs[rung] - chain.logs[rung - 1])
             )
             curves[j] = (z[:, rung], slope)
-        usd, count = table.usd_per_epoch[rows], len(rows)
+        count = len(rows)
+        usd = np.where(np.isnan(table.usd_per_epoch[rows]), 1e-12, table.usd_per_epoch[rows])
         return CandidateBatch(
             inputs=CandidateInputs(table.x[rows]),
             rung_index=rung,
-            log_usd=np.log(np.where(np.isnan(usd), 1e-12, usd)),
+            log_usd=np.log(usd),
             log_usd_sd=np.zeros(count),
-            paid_usd=table.paid_usd[rows],
+            paid_usd=table.paid_usd[rows] - usd * (table.epochs[rows] - self.rungs[rung]),
             start_epochs=np.full(count, 0.0 if is_running else self._start_epochs),
             done=self.rungs[rung],
             seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * table.world_sizes[rows]),

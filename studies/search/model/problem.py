@@ -6,14 +6,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from search_spaces.space import Space
 from studies.records import STATIC_METRICS, Constraint, Objective
+from studies.search.arrays import Array
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import Transfer
-from studies.search.model.trial_table import KnownMetrics
 from studies.search.observations import Values
 from studies.search.rungs import decision_rungs
 from trainers.protocol import ParameterValue
+
+KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
+"""From the parameters of a configuration to the metrics that are known without training it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +33,7 @@ class Problem:
         usd_per_slot_hour: Price of a slot, in dollars per hour.
         reference: Reference point of the hypervolume, turned to be minimised; None to work one out from measurements.
         known: Gives the metrics that are known of a configuration without training it; None if none are.
+        positive: Names of those that are positive in every configuration: their logarithms are covariates.
         statics: Names of metrics that do not change while a trial trains.
         constraints: Constraints that a milestone has to keep to count.
         examples: Random configurations, which show how far costs and sizes reach; if empty, some of the space are.
@@ -44,6 +50,7 @@ class Problem:
     usd_per_slot_hour: float
     reference: Values | None = None
     known: KnownMetrics | None = None
+    positive: frozenset[str] = frozenset()
     statics: frozenset[str] = STATIC_METRICS
     constraints: tuple[Constraint, ...] = ()
     examples: Sequence[Mapping[str, ParameterValue]] = ()
@@ -51,6 +58,14 @@ class Problem:
     counted: Callable[[], SizeModel | None] = nothing_counted
     budget_usd: float = math.inf
     slots: int = 1
+
+    def covariates(self, params: Mapping[str, ParameterValue]) -> Array:
+        """Covariates of a configuration by the metrics that are known of it, in the order of their names [K].
+
+        Which of them are logarithms is the same for all configurations, even if only one of them has a 0.
+        """
+        known = {} if self.known is None else self.known(params)
+        return np.array([math.log(value) if name in self.positive else value for name, value in sorted(known.items())])
 
     def rungs(self) -> tuple[int, ...]:
         """Epochs between which learning curves are forecast, ascending; the last one is the last epoch."""

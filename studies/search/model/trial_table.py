@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from studies.search.arrays import Array, Rows
 from studies.search.model.encoding import Encoder
 from studies.search.observations import Snapshot
-from trainers.protocol import ParameterValue
+from trainers.protocol import Params
 
-KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
-"""From the parameters of a configuration to the metrics that are known without training it."""
+Covariates = Callable[[Params], Array]
+"""From the parameters of a configuration to covariates that are known without training it [K]."""
 _FIRST_ROWS = 64
 
 
@@ -25,7 +25,7 @@ class TrialTable:
         encoder: Turns configurations of the study's space into points.
         rungs: Epochs of the rungs, ascending.
         columns: Number of objectives, and of bounded metrics that are no objectives.
-        known: Gives the metrics that are known of a configuration without training it.
+        known: Gives covariates of a configuration by what is known of it without training.
         earlier: Gives further covariates [m, L] of points [m, D], from earlier studies.
 
     Attributes:
@@ -37,7 +37,7 @@ class TrialTable:
         encoder: Encoder,
         rungs: Sequence[int],
         columns: int,
-        known: KnownMetrics | None,
+        known: Covariates,
         earlier: Callable[[Array], Array] | None = None,
     ) -> None:
         self._encoder, self._rungs, self._columns = encoder, tuple(rungs), columns
@@ -88,7 +88,7 @@ class TrialTable:
         if is_new:
             self._row_of[trial.number] = row
             self._x[row] = self._encoder.encode(trial.params)
-            covariates = log_covariates(self._known(trial.params) if self._known else {})
+            covariates = self._known(trial.params)
             if self._earlier is not None:
                 covariates = np.concatenate([covariates, self._earlier(self._x[row : row + 1])[0]])
             if self._covariates is None:
@@ -180,11 +180,6 @@ class TrialTable:
         """Whether each trial is in a state of `Snapshot` [n]."""
         are: NDArray[np.bool_] = self._states[: len(self)] == state
         return are
-
-
-def log_covariates(known: Mapping[str, float]) -> Array:
-    """Logarithms of the positive metrics that are known of a configuration, in the order of their names [K]."""
-    return np.array([math.log(value) for _, value in sorted(known.items()) if value > 0])
 
 
 def _continues(before: Sequence[Snapshot], now: Sequence[Snapshot]) -> bool:

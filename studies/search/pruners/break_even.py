@@ -16,7 +16,7 @@ import numpy as np
 from search_spaces.seeds import derived_uniform
 from studies.forecasts import Forecasts
 from studies.records import NEXT_10_USD_PERCENT
-from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, build_acquisition
+from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
 from studies.search.arrays import Array, Rows
 from studies.search.model.batch_forecast import BatchForecast
 from studies.search.model.candidate_batch import CandidateBatch
@@ -216,8 +216,11 @@ class BreakEven:
         acquisition = self._build(history, without=None)
         # Not those that a fault or the end of a node has paused: they go on first, whatever they are worth.
         waiting = np.array([row for row in self._waiting() if self._number(row) in history.paused], dtype=int)
-        indices = self._indices(acquisition, waiting, self._paused(waiting), exact=False)
-        return self._number(waiting[np.argmin(indices)]) if len(waiting) else None
+        batches = self._paused(waiting)
+        found = acquisition.where_it_tells(
+            lambda one: BatchValues(one, self._indices(one, waiting, batches, exact=False))
+        )
+        return self._number(waiting[np.argmin(found.values)]) if len(waiting) else None
 
     # ------------------------------------------------------------------ the initial design
 

@@ -1,7 +1,12 @@
 """The median rule for one or several objectives: a trial that is worse than half of the others at its rung is stopped.
 
-With one objective it is the rule of Google Vizier (Golovin et al. 2017, section 3.2.2) and of Optuna's `MedianPruner`.
-With several, `combine` says what worse means. A trial that violates a constraint is worse than one that keeps them all.
+After the rule of Google Vizier (Golovin et al. 2017, section 3.2.2) and Optuna's `MedianPruner`, with one objective.
+These compare a trial's best value so far, Optuna with the values of complete trials at the same step, Vizier with the
+running averages of complete trials. Here the value at the rung itself counts, beside the values of all trials that were
+measured there: pruned and running ones too, or nothing could be pruned before five trainings are complete.
+
+With several objectives `combine` says what worse means. A trial that violates a constraint is worse than one that keeps
+them all.
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, build_acquisition
+from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
 from studies.search.acquisition.user_prior import UserPrior, faded
 from studies.search.arrays import Array, Rows
 from studies.search.model.candidate_batch import CandidateBatch
@@ -20,7 +19,7 @@ from studies.search.samplers.start_design import Untried
 from trainers.protocol import ParameterValue, Params
 
 KNOWN_GOOD = 2
-"""Number of initial trials that were good in earlier studies, if there are any."""
+"""Number of configurations that were good in earlier studies and are suggested first, if there are any."""
 RANDOM_SHARE = 0.03
 """Share of choices that are drawn at random."""
 STAGNATION_SHARE = 0.5
@@ -37,18 +36,6 @@ EXACT = 150
 """Number of candidates whose index is worked out exactly."""
 FULL_PASS_EVERY = 4
 """Number of choices from one pass over a whole list of configurations to the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Screened:
-    """Approximate indices of a batch [m], and the acquisition function that they are from."""
-
-    acquisition: Acquisition
-    indices: Array
-
-    @property
-    def largest(self) -> float:
-        return float(self.indices.max())
 
 
 class AcquisitionOptimizer:
@@ -70,7 +57,9 @@ class AcquisitionOptimizer:
         transfer = model.problem.transfer
         self._user_prior = UserPrior(model.problem.space)
         self._density = self._user_prior.density(candidates or ())
-        self._known_good = [] if transfer is None else transfer.starters(KNOWN_GOOD)
+        self._known_good: list[Params] = []
+        for params in [] if transfer is None else transfer.starters(KNOWN_GOOD):
+            self._known_good.append(self._nearest_to(params))
 
     def choose(
         self, trials: Sequence[Snapshot], seed: int, is_tried: Callable[[Params], bool] | None = None
@@ -83,12 +72,11 @@ class AcquisitionOptimizer:
             is_tried: Function that says which configurations of the space are left out, as long as others are left;
                 None leaves none out. A list's are left out anyway.
         """
-        number, rng = len(trials), np.random.default_rng(seed)
-        is_initial = number < INITIAL_TRIALS
+        if (known_good := self._next_known_good(trials)) is not None:
+            return known_good
+        rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
         acquisition = None if is_initial else build_acquisition(self._model, trials, refit=True)
         is_random = is_initial or rng.random() < RANDOM_SHARE
-        if number < len(self._known_good):
-            return self._nearest_to(self._known_good[number], trials)
         untried = start_design.to_be_tried(self._model.problem, trials)
         if self._candidates is not None:
             free = self._free_rows(trials, untried)
@@ -105,15 +93,28 @@ class AcquisitionOptimizer:
             return self._model.encoder.decode(self._with_untried(units, untried, rng)[0])
         return self._best_of_space(acquisition, trials, rng, untried, is_tried)
 
+    def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
+        """The next one that was good in earlier studies and that no trial has; None once there is none left.
+
+        Each is handed out once. The number of trials does not say which are left: named first trials, baselines and
+        what people have enqueued are trials too, and may have the same parameters.
+        """
+        tried = {identity(trial.params) for trial in trials}
+        while self._known_good:
+            params = self._known_good.pop(0)
+            if identity(params) not in tried:
+                return dict(params)
+        return None
+
     # ------------------------------------------------------------------ of a list
 
-    def _nearest_to(self, params: Params, trials: Sequence[Snapshot]) -> dict[str, ParameterValue]:
-        """These parameters, or the nearest configuration of the list that was not started."""
+    def _nearest_to(self, params: Params) -> Params:
+        """These parameters, or the nearest configuration of the list that is not known to be good yet."""
         if self._candidates is None or self._features is None:
-            return dict(params)
+            return params
         distance = ((self._features.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
-        distance[self._started_rows(trials)] = np.inf
-        return dict(self._candidates[int(np.argmin(distance))])
+        distance[[self._row_of[identity(one)] for one in self._known_good]] = np.inf
+        return self._candidates[int(np.argmin(distance))]
 
     def _started_rows(self, trials: Sequence[Snapshot]) -> list[int]:
         """Rows of the list that were started."""
@@ -200,12 +201,12 @@ class AcquisitionOptimizer:
 
     # ------------------------------------------------------------------ of a batch
 
-    def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[_Screened, Rows]:
+    def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[BatchValues, Rows]:
         """Approximate indices, and positions from the largest weighted one down."""
         screened = acquisition.where_it_tells(
-            lambda one: _Screened(one, one.index(self._model.forecast(batch), exact=False))
+            lambda one: BatchValues(one, one.index(self._model.forecast(batch), exact=False))
         )
-        return screened, np.argsort(-screened.indices * weights, kind="stable")
+        return screened, np.argsort(-screened.values * weights, kind="stable")
 
     def _best(self, acquisition: Acquisition, batch: CandidateBatch, order: Rows, weights: Array) -> int:
         """Position of the largest weighted index, worked out exactly for the first ones of an order."""
@@ -216,4 +217,6 @@ class AcquisitionOptimizer:
 
     def _best_full_training(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> int:
         """Position of the largest weighted value of a full training."""
-        return int(np.argmax(acquisition.full_training_value(self._model.forecast(batch)) * weights))
+        forecast = self._model.forecast(batch)
+        found = acquisition.where_it_tells(lambda one: BatchValues(one, one.full_training_value(forecast)))
+        return int(np.argmax(found.values * weights))

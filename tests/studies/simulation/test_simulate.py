@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from automl.cli import cli
 from search_spaces.space import Space
 from studies.records import NANO, Constraint, Objective
+from studies.search.acquisition.acquisition import INITIAL_TRIALS
 from studies.simulation.candidates import Candidates
 from studies.simulation.curves import CurvesError, CurveTable, read_table
 from studies.simulation.derived_tables import with_world_sizes
@@ -396,3 +397,16 @@ def test_a_wrong_constraint_is_one_line(
     write(tmp_path, arrays())
     words = ["simulate", str(tmp_path), "--objective", "val_error:min", "--objective", "cost_usd:min"]
     assert said in InProcess(tmp_path, capsys, monkeypatch).refused(*words, "--constraint", given)
+
+
+@pytest.mark.parametrize("least", [0.0, -3.0])
+@pytest.mark.parametrize("second", ["cost_usd", "skipped"])
+def test_a_constant_that_is_not_positive_everywhere_is_as_good_as_any(
+    tmp_path: Path, least: float, second: str
+) -> None:
+    content = arrays(count=40)
+    content["static_skipped"] = np.arange(40.0) + least
+    of = read_table(write(tmp_path, content))
+    found = study(of, objectives=(ERROR, Objective(metric=second)), budget_full_trials=3, sampler="auto", pruner="auto")
+    assert found.record.state == "closed"
+    assert len(found.record.started) > INITIAL_TRIALS

@@ -24,6 +24,7 @@ from studies.search.acquisition.hypervolume_improvement import (
     Directions,
     SampledImprovement,
     expected_below,
+    improvement_over,
 )
 from studies.search.arrays import Array
 from studies.search.model import gaussian_process as gp
@@ -198,6 +199,42 @@ def test_three_objectives_are_sampled_about_right() -> None:
         assert found == pytest.approx(true, abs=0.02)
 
 
+REFERENCE_OF_THREE = np.array([0.6, 2e6, 0.05])
+"""Of an error, a number of parameters and dollars."""
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param([], id="nothing is feasible yet"),
+        pytest.param([(0.7, 1e5, 0.01)], id="no error reaches the reference point"),
+        pytest.param([(0.5, 3e6, 0.01), (0.7, 1e5, 0.02)], id="each objective does, no model in all of them"),
+    ],
+)
+def test_before_a_model_reaches_the_reference_point_improvements_are_products_of_gaps(archive: Any) -> None:
+    """In whatever units: a twentieth of the parameters at the same error and price is worth more."""
+    improvement = improvement_over(np.reshape(archive, (-1, 3)), REFERENCE_OF_THREE)
+    for point in ((0.1, 1.9e6, 0.045), (0.1, 1e5, 0.045), (0.55, 1.9e6, 0.04)):
+        certain: Any = [(np.full((1, 1, 1), value), np.zeros((1, 1, 1)), "gaussian") for value in point]
+        gap = float(np.prod(REFERENCE_OF_THREE - point))
+        assert improvement.expected(certain)[0, 0, 0] == pytest.approx(gap)
+    mean, sd = np.array([0.3, 1e6, 0.03]), np.array([0.2, 5e5, 0.02])
+    uncertain: Any = [(np.array([m]), np.array([s]), "gaussian") for m, s in zip(mean, sd, strict=True)]
+    drawn = np.maximum(REFERENCE_OF_THREE - (mean + sd * RNG.standard_normal((200_000, 3))), 0.0)
+    assert improvement.expected(uncertain)[0] == pytest.approx(drawn.prod(axis=1).mean(), rel=0.02)
+
+
+def test_what_lies_outside_of_the_box_does_not_make_objectives_incomparable() -> None:
+    """One model barely reaches the reference point, another one does so in two objectives alone."""
+    archive = np.array([(0.59, 1.95e6, 0.049), (0.7, 1e5, 0.01)])
+    improvement = improvement_over(archive, REFERENCE_OF_THREE)
+    points = ((0.1, 1e5, 0.045), (0.1, 1.9e6, 0.045), (0.55, 1.9e6, 0.04))
+    certain = [[(np.array([value]), np.zeros(1), "gaussian") for value in point] for point in points]
+    found = [float(improvement.expected(one)[0]) for one in certain]  # type: ignore[arg-type]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == pytest.approx(4750, rel=0.1)
+
+
 # ---------------------------------------------------------------------- forecasts
 
 
@@ -316,7 +353,7 @@ def test_world_sizes_are_read_from_points() -> None:
 
 def test_a_table_of_trials_follows_what_changes() -> None:
     trials = some_trials(70)  # more than the rows there are at first
-    table = TrialTable(Encoder(SPACE), decision_rungs(27), 2, None)
+    table = TrialTable(Encoder(SPACE), decision_rungs(27), 2, problem().covariates)
     assert table.update(trials) == trials
     assert table.update(trials) == []
     moved = replace(trials[3], state="paused")
@@ -415,6 +452,43 @@ def test_of_many_trials_enough_that_failed_and_enough_others_teach_where_trials_
     assert works > 0.9
     failures.learn(x, np.zeros(2000), refit=True)
     assert failures.is_certain
+
+
+def test_progress_is_seen_though_the_automatic_reference_point_moves() -> None:
+    """Trials that do not learn are outliers once there are enough others: the reference point comes nearer."""
+    model, trials, references, grown_at = CurveModel(problem()), list[Snapshot](), list[float](), list[float]()
+    errors = [*((error, 3) for error in (0.9, 0.9, 0.4, 0.3)), *((0.25 * 0.9**k, 27) for k in range(8))]
+    for number, (error, epochs) in enumerate([*errors, (errors[-1][0], 27)]):
+        at = {epoch: (error, 0.01 * (epoch + 0.3)) for epoch in range(1, epochs + 1)}
+        trials.append(
+            Snapshot(
+                number=number, params={"learning_rate": 0.1, "width": 8 + number}, state="ended", epochs=epochs, at=at,
+                ends=dict.fromkeys(at, (error, 0.273)), usd_per_epoch=0.01, paid_usd=0.01 * (epochs + 0.3),
+            )
+        )  # fmt: skip
+        model.learn(trials, refit=False)
+        references.append(float(model.reference[0]))
+        grown_at.append(model.progress.grown_at_usd - model.progress.spent_usd)
+    assert min(references[4:]) < 0.5 * references[3], "it has moved"
+    assert grown_at[2:-1] == [0.0] * (len(grown_at) - 3), "each is better than all before"
+    assert grown_at[-1] < 0.0, "the last one is as good as the one before"
+
+
+def test_what_a_trial_will_have_cost_at_its_next_rung_is_the_same_all_the_way_there() -> None:
+    """Epochs since its last rung are paid for, and are not to be paid again."""
+    both = (*OBJECTIVES[:1], Objective(metric="cost_usd"), Objective(metric="wall_seconds"))
+    expected = []
+    for epochs in range(12, 27):
+        at = {epoch: (0.5 / epoch, 0.01 * (epoch + 0.3), 10.0 * (epoch + 0.3)) for epoch in range(1, epochs + 1)}
+        running = Snapshot(
+            number=0, params={"learning_rate": 0.1, "width": 32}, state="running", epochs=epochs, at=at,
+            usd_per_epoch=0.01, paid_usd=0.01 * (epochs + 0.3),
+        )  # fmt: skip
+        model = CurveModel(problem(objectives=both))
+        model.learn([running], refit=True)
+        forecast = model.forecast(model.started(np.array([0]), is_running=True))
+        expected.append([float(forecast.marginal(j)[0][0, 0, 0]) for j in (1, 2)])
+    assert expected == [pytest.approx([0.273, 273.0])] * len(expected)
 
 
 def test_as_long_as_nothing_reaches_the_reference_point_all_errors_are_told_apart() -> None:

@@ -312,3 +312,32 @@ def test_a_trial_that_a_fault_has_paused_is_not_evicted(made_up: CurveTable) -> 
     by_a_fault = replace(history, paused={one: at for one, at in history.paused.items() if one != number})
     assert rule.worth_least(by_a_fault) in by_a_fault.paused
     assert rule.worth_least(replace(history, paused={})) is None
+
+
+OUT_OF_REACH = (1e-4, 1e-4)
+"""A reference point that nothing reaches: from there all indices vanish."""
+
+
+def test_what_is_evicted_is_worth_least_even_if_nothing_reaches_the_reference_point(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    waiting = [order[-1], *order[:8]]
+    rule, history = policy_and_history(made_up, order[20:28], waiting)
+    best = len(history.trials) - len(waiting)
+    far = BreakEven(CurveModel(replace(rule._model.problem, reference=OUT_OF_REACH)), seed=0)
+    assert far.worth_least(history) not in {None, best}
+    fewer = replace(history, paused={best: history.paused[best]})
+    assert far.worth_least(fewer) == best, "nothing else is paused"
+
+
+def test_full_trainings_are_told_apart_even_if_nothing_reaches_the_reference_point(made_up: CurveTable) -> None:
+    order = by_error(made_up)
+    policy, history = policy_and_history(made_up, order[1:41:2], order[40:60])
+    chosen = {}
+    for reference in (policy._model.problem.reference, OUT_OF_REACH):
+        model = CurveModel(replace(policy._model.problem, reference=reference))
+        model.learn(history.trials, refit=True)
+        rows = [order[0], order[2], order[-1]]
+        batch = model.untried(model.features([made_up.params[row] for row in rows]))
+        optimizer = AcquisitionOptimizer(model)
+        chosen[reference] = rows[optimizer._best_full_training(acquisition_of(model), batch, np.ones(3))]
+    assert set(chosen.values()) == {order[-1]}

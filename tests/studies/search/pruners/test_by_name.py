@@ -13,6 +13,7 @@ from automl import cli as command_line
 from studies.control.assembly import PoolSpec, assemble, has_model, setup_of
 from studies.records import Objective
 from studies.search.model.curve_model import CurveModel
+from studies.search.observations import Snapshot
 from studies.search.pruners.break_even import BreakEven
 from studies.search.pruners.by_name import BUILT_IN, METHODS, options_with_defaults
 from studies.search.pruners.mo_asha import MoAsha
@@ -148,6 +149,19 @@ def test_every_built_in_pruner_can_be_named(name: str) -> None:
 # ---------------------------------------------------------------------- the model
 
 
+def built_models(monkeypatch: pytest.MonkeyPatch) -> list[CurveModel]:
+    """All models of learning curves that are built from now on."""
+    built: list[CurveModel] = []
+    begin = MODEL.__init__
+
+    def noted(self: MODEL, *given: Any) -> None:
+        built.append(self)
+        begin(self, *given)
+
+    monkeypatch.setattr(MODEL, "__init__", noted)
+    return built
+
+
 @pytest.mark.parametrize(
     ("sampler", "pruner", "models"),
     [
@@ -163,14 +177,7 @@ def test_every_built_in_pruner_can_be_named(name: str) -> None:
 def test_a_model_is_built_only_for_those_that_look_at_it(
     beside: Path, sampler: str, pruner: str, models: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built: list[object] = []
-    begin = MODEL.__init__
-
-    def noted(self: MODEL, *given: Any) -> None:
-        built.append(self)
-        begin(self, *given)
-
-    monkeypatch.setattr(MODEL, "__init__", noted)
+    built = built_models(monkeypatch)
     chosen = spec(pruner, sampler)
     assembled = assemble(chosen, POOL)
     assert len(built) == models
@@ -184,6 +191,26 @@ def test_a_pruner_may_ask_for_the_study(beside: Path) -> None:
     assembled = assemble(spec({"name": "own_pruners:Modelled", "rung": 6}), POOL)
     assert own_pruners.seen == [(7, True, 12)]
     assert assembled.policy.pruner.rungs(12) == (6,)
+
+
+@pytest.mark.parametrize(
+    "pruner",
+    [*BUILT_IN, {"name": "mo_asha", "grace": 10}, {"name": "median", "grace": 4}, "own_pruners:Luck",
+     {"name": "own_pruners:Modelled", "rung": 8}],
+    ids=str,
+)  # fmt: skip
+def test_the_search_counts_the_models_that_are_kept(beside: Path, pruner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive of models that nobody can take would hide what others are worth."""
+    built = built_models(monkeypatch)
+    given = spec(pruner, "cokriging")
+    own = given.model_copy(update={"training": given.training.model_copy(update={"epochs": 50})})
+    setup = setup_of(own, POOL, assemble(own, POOL).policy, beside, None)
+    at = {epoch: (1.0 / epoch, 0.01 * epoch) for epoch in sorted(setup.looked_at)}
+    trial = Snapshot(number=0, params={"width": 32}, state="ended", epochs=50, at=at, usd_per_epoch=0.01, paid_usd=0.5)
+    assert len(built) == 2
+    for model in built:
+        model.learn([trial], refit=False)
+        assert {round(100 * dollars) for _, dollars in model.archive.tolist()} == set(setup.milestones)
 
 
 # ---------------------------------------------------------------------- whole studies
