@@ -7,8 +7,7 @@ the budget and either
     lambda S < WORTHWHILE V                                             nothing noticeable is promised, or
     S - S_0 >= max(GROWING_SHARE S, GROWING_TRIALS x cost of a full training)
 
-where S_0 is what had been spent when V last grew noticeably (`studies.search.model.progress`), both measured from one
-reference point. A resumed study does not know when that was, and counts from where it goes on.
+where S_0 is what had been spent when V last grew noticeably (`studies.search.model.progress`).
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Stagnation:
 
     def _lacks_progress(self) -> bool:
         progress = self.progress
-        if progress.grown_to is None or progress.full_usd is None:
+        if progress.grown_to == 0 or progress.full_usd is None:
             return False
         since_usd = progress.spent_usd - progress.grown_at_usd
         return since_usd >= max(GROWING_SHARE * progress.spent_usd, GROWING_TRIALS * progress.full_usd)

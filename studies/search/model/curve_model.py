@@ -158,7 +158,8 @@ class CurveModel:
         self.reference = observed if given is None else np.asarray(given, dtype=float)
         self.reachable_reference = np.maximum(self.reference, observed)
         self._learn_curves(refit=refit)
-        self.progress = self.progress.after(self.archive, self.reference, self.table, self.problem.epochs)
+        volume = pareto.hypervolume([tuple(p) for p in self.archive.tolist()], self.reference.tolist())
+        self.progress = self.progress.after(volume, self.table, self.problem.epochs)
 
     def _reach(self) -> Array:
         """How far costs and sizes of random configurations are expected to reach: a few trials do not show that.

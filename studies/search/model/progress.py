@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from studies import pareto
-from studies.search.arrays import Array
 from studies.search.model.trial_table import TrialTable
 
 GROWTH = 0.01
@@ -20,39 +18,31 @@ class Progress:
 
     Attributes:
         spent_usd: Dollars spent by now.
-        grown_to: Archive when its hypervolume last grew noticeably [n, objectives]; None before it had any.
+        grown_to: Hypervolume when it last grew noticeably.
         grown_at_usd: Dollars that had been spent by then.
         full_usd: Dollars for a usual full training; None before any epoch was paid for.
         full_slot_usd: Dollars for each slot of a usual full training; None likewise.
     """
 
     spent_usd: float = 0.0
-    grown_to: Array | None = None
+    grown_to: float = 0.0
     grown_at_usd: float = 0.0
     full_usd: float | None = None
     full_slot_usd: float | None = None
 
-    def after(self, archive: Array, reference: Array, table: TrialTable, epochs: int) -> Progress:
+    def after(self, volume: float, table: TrialTable, epochs: int) -> Progress:
         """The progress after new measurements.
 
-        Both archives are measured from the present reference point: an automatic one moves with the measurements.
-
         Args:
-            archive: Non-dominated feasible milestones [n, objectives].
-            reference: Reference point [objectives].
+            volume: Hypervolume of the archive.
             table: All trials that were started.
             epochs: Number of epochs in a full training.
         """
         now = replace(self, spent_usd=float(table.paid_usd.sum()))
-        before = 0.0 if self.grown_to is None else _hypervolume(self.grown_to, reference)
-        if _hypervolume(archive, reference) > (1.0 + GROWTH) * before:
-            now = replace(now, grown_to=archive, grown_at_usd=now.spent_usd)
+        if volume > (1.0 + GROWTH) * self.grown_to:
+            now = replace(now, grown_to=volume, grown_at_usd=now.spent_usd)
         usd = table.usd_per_epoch[table.rows_with_cost]
         if not len(usd):
             return now
         per_slot = usd / table.world_sizes[table.rows_with_cost]
         return replace(now, full_usd=epochs * float(np.median(usd)), full_slot_usd=epochs * float(np.median(per_slot)))
-
-
-def _hypervolume(archive: Array, reference: Array) -> float:
-    return pareto.hypervolume([tuple(point) for point in archive.tolist()], reference.tolist())

@@ -454,26 +454,6 @@ def test_of_many_trials_enough_that_failed_and_enough_others_teach_where_trials_
     assert failures.is_certain
 
 
-def test_progress_is_seen_though_the_automatic_reference_point_moves() -> None:
-    """Trials that do not learn are outliers once there are enough others: the reference point comes nearer."""
-    model, trials, references, grown_at = CurveModel(problem()), list[Snapshot](), list[float](), list[float]()
-    errors = [*((error, 3) for error in (0.9, 0.9, 0.4, 0.3)), *((0.25 * 0.9**k, 27) for k in range(8))]
-    for number, (error, epochs) in enumerate([*errors, (errors[-1][0], 27)]):
-        at = {epoch: (error, 0.01 * (epoch + 0.3)) for epoch in range(1, epochs + 1)}
-        trials.append(
-            Snapshot(
-                number=number, params={"learning_rate": 0.1, "width": 8 + number}, state="ended", epochs=epochs, at=at,
-                ends=dict.fromkeys(at, (error, 0.273)), usd_per_epoch=0.01, paid_usd=0.01 * (epochs + 0.3),
-            )
-        )  # fmt: skip
-        model.learn(trials, refit=False)
-        references.append(float(model.reference[0]))
-        grown_at.append(model.progress.grown_at_usd - model.progress.spent_usd)
-    assert min(references[4:]) < 0.5 * references[3], "it has moved"
-    assert grown_at[2:-1] == [0.0] * (len(grown_at) - 3), "each is better than all before"
-    assert grown_at[-1] < 0.0, "the last one is as good as the one before"
-
-
 def test_what_a_trial_will_have_cost_at_its_next_rung_is_the_same_all_the_way_there() -> None:
     """Epochs since its last rung are paid for, and are not to be paid again."""
     both = (*OBJECTIVES[:1], Objective(metric="cost_usd"), Objective(metric="wall_seconds"))
