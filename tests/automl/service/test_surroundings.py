@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -91,7 +92,7 @@ def test_a_store_that_is_not_there_or_of_another_schema_is_left_as_it_is(place: 
     connection = sqlite3.connect(place.folder / "automl.db")
     connection.executescript(OLD_STORE.read_text())
     found, cure = wrong(place, "store")
-    assert "schema 0011, this version writes 0014" in found
+    assert re.search(r"schema 0011, this version writes \d{4}$", found)
     assert "automl list" in cure
     version = "SELECT version_num FROM automl_alembic_version"
     assert connection.execute(version).fetchone() == ("0011",)

@@ -939,6 +939,7 @@ def test_a_program_is_told_where_to_log_unless_its_environment_says_so(tmp_path,
     database = tmp_path / "mlflow.db"
     database.touch()
     given = OwnLogging(study="mine", study_uid="7", mlflow=f"sqlite:///{database}").variables(3, 1)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow's clients leave it there in other tests
     monkeypatch.setenv("WANDB_NAME", "a name of my own")
     printed = "for name, value in sorted(os.environ.items()): print(name, value)"
     script(tmp_path, f"import os\n{printed}\n{textwrap.dedent(COUNTS)}")
