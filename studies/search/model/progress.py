@@ -18,7 +18,8 @@ class Progress:
 
     Attributes:
         spent_usd: Dollars spent by now.
-        grown_to: Hypervolume when it last grew noticeably.
+        grown_to: Hypervolume when it last grew noticeably, from the reference point of that moment: an automatic one
+            moves, and docs/search-experiments.md says why later volumes are compared with it all the same.
         grown_at_usd: Dollars that had been spent by then.
         full_usd: Dollars for a usual full training; None before any epoch was paid for.
         full_slot_usd: Dollars for each slot of a usual full training; None likewise.
