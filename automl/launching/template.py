@@ -22,7 +22,7 @@ objectives:               # always measured: {measured}
   - {{metric: {metric}, direction: {direction}}}{other_metrics}
   - {{metric: cost_usd, direction: minimize}}
 reference_point: auto     # where the hypervolume starts; or a number for each: {{{metric}: 0.5, cost_usd: 0.02}}
-# constraints: [{{metric: latency_ms, max: 5}}]   # bounds that a model has to keep: min, max or both, inclusive
+# constraints: [{{metric: {bound}}}]   # bounds that a model has to keep: min, max or both, inclusive
 
 {space}
 
@@ -112,12 +112,14 @@ def template(task: str, facts: TaskFacts | None = None) -> str:
     """
     study = parse_spec({"task": task}, source="automl init").study
     needs_data = facts is None and "train" in path_options(task)[0]
+    is_function = facts is not None and facts.parameters is None
     metric = "val_error" if facts is None else quality_of(facts)
     return _TEMPLATE.format(
         study=word(study),
         task=word(task),
         options=_options(needs_data),
-        measured=_MEASURED_OF_A_FUNCTION if facts is not None and facts.parameters is None else _MEASURED_OF_A_TASK,
+        measured=_MEASURED_OF_A_FUNCTION if is_function else _MEASURED_OF_A_TASK,
+        bound="peak_memory_bytes, max: 8.0e+9" if is_function else "latency_ms, max: 5",
         metric=metric,
         direction=likely_direction(metric),
         other_metrics=_other_metrics(facts, metric, needs_data=needs_data),

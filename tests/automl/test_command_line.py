@@ -680,6 +680,7 @@ def test_init_takes_the_metric_that_a_function_reports(mistyped: Mistyped) -> No
     assert "the task also measures train_accuracy\n" in written
     assert "val_loss" not in written.partition("objectives:")[2].partition("\n")[0]
     assert "whatever the training function reports" in written
+    assert "latency_ms" not in written
 
 
 def test_init_for_a_task_that_raises_says_why_its_space_is_a_general_one(mistyped: Mistyped) -> None:
