@@ -181,7 +181,7 @@ def mattered_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return which parameters mattered most, as a sentence for each objective where that is known.
 
     Args:
-        shares: For each objective the share of each parameter in what single parameters explain, 0 to 1.
+        shares: Share of each parameter, by objective, in what single parameters explain, 0 to 1.
     """
     lines = []
     for name, found in shares.items():

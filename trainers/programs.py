@@ -30,8 +30,8 @@ class Call:
         model: The model.
         args: Positional arguments: tensors, or nested sequences and mappings of them, first dimension rows.
         kwargs: Arguments by name.
-        are_rows: For each leaf of (args, kwargs), in pytree's order, whether it is a tensor whose first dimension is
-            that of the rows.
+        are_rows: Whether each leaf of (args, kwargs), in pytree's order, is a tensor whose first dimension is that of
+            the rows.
     """
 
     model: nn.Module

@@ -45,7 +45,7 @@ class _Study:
     Attributes:
         row: Row of the study.
         is_driven: Whether a controller drives it now.
-        rates: For each lease the moments from which on so many slots cost money, and the price of one.
+        rates: Moments, by lease, from which on so many slots cost money, and the price of one.
     """
 
     row: sa.Row[Any]
