@@ -54,7 +54,9 @@ def main() -> None:
     with (
         _store(options.store) as (url, database),
         _clock(wanted=options.clock) as clock,
-        scene(url, database=database, clock=clock, shares=options.share) as stage,
+        scene(
+            url, database=database, clock=clock, shares=options.share, slots=options.slots, mlflow=options.mlflow
+        ) as stage,
     ):
         stage.begin()
         happened = _let_it_happen(stage, options.minutes * 60, random.Random(options.seed), clock)
@@ -200,6 +202,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of an empty database")
     parser.add_argument("--clock", action="store_true", help="step the clock too; needs a C compiler (cc)")
     parser.add_argument("--share", action="store_true", help="let the standby host gangs of the leader")
+    parser.add_argument("--slots", type=int, default=2, help="slots of a controller: GPUs, where the machine has some")
+    parser.add_argument("--mlflow", default="sqlite:///mlflow.db", help="tracking URI, or off where MLflow is missing")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -36,7 +36,6 @@ SPEC: dict[str, Any] = {
         "learning_rate": {"type": "float", "low": 0.001, "high": 1.0, "log": True},
         "pace_seconds": {"type": "float", "low": 0.05, "high": 6.0, "log": True},
         "batch_per_rank": {"type": "categorical", "choices": [16]},
-        "world_size": {"type": "categorical", "choices": [1, 2]},
     },
     "objectives": [
         {"metric": "val_loss", "direction": "minimize"},
@@ -46,8 +45,9 @@ SPEC: dict[str, Any] = {
     "search": {"sampler": "random", "pruner": {"name": "mo_asha", "grace": 1, "eta": 3}, "seed": 0},
     "budget": {"usd": 1000.0, "trials": 100000},
     "checkpoints": {"every_seconds": 1},
-    "resources": {"slots": 2, "price_per_slot_hour": 1.0},
+    "resources": {"price_per_slot_hour": 1.0},
 }
+"""The spec, but for what a scene says: the slots, which are also the choices of world_size, and where rows go."""
 
 
 @dataclass(kw_only=True)
@@ -61,6 +61,8 @@ class Scene:
         environment: Environment of all processes of the scene.
         database: Server of the store, which may be stopped and started; None if the store has none of our own.
         shares: Whether a controller that stands by lends its devices to the one that drives.
+        slots: Number of slots of a controller.
+        mlflow: Tracking URI of MLflow, or "off".
         controllers: Controllers that were started and have not been waited for.
     """
 
@@ -70,11 +72,16 @@ class Scene:
     environment: dict[str, str]
     database: Any = None
     shares: bool = False
+    slots: int = 2
+    mlflow: str = "sqlite:///mlflow.db"
     controllers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self) -> None:
         """Write the spec."""
-        (self.folder / "spec.yaml").write_text(yaml.safe_dump({**SPEC, "store": self.store}, sort_keys=False))
+        sizes = {"type": "categorical", "choices": list(range(1, self.slots + 1))}
+        own = {"space": SPEC["space"] | {"world_size": sizes}, "resources": SPEC["resources"] | {"slots": self.slots}}
+        spec = SPEC | own | {"store": self.store, "mlflow": self.mlflow}
+        (self.folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
 
     def keep_controllers(self) -> None:
         """Start controllers in place of those that have ended."""
@@ -158,14 +165,14 @@ class Scene:
 
 
 @contextlib.contextmanager
-def scene(store: str, *, database: Any, clock: Clock | None, shares: bool = False) -> Iterator[Scene]:
+def scene(store: str, *, database: Any, clock: Clock | None, **options: Any) -> Iterator[Scene]:
     """A scene in a folder of its own, on a small disk of its own if this process may mount one.
 
     Args:
         store: URL of the store; empty for an SQLite file in the folder.
         database: Server of the store if it is our own, else None.
         clock: Clock of the processes; None takes that of the machine.
-        shares: Whether a controller that stands by lends its devices to the one that drives.
+        options: Attributes of the scene: `shares`, `slots`, `mlflow`.
     """
     base = Path(f"/tmp/automl-chaos-{uuid.uuid4().hex[:8]}")
     folder = base / "study"
@@ -181,7 +188,7 @@ def scene(store: str, *, database: Any, clock: Clock | None, shares: bool = Fals
             own_disk=own_disk,
             environment=environment,
             database=database,
-            shares=shares,
+            **options,
         )
     finally:
         if own_disk:
