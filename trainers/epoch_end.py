@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainers.data import Samples, load_samples
 from trainers.ddp import Group
@@ -210,9 +210,13 @@ class EpochEnd:
         whole = WholeMetrics(self._task, self._spec.params, group.device)
         sums = evaluation_sums(
             state.module, self._task, samples, own, self._settings.batch_per_rank,
-            fewest=fewest, counter=self._counter, whole=whole, passed=state.precision.evaluated,
+            fewest=fewest, counter=self._counter, whole=whole, passed=self._passed,
         )  # fmt: skip
         return (*sums, whole)
+
+    def _passed(self, model: nn.Module, inputs: Any) -> Any:
+        with self._memory.of_pass(is_first=self._counter.is_first):
+            return self._state.precision.evaluated(model, inputs)
 
     def _check_may_be_unequal(self, samples: StreamSamples) -> None:
         """Refuse a stream that gives ranks unequally many passes where all have to pass together.
@@ -241,10 +245,11 @@ class EpochEnd:
         if not math.isnan(state.latency_ms):
             return
         self._counter.begin("latency")
-        if state.network.is_sharded:
-            state.latency_ms = latency_ms(state.module, self._validation, runs=_SHARDED_LATENCY_RUNS, cap=False)
-        elif self._group.rank == 0:
-            state.latency_ms = latency_ms(state.module, self._validation)
+        with self._memory.of_pass(is_first=self._counter.is_first):
+            if state.network.is_sharded:
+                state.latency_ms = latency_ms(state.module, self._validation, runs=_SHARDED_LATENCY_RUNS, cap=False)
+            elif self._group.rank == 0:
+                state.latency_ms = latency_ms(state.module, self._validation)
         self._counter.done()
 
     def _noise_scale(self, small_norms: float, big_norms: float, measured_steps: float) -> float | None:

@@ -20,6 +20,7 @@ from trainers.feeds import Feed, OrderedFeed, StreamFeed
 from trainers.gradient_noise import GradientWatch
 from trainers.own_optimizer import RATE_FACTOR
 from trainers.per_sample import per_sample
+from trainers.process import PeakMemory
 from trainers.protocol import TaskError, TrialSpec
 from trainers.rank_log import RankLog
 from trainers.sample_weights import StepWeights, has_weights
@@ -53,6 +54,7 @@ class EpochTraining:
         samples: Training samples.
         state: Model and what trains it.
         watch: Measures gradient norms; None where there are none to compare.
+        memory: Peak memory of the trial.
         group: This rank's place in the gang.
         counter: Counts what this rank does.
 
@@ -73,11 +75,13 @@ class EpochTraining:
         samples: Samples | StreamSamples,
         state: TrainingState,
         watch: GradientWatch | None,
+        memory: PeakMemory,
         group: Group,
         counter: StepCounter,
     ) -> None:
         self._spec, self._settings, self._loss, self._layout, self._rate = spec, settings, loss, layout, rate
         self._samples, self._state, self._watch, self._group, self._counter = samples, state, watch, group, counter
+        self._memory = memory
         self._weights = StepWeights(task, group) if has_weights(task) else None
         self._samples_norms = settings.clip_norm is None and _has_plain_gradients(state, settings, group)
         has_norms = self._samples_norms or settings.clip_norm is not None
@@ -138,13 +142,13 @@ class EpochTraining:
             if watch is not None and one.begins_step:
                 is_full = one.step_samples == self._settings.effective_batch
                 watch.begin_step(self._state.step, is_full=is_full)
-            number, mean = self._state.step + 1, self._forward_backward(one, inputs, targets, sums)
+            number, fraction = self._state.step + 1, None
+            with self._memory.of_pass(is_first=counter.is_first):
+                mean = self._forward_backward(one, inputs, targets, sums)
+                if one.ends_step:
+                    self._end_step(one.step_samples)
             sums.samples += 0 if one.is_empty else one.samples
-            fraction = None
             if one.ends_step:
-                if watch is not None:
-                    watch.end_step()
-                self._optimizer_step(one.step_samples)
                 sums.steps += 1
                 fraction = feed.trained(sums.steps)
             if mean is not None and self.log is not None:
@@ -225,7 +229,9 @@ class EpochTraining:
         sums.losses += summed.detach()
         return None if self.log is None or one.is_empty else summed.detach() / weight
 
-    def _optimizer_step(self, step_samples: int) -> None:
+    def _end_step(self, step_samples: int) -> None:
+        if self._watch is not None:
+            self._watch.end_step()
         state, rate = self._state, self._rate.at(self._state.step)
         if self._weights is not None:
             self._weights.divide(state.module.parameters(), step_samples)

@@ -93,8 +93,15 @@ def has_channels_last(settings: Settings, device: torch.device) -> bool:
 
 
 def with_channels_last(module: nn.Module) -> nn.Module:
-    """Return a model whose convolutions have their channels last in memory; shapes and results stay."""
-    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    """Return a model whose convolutions have their channels last in memory; shapes and results stay.
+
+    With one channel the memory is the same in either order. Its gradients come with the strides of the usual one, and
+    DDP would copy each of them, and warn, where the weights say the other.
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.dim() == _IMAGE_DIMENSIONS and tensor.shape[1] > 1:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+    return module
 
 
 def images_channels_last(inputs: Any) -> Any:

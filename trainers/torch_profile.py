@@ -24,7 +24,7 @@ class Operation:
     Attributes:
         name: Name that torch gives it.
         calls: Number of calls in the profiled steps.
-        seconds: Time in the operation itself, without those that it called; on the GPU if there is one.
+        seconds: Time in the operation itself, without those that it called; of its kernels, if there is a GPU.
         share: Fraction of all operations' seconds.
     """
 
@@ -68,7 +68,7 @@ class Profiler:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a single step has no warm-up is known
             plan = schedule(wait=skipped, warmup=self._warm_up, active=self._steps, repeat=1)
-        self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep)
+            self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep)
 
     def __enter__(self) -> Profiler:
         """Start the profiler; steps are counted from here."""
@@ -94,6 +94,8 @@ class Profiler:
         """Return the profile; to be called after the profiler has stopped."""
         time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
         rows = [row for row in self._found or () if not row.key.startswith(_OUR_MARK)]
+        if self._on_gpu:  # kernels have rows of their own, beside those of the operations that launched them
+            rows = [row for row in rows if row.device_type.name == "CPU"]
         total = sum(getattr(row, time_of) for row in rows) or 1.0
         longest = sorted(rows, key=lambda row: getattr(row, time_of), reverse=True)[:MOST_OPERATIONS]
         operations = tuple(

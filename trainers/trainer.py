@@ -121,7 +121,8 @@ class Trainer:
             else:
                 self._training = EpochTraining(
                     spec=spec, settings=settings, task=task, loss=loss, layout=layout, rate=self._rate,
-                    samples=data.train, state=self._state, watch=self._watch, group=group, counter=counter,
+                    samples=data.train, state=self._state, watch=self._watch, memory=data.memory, group=group,
+                    counter=counter,
                 )  # fmt: skip
             self._epoch_end = EpochEnd(
                 spec=spec, task=task, settings=settings, validation=data.validation, state=self._state,

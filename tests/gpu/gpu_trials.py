@@ -19,7 +19,7 @@ from trainers.trainer import Trainer
 
 WANTED = os.environ.get("AUTOML_TEST_GPU")
 KIND: Any = WANTED or "cuda"
-DEVICE = torch.device(KIND)
+DEVICE = torch.device("cuda", 0) if KIND == "cuda" else torch.device(KIND)
 TASK = "tests.gpu.gpu_trials:Stripes"
 DEVICES = torch.cuda.device_count() if KIND == "cuda" else 3
 """How many ranks can have a device of their own; a CPU stands in for three."""

@@ -181,7 +181,7 @@ def test_a_configuration_too_large_for_the_gpu_fails_and_the_next_one_trains(fol
     of_task.pop("architecture")
     budget = {"usd": 5.0, "trials": 6, "finish": 0}
     folder.launch({"task": "tests.gpu.gpu_trials:Stripes", "space": of_task, "budget": budget}, complete=None)
-    trials = folder.json("trials", "gpu")["trials"]
+    trials = folder.json("trials", "gpu")
     assert {one["state"] for one in trials} == {"complete", "failed"}
     for one in trials:
         assert (one["params"]["grab"] == 4096) == (one["state"] == "failed"), one
