@@ -20,6 +20,9 @@ from tests.support import optional, store_address
 from tests.support.databases import create_database, database_of, empty_database
 from tests.support.ray_pool import LentPool
 
+os.environ["CUDA_VISIBLE_DEVICES"] = (
+    ""  # a machine with GPUs has the same slots as one without; `make test-gpu` has them
+)
 os.environ.pop("AUTOML_STORE", None)
 for _name in [name for name in os.environ if name.startswith("OTEL_") or name == "TRACEPARENT"]:
     del os.environ[_name]  # somebody's collector is not the tests'

@@ -219,6 +219,7 @@ class PeakMemory:
 def forget_peak_memory(device: torch.device) -> None:
     """Let `peak_memory_bytes` start from what is in use now; where the system cannot, it keeps what was before."""
     if device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call] # a device with a number would not be known before
         torch.cuda.reset_peak_memory_stats(device)
     else:
         with suppress(OSError):

@@ -15,6 +15,11 @@ MOST_OPERATIONS = 10
 _STEPS = 20
 _SKIPPED_STEPS = 5
 _OUR_MARK = "ProfilerStep"
+_OF_THE_PROFILER = {
+    "Activity Buffer Request", "Buffer Flush", "Command Buffer Full", "Driver Compiler", "Instrumentation",
+    "Lazy Function Loading", "Resource", "Runtime Triggered Module Loading", "UVM Activity Init", "Unknown",
+}  # fmt: skip
+"""What CUDA says of itself while it is watched (`CUpti_ActivityOverheadKind`), such as that it loads a kernel."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +73,7 @@ class Profiler:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a single step has no warm-up is known
             plan = schedule(wait=skipped, warmup=self._warm_up, active=self._steps, repeat=1)
-            self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep)
+        self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep, acc_events=True)
 
     def __enter__(self) -> Profiler:
         """Start the profiler; steps are counted from here."""
@@ -93,7 +98,9 @@ class Profiler:
     def result(self) -> Profile:
         """Return the profile; to be called after the profiler has stopped."""
         time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
-        rows = [row for row in self._found or () if not row.key.startswith(_OUR_MARK)]
+        rows = [
+            row for row in self._found or () if not row.key.startswith(_OUR_MARK) and row.key not in _OF_THE_PROFILER
+        ]
         if self._on_gpu:  # kernels have rows of their own, beside those of the operations that launched them
             rows = [row for row in rows if row.device_type.name == "CPU"]
         total = sum(getattr(row, time_of) for row in rows) or 1.0

@@ -178,7 +178,8 @@ def scene(store: str, *, database: Any, clock: Clock | None, **options: Any) -> 
     folder = base / "study"
     folder.mkdir(parents=True)
     own_disk = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "chaos", folder], check=False).returncode == 0
-    environment = {**os.environ, MARK: base.name, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "160"}
+    modules = os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, MARK: base.name, "PYTHONPATH": modules, "COLUMNS": "160"}
     if clock is not None:
         environment |= clock.environment
     try:
