@@ -137,8 +137,7 @@ class EpochEnd:
         memory[group.rank] = self._memory.peak_bytes()
         norms = self._no_norms if self._watch is None else self._watch.sums
         counts = sums.new_tensor([trained.samples, *own, *memory])
-        losses = torch.stack([trained.losses, trained.weight])
-        vector = torch.cat([sums, weights, losses, norms, counts])
+        vector = torch.cat([sums, weights, trained.losses_and_weight(), norms, counts])
         if group.world_size > 1:
             dist.all_reduce(vector)
         values = iter(vector.tolist())

@@ -77,8 +77,7 @@ class EpochGrowth:
     def begin(self, epoch: int) -> EpochSums:
         """Seed the epoch's random generators."""
         reseed(derive("epoch", self._spec.seed, epoch, self._group.rank))
-        zeros = torch.zeros(2, dtype=torch.float64, device=self._group.device)
-        return EpochSums(losses=zeros[0], weight=zeros[1])
+        return EpochSums.of_nothing(self._group.device)
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
         """Grow the model by an epoch; yields nothing, since the epoch has no steps between which it could end.

@@ -89,7 +89,8 @@ class EpochSums:
 
     Attributes:
         losses: Weighted sum of the samples' losses, a float64 scalar on the device.
-        weight: Sum of their weights, a float64 scalar on the device.
+        weight: Sum of their weights: a float64 scalar on the device where the task gives weights, else a number that
+            the host has counted.
         samples: Number of samples.
         steps: Number of optimizer steps of the epoch that are done, by whatever attempts.
         seconds: Duration of the training.
@@ -97,11 +98,21 @@ class EpochSums:
     """
 
     losses: Tensor
-    weight: Tensor
+    weight: Tensor | float = 0.0
     samples: int = 0
     steps: int = 0
     seconds: float = 0.0
     data_seconds: float = 0.0
+
+    @classmethod
+    def of_nothing(cls, device: torch.device) -> EpochSums:
+        """Return the sums at the begin of an epoch."""
+        return cls(losses=torch.zeros((), dtype=torch.float64, device=device))
+
+    def losses_and_weight(self) -> Tensor:
+        """Return both sums as one tensor, float64 [2], on the device."""
+        weight = self.weight if isinstance(self.weight, Tensor) else self.losses.new_tensor(self.weight)
+        return torch.stack([self.losses, weight])
 
 
 def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> dict[str, Any]:
@@ -110,7 +121,7 @@ def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> 
     Rank 0 counts for steps, times and measured steps. Every rank has measured the same norms of whole gradients.
     """
     norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
-    summed = torch.cat([torch.stack([sums.losses, sums.weight]), norms, sums.losses.new_tensor([sums.samples])])
+    summed = torch.cat([sums.losses_and_weight(), norms, sums.losses.new_tensor([sums.samples])])
     generators: list[Any] = [generators_of(group.device)]
     if group.world_size > 1:
         dist.all_reduce(summed)
@@ -158,7 +169,7 @@ def restore_part(
         watch.measured_steps = part["measured_steps"]
     return EpochSums(
         losses=torch.full((), leads * part["loss"], dtype=torch.float64, device=group.device),
-        weight=torch.full((), leads * part["weight"], dtype=torch.float64, device=group.device),
+        weight=leads * part["weight"],
         samples=part["samples"] if leads else 0,
         steps=part["steps"],
         seconds=part["seconds"],

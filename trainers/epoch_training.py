@@ -108,8 +108,7 @@ class EpochTraining:
             except CheckpointError as error:
                 raise UnreadablePartError(str(error)) from error
         reseed(derive("epoch", seed, epoch, group.rank))
-        zeros = torch.zeros(2, dtype=torch.float64, device=group.device)
-        return EpochSums(losses=zeros[0], weight=zeros[1])
+        return EpochSums.of_nothing(group.device)
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
         """Train to the end of the epoch.
@@ -216,15 +215,16 @@ class EpochTraining:
             with precision.forward():
                 outputs = network(inputs)
             losses = per_sample(self._loss(precision.restored(outputs), targets), samples, "loss")
-            counted = 0.0 if one.is_empty else 1.0
+            if one.is_empty:
+                losses = losses * 0.0
             if self._weights is None:
-                summed = losses.sum() * counted
-                weight: float | Tensor = counted * samples
+                summed = losses.sum()
+                weight: float | Tensor = 0.0 if one.is_empty else float(samples)
             else:
-                weights = counted * self._weights.of(targets, samples)
+                weights = self._weights.of(targets, samples)
                 summed = (losses * weights).sum()
-                weight = self._weights.add(weights)
-            precision.backward(summed * (self._group.world_size / one.step_samples))
+                weight = self._weights.add(weights * 0.0 if one.is_empty else weights)
+            precision.backward(summed, self._group.world_size / one.step_samples)
         sums.weight += weight
         sums.losses += summed.detach()
         return None if self.log is None or one.is_empty else summed.detach() / weight

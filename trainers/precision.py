@@ -72,9 +72,12 @@ class Precision:
         """Return a model's outputs in single precision, so that losses and their sums are exact."""
         return outputs if self.name == "fp32" else in_single_precision(outputs)
 
-    def backward(self, loss: Tensor) -> None:
-        """Add to the gradients, which are scaled until `step`."""
-        torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
+    def backward(self, loss: Tensor, factor: float = 1.0) -> None:
+        """Add `factor` times the gradient of a loss to the gradients, which are scaled until `step`."""
+        if self._scaler is not None:
+            torch.autograd.backward(self._scaler.scale(loss * factor))
+        else:  # a product of the loss would be two kernels more, one for each direction
+            torch.autograd.backward(loss, torch.full_like(loss, factor))
 
     def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> Tensor | None:
         """Clip the whole gradient, which ranks have averaged, and update; fp16 skips a step that overflowed.
