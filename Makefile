@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-thorough test-slow test-gpu chaos screenshots install install-dev lint clean
+.PHONY: demo test test-thorough test-slow test-gpu test-gpu-studies chaos screenshots install install-dev lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/automl launch examples/digits.yaml
@@ -25,14 +25,21 @@ test-thorough: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow
 
-# What only a GPU can show. It needs torch, numpy, psutil and pytest; GPU_PYTHON names the Python that has them.
+# What only a GPU can show of the trainer. It needs torch, numpy, psutil and pytest; GPU_PYTHON names the Python that has them.
 # One GPU has eight minutes; with more of them there are more tests, so give them more.
 GPU_PYTHON ?= $(BIN)/python
 GPU_SECONDS ?= 480
 test-gpu:
 	$(GPU_PYTHON) -c "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'make test-gpu: no GPU is visible to torch here')"
 	timeout --kill-after 5 $(GPU_SECONDS) env AUTOML_TEST_GPU_SECONDS=$$(( $(GPU_SECONDS) - 60 )) \
-		$(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini --confcutdir tests/gpu --rootdir . tests/gpu
+		$(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini --confcutdir tests/gpu --rootdir . tests/gpu \
+		--ignore tests/gpu/test_whole_studies.py
+
+# Whole studies on a GPU, several at a time; they need what `make test` needs.
+GPU_WORKERS ?= 8
+test-gpu-studies: $(VENV)/.installed-dev
+	env AUTOML_TEST_GPU_SECONDS=3600 $(BIN)/python -m pytest -n $(GPU_WORKERS) \
+		-c tests/gpu/pytest.ini --confcutdir tests/gpu --rootdir . tests/gpu/test_whole_studies.py
 
 # Real small studies while their processes, store and disk fail; then an audit. `benchmarks/README.md` has more of it.
 chaos: $(VENV)/.installed-dev
