@@ -228,7 +228,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
     rows = []
     for found in ranked_points(study, archive):
         trial = trials[found.trial]
-        low = str(trial.params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES and _is_trained_by_us(trial)
+        low = str(trial.params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES and _is_trained_by_us(study, trial)
         rows.append(
             ArchiveRow(
                 point=found,
@@ -245,13 +245,17 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
     return rows
 
 
-def _is_trained_by_us(trial: TrialRecord) -> bool:
+def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
     """Whether the loop of our trainer, which follows the schedule, trained it: training functions and commands do not.
 
-    They have no samples that our trainer counted; nor have streams, which cannot have a schedule that comes down.
+    They have no samples that our trainer counted; nor have streams, whose schedule comes down only where
+    `samples_per_epoch` tells how long an epoch is. Functions tell their models.
     """
+    if any("models" in one.facts for one in trial.attempts):
+        return False
     counted = [one.facts["samples"] for one in trial.attempts if "samples" in one.facts]
-    return not counted or any(counted)
+    of_all = mapping(study.spec.get("training")).get("samples_per_epoch", "auto")
+    return not counted or any(counted) or trial.params.get("samples_per_epoch", of_all) != "auto"
 
 
 def baseline_rows(study: StudyRecord) -> list[tuple[Baseline, Sequence[Cell]]]:

@@ -116,7 +116,16 @@ def copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
     """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
     if group.world_size > 1:
         for buffer in module.buffers():
-            dist.broadcast(buffer, 0)
+            copy_from_rank_0(buffer)
+
+
+def copy_from_rank_0(tensor: torch.Tensor, device: torch.device | None = None) -> None:
+    """Give all ranks rank 0's values of a tensor, which travel on `device`, by default its own."""
+    there = tensor.detach()
+    travelling = there.to(device or there.device).contiguous()  # NCCL takes no other strides
+    dist.broadcast(travelling, 0)
+    if travelling is not there:
+        there.copy_(travelling)
 
 
 def warm_up(device: torch.device | None = None, backend: Backend | None = None) -> None:

@@ -209,12 +209,12 @@ class EpochEnd:
         whole = WholeMetrics(self._task, self._spec.params, group.device)
         sums = evaluation_sums(
             state.module, self._task, samples, own, self._settings.batch_per_rank,
-            fewest=fewest, counter=self._counter, whole=whole, passed=self._passed,
+            fewest=fewest, counter=self._counter, whole=whole, passed=self._outputs,
         )  # fmt: skip
         return (*sums, whole)
 
-    def _passed(self, model: nn.Module, inputs: Any) -> Any:
-        with self._memory.of_pass(is_first=self._counter.is_first):
+    def _outputs(self, model: nn.Module, inputs: Any, samples: int) -> Any:
+        with self._memory.of_pass("evaluation", samples):
             return self._state.precision.evaluated(model, inputs)
 
     def _check_may_be_unequal(self, samples: StreamSamples) -> None:
@@ -244,7 +244,7 @@ class EpochEnd:
         if not math.isnan(state.latency_ms):
             return
         self._counter.begin("latency")
-        with self._memory.of_pass(is_first=self._counter.is_first):
+        with self._memory.of_pass("evaluation", 1):
             if state.network.is_sharded:
                 state.latency_ms = latency_ms(state.module, self._validation, runs=_SHARDED_LATENCY_RUNS, cap=False)
             elif self._group.rank == 0:

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-import torch.distributed as dist
 
 from trainers.data import Samples
-from trainers.ddp import Group
+from trainers.ddp import Group, copy_from_rank_0
 from trainers.epoch_parts import EpochSums
 from trainers.epoch_plan import EpochLayout
 from trainers.grown_model import GrownModel
@@ -95,7 +94,7 @@ class EpochGrowth:
         if self._group.world_size > 1:
             self._counter.begin("training", len(self._samples))
             for tensor in self._state.module.state_dict().values():
-                dist.broadcast(tensor, 0)
+                copy_from_rank_0(tensor)
         self._state.step = self._layout.steps(epoch)
         self._counter.done(work)
         sums.seconds += time.perf_counter() - started

@@ -142,7 +142,7 @@ class EpochTraining:
                 is_full = one.step_samples == self._settings.effective_batch
                 watch.begin_step(self._state.step, is_full=is_full)
             number, fraction = self._state.step + 1, None
-            with self._memory.of_pass(is_first=counter.is_first):
+            with self._memory.of_pass("training", one.samples):
                 mean = self._forward_backward(one, inputs, targets, sums)
                 if one.ends_step:
                     self._end_step(one.step_samples)

@@ -61,6 +61,10 @@ def evaluate_samples(
     return with_derived(task, means, params)
 
 
+def _outputs(model: nn.Module, inputs: Any, _samples: int) -> Any:
+    return model(inputs)
+
+
 def evaluation_sums(
     model: nn.Module,
     task: Task,
@@ -71,13 +75,14 @@ def evaluation_sums(
     fewest: int = 0,
     counter: StepCounter | None = None,
     whole: WholeMetrics | None = None,
-    passed: Callable[[nn.Module, Any], Any] = nn.Module.__call__,
+    passed: Callable[[nn.Module, Any, int], Any] = _outputs,
 ) -> tuple[tuple[str, ...], Tensor, Tensor]:
     """Return ("val_loss", *names of metrics, sorted), their weighted sums over the samples `own`, and sums of weights.
 
     Both sums are float64 of that length. A rank without samples evaluates one for the names, and its sums are zero.
     `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many. `counter`
-    counts the batches, `whole` takes in those of `own`, and `passed` returns the model's outputs for inputs.
+    counts the batches, `whole` takes in those of `own`, and `passed` returns the outputs for a model, inputs and their
+    number.
 
     Raises:
         TaskError: The loss or a metric has not one value per sample.
@@ -88,7 +93,7 @@ def evaluation_sums(
     with _evaluating(model):
         for size, counts, inputs, targets in _passes(samples, own, batch, fewest=fewest, counter=counter, seen=seen):
             counter.begin("evaluation", size)
-            outputs = passed(model, inputs)
+            outputs = passed(model, inputs, size)
             seen.samples, seen.elements = size, elements_of(outputs)
             if counts or totals is None:
                 rows = _rows(task, outputs, targets, size)

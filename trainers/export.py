@@ -47,6 +47,12 @@ state = exported["state"]  # {", ".join(state)}, as trial.epochs was given
 """
 
 
+def _of_modules(state: Mapping[str, Any]) -> str:
+    """Return the line that takes the model out of a state of torch's modules, for checkpoints that do not tell it."""
+    name = "model" if "model" in state else next(iter(state), "model")
+    return f'{name}.load_state_dict(state[{name!r}])  # into an object that you have made for exported["params"]'
+
+
 def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
     """Return the lines of Python that write the files which a command has kept."""
     return f"""\
@@ -70,7 +76,7 @@ def _lines_that_load(
     if FILES in content:
         return _how_to_load_files(path, content[FILES])
     if state is not None:
-        return _how_to_load_state(path, state, content.get("how_to_load", ""))
+        return _how_to_load_state(path, state, content.get("how_to_load") or _of_modules(state))
     # Who has the file elsewhere has the task's code elsewhere, too.
     return how_to_load(path, spec["task"], spec.get("python_path", []) if place is None else ["."])
 

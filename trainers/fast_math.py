@@ -100,7 +100,7 @@ def with_channels_last(module: nn.Module) -> nn.Module:
     """
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dim() == _IMAGE_DIMENSIONS and tensor.shape[1] > 1:
-            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)  # `contiguous` leaves 1 x 1 kernels
     return module
 
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
@@ -172,8 +173,11 @@ def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
     """Normalise with running statistics, and take part in the other ranks' exchange, forward and backward, with none.
 
     The model itself gets a batch with a sample: many, such as those that call `view(len(x), -1)`, refuse an empty one.
+    torch exchanges statistics of samples in at least single precision, but none in the format of the inputs: NCCL would
+    wait for ever for the rest of the bytes.
     """
-    nothing = type(norm).forward(norm, inputs[:0]).sum()  # 0, whose gradient is exchanged
+    nobody = inputs[:0].to(torch.promote_types(inputs.dtype, torch.float32))
+    nothing = type(norm).forward(norm, nobody).sum()  # 0, whose gradient is exchanged
     if norm.running_mean is None or norm.running_var is None:
         return inputs + nothing
     normalised = functional.batch_norm(

@@ -76,6 +76,8 @@ class Precision:
         """Add `factor` times the gradient of a loss to the gradients, which are scaled until `step`."""
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(loss * factor))
+        elif factor == 1.0:  # torch refuses losses that were not summed up
+            torch.autograd.backward(loss)
         else:  # a product of the loss would be two kernels more, one for each direction
             torch.autograd.backward(loss, torch.full_like(loss, factor))
 

@@ -176,6 +176,9 @@ class PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self._device, self._bytes, self._valid_until = device, 0.0, 0.0
         self._before = 0.0
+        self._passed: set[tuple[str, int]] = set()
+        self._largest: dict[str, int] = {}
+        self._first_peaks: dict[str, float] = {}
         forget_peak_memory(device)
 
     def peak_bytes(self) -> float:
@@ -184,23 +187,41 @@ class PeakMemory:
         if now >= self._valid_until:
             self._bytes = peak_memory_bytes(self._device)
             self._valid_until = now + _PEAK_LASTS_SECONDS
-        return max(self._bytes, self._before)
+        return max(self._bytes, self._before, *self._first_peaks.values())
 
     def include(self, peak_bytes: float) -> None:
         """Count a peak of an earlier attempt, in bytes."""
         self._before = max(self._before, peak_bytes)
 
-    def of_pass(self, *, is_first: bool) -> AbstractContextManager[object]:
-        """Return the context of a pass through the model, whose peak counts.
+    def of_pass(self, kind: str, samples: int) -> AbstractContextManager[object]:
+        """Return the context of a pass through the model.
 
-        On a GPU it does not in the first pass of its size, in which cuDNN tries its algorithms out: they take memory
-        that no later pass needs, nor the same trial where another one of the process has tried them out (34 MiB of 139
-        in tests/gpu on an H100).
+        In the first pass of each size on a GPU cuDNN tries its algorithms out: they take memory that no later pass
+        needs, nor the same trial where another one of the process has tried them out (34 MiB of 139 in tests/gpu on an
+        H100). So its peak counts only for the largest batch, and only as long as no second one has passed.
 
         Args:
-            is_first: Whether no batch of this size has passed through the model in this attempt.
+            kind: What passes, as for training.
+            samples: Number of samples in the batch.
         """
-        return self.without_counting() if is_first and self._device.type == "cuda" else nullcontext()
+        if self._device.type != "cuda":
+            return nullcontext()
+        if (kind, samples) not in self._passed:
+            return self._of_first_pass(kind, samples)
+        if samples == self._largest[kind]:
+            self._first_peaks.pop(kind, None)
+        return nullcontext()
+
+    @contextmanager
+    def _of_first_pass(self, kind: str, samples: int) -> Iterator[None]:
+        self.include(peak_memory_bytes(self._device))
+        forget_peak_memory(self._device)
+        yield
+        self._passed.add((kind, samples))
+        if samples > self._largest.get(kind, 0):
+            self._largest[kind], self._first_peaks[kind] = samples, peak_memory_bytes(self._device)
+        forget_peak_memory(self._device)
+        self._valid_until = 0.0
 
     @contextmanager
     def without_counting(self) -> Iterator[None]:

@@ -18,6 +18,8 @@ from trainers.group_options import GroupOptions
 from trainers.presence import Presence
 from trainers.protocol import BACKENDS, Backend, LostError
 
+_FAULT_OF_NCCL = "exception_dump"
+"""Key by which torch's ProcessGroupNCCL tells the other ranks that a collective has failed (torch 2.13)."""
 _GROUPS = count()
 """Numbers of the groups that this process has been in: all its ranks count alike."""
 
@@ -142,9 +144,21 @@ def presence_in_environment(deadline_seconds: float) -> Presence | None:
     try:
         store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
         store.set_timeout(timeout)
+        _forget_faults_of_earlier_starts(store)
         return Presence(PrefixStore(prefix, store), rank, world_size, deadline_seconds)
     except dist.DistError as error:
         raise LostError(_why_not_met(rank, world_size, deadline_seconds, error)) from error
+
+
+def _forget_faults_of_earlier_starts(store: Store) -> None:
+    """Delete what NCCL has left in torchrun's store when it failed: each later start would end by it, 8 minutes in.
+
+    torch looks for the key below all prefixes. Nobody has a group yet: that comes after all ranks have told that they
+    live.
+    """
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    store.delete_key(_FAULT_OF_NCCL)
 
 
 def _why_not_met(rank: int, world_size: int, deadline_seconds: float, error: Exception) -> str:

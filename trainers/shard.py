@@ -151,7 +151,11 @@ def shard_fully(
         fully_shard,
     )
 
-    mesh = DeviceMesh(device.type, list(range(dist.get_world_size())))
+    world = dist.group.WORLD
+    assert world is not None, "ranks share parameters out within their group"  # noqa: S101
+    mesh = DeviceMesh.from_group(
+        world, device.type
+    )  # made of ranks it forms a group of its own, where gloo serves GPUs
     offloading = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
     policy = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=None if gathered is None else torch.float32)
     for unit in units_of(module):

@@ -45,11 +45,6 @@ class StepCounter:
         self._known: set[tuple[str, int]] = set()
         self._is_first = True
 
-    @property
-    def is_first(self) -> bool:
-        """Whether the rank does something for the first time in this attempt."""
-        return self._is_first
-
     def begin_epoch(self, epoch: int, work: float, done: float = 0.0) -> None:
         """Begin an epoch.
 

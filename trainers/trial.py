@@ -25,7 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from trainers import followed_options as followed
 from trainers.asking import Asking
-from trainers.ddp import Group
+from trainers.ddp import Group, copy_from_rank_0
 from trainers.epoch_plan import SingleSamples
 from trainers.followed_options import ReadParams, check_followed
 from trainers.network import shards_fully
@@ -128,9 +128,7 @@ class Trial:
         """Share out a model's weights, which become rank 0's first, as in DDP."""
         settings = self._settings
         for tensor in (*model.parameters(), *model.buffers()):
-            on_device = tensor.detach().to(self.device)
-            dist.broadcast(on_device, 0)
-            tensor.detach().copy_(on_device)
+            copy_from_rank_0(tensor, self.device)
         return_freed_tensors(at_once=settings.shard_offload or self.device.type == "cpu")
         gathered = format_of(settings.precision, self.device) if settings.shard_precision == "training" else None
         shard_fully(model, self.device, fill=has_values, gathered=gathered, offloads=settings.shard_offload)

@@ -12,8 +12,8 @@ import re
 from typing import Any
 
 _TRACKER_ID = re.compile(r"[0-9a-f]{32}")
-_AFTER_TRACKER_ID = 3
-"""Most instructions from a tracker id to the call that makes its class: `None`, the tuple of arguments, the call."""
+_AFTER_TRACKER_ID = [("NONE", None), ("TUPLE", None), ("REDUCE", None)]
+"""What follows a tracker id: the last argument of cloudpickle's `_make_skeleton_class`, the end of them, the call."""
 _CELL = re.compile(r"(?<=[/\\]ipykernel_)\d+(?=[/\\])|(?<=<ipython-input-)\d+(?=-)")
 _LITERALS = frozenset({"NONE", "NEWTRUE", "NEWFALSE"})
 _SETS = frozenset({"FROZENSET", "ADDITEMS"})
@@ -29,14 +29,14 @@ def _said(pickled: bytes) -> list[_Instruction]:
     said = _instructions(pickled)
     ids: dict[str, int] = {}
     for place, (_, value) in enumerate(said):
-        if isinstance(value, str) and _TRACKER_ID.fullmatch(value) and _ends_arguments(said, place):
+        if isinstance(value, str) and _TRACKER_ID.fullmatch(value) and _is_tracker_id(said, place):
             said[place] = "tracker id", ids.setdefault(value, len(ids))
     return said
 
 
-def _ends_arguments(said: list[_Instruction], place: int) -> bool:
-    """Whether a text is among the last arguments of a call, as tracker ids are, and checksums of the user's are not."""
-    return any(name == "REDUCE" for name, _ in said[place + 1 : place + 1 + _AFTER_TRACKER_ID])
+def _is_tracker_id(said: list[_Instruction], place: int) -> bool:
+    """Whether a text of 32 digits stands where tracker ids do, and not where checksums and paths of the user's do."""
+    return said[place + 1 : place + 1 + len(_AFTER_TRACKER_ID)] == _AFTER_TRACKER_ID
 
 
 def _instructions(pickled: bytes) -> list[_Instruction]:

@@ -122,9 +122,13 @@ class Worker:
         is_given_up = any(running.is_given_up for running in self._running.values())
         return self._leaves or is_given_up or self.clock() < self._rests_until
 
+    @property
+    def _is_steady(self) -> bool:
+        """Whether whoever lives has had the time to beat since the database was away."""
+        return self.clock() - self._steady_since >= EXPIRY_SECONDS
+
     def _take_turns(self) -> None:
-        gives_up_others = self.clock() - self._steady_since >= EXPIRY_SECONDS
-        while isinstance(turn := self.queue.take_turn(self._id, self.slots, gives_up_silent=gives_up_others), Start):
+        while isinstance(turn := self.queue.take_turn(self._id, self.slots, gives_up_silent=self._is_steady), Start):
             self._start(turn)
 
     def _join(self) -> None:
@@ -142,7 +146,8 @@ class Worker:
         for run_id in self._running:
             if asked.get(run_id) is not None:
                 self._drain(run_id)
-        settle_left_pools(self.queue.store, self.log)
+        if self._is_steady:
+            settle_left_pools(self.queue.store, self.log)
 
     def _drain_all(self) -> None:
         for run_id in self._running:

@@ -147,9 +147,8 @@ def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
     found = []
     for one in accounts:
         mine = [job for job in running if one.is_of(job)]
-        if one.has_unlimited:
-            found += [job for job in mine if job.run is not None and job.run.cap_nano_usd is None]
-        elif one.spent_nano_usd + one.promised_nano_usd > one.limit_nano_usd:
+        found += [job for job in mine if job.run is not None and job.run.cap_nano_usd is None]
+        if one.spent_nano_usd + one.promised_nano_usd > one.limit_nano_usd:
             found += [job for job in mine if not _is_over_its_cap(job)]
     return list({job.id: job for job in found}.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,10 +11,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import automl
 from automl.launching.functions import FOLDER, name_of
+from automl.launching.pickled_code import say_the_same
 from automl.stored.opening import open_store
 from studies.spec.errors import SpecError
 from studies.storage.reader import load_study
@@ -118,6 +121,19 @@ def test_a_saved_function_changes_when_its_code_does_and_not_with_each_process(
         saved.append(path.read_bytes())
     assert (saved[0] == saved[1]) == (was == becomes)
     assert isinstance(load_trainable(f"{FOLDER}.{path.stem}:train", {}, (str(tmp_path),)), TrainingFunction)
+
+
+def reading(run: str) -> Any:
+    """Return a function that trains on the data of a run of MLflow, whose name has 32 digits."""
+    folder, pattern = Path("mlruns/7") / run, re.compile(run)
+    return lambda: (folder, pattern)
+
+
+@pytest.mark.parametrize("below", ["", "/artifacts"])
+def test_a_path_that_looks_like_a_checksum_is_part_of_what_a_function_says(below: str) -> None:
+    one, other = (cloudpickle.dumps(reading(digit * 32 + below)) for digit in "5c")
+    assert say_the_same(one, cloudpickle.dumps(reading("5" * 32 + below)))
+    assert not say_the_same(one, other)
 
 
 def test_two_studies_keep_functions_of_one_source_apart(tmp_path: Path) -> None:

@@ -159,6 +159,18 @@ def test_a_gradient_is_clipped():
     assert weight.grad is None
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_losses_that_were_not_summed_up_are_refused(precision, accumulate):
+    """Their sum would be trained, with a rate that grows with the batch."""
+    steps = Steps(Settings(precision=precision, accumulate=accumulate), Group(), 1.0, is_sharded=False)
+    weight = nn.Parameter(torch.zeros(3))
+    steps.optimizer([weight])
+    with pytest.raises(RuntimeError, match="scalar"):
+        steps.backward(weight * 2.0)
+    assert weight.grad is None
+
+
 def test_losses_of_half_precision_are_scaled_and_the_scale_is_kept():
     settings = Settings(precision="fp16", loss_scale=1024.0, loss_scale_growth_steps=1, momentum=0.0)
     steps, model = Steps(settings, Group(), 0.5, is_sharded=False), nn.Linear(1, 1, bias=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from automl.service.worker import Worker
 from automl.stored.deleting import delete_study, doomed
 from automl.stored.specs import stored_form
 from studies.queueing.accounts import Account
+from studies.queueing.heartbeats import EXPIRY_SECONDS
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import RunOutcome
 from studies.queueing.turns import Start, Wait
@@ -22,7 +24,7 @@ from studies.spec.study_spec import parse_spec
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import Charged, PoolChanged
-from studies.storage.store import Store
+from studies.storage.store import LeaseLostError, Store
 
 USD_PER_SECOND = 1.0
 
@@ -132,14 +134,71 @@ def test_a_controller_that_still_lives_is_left_alone(team: Team) -> None:
     team.store.commit(team.study, team.lease.token, [])
 
 
+def steady_worker(team: Team, now: list[float]) -> Worker:
+    """Return a worker with a clock of the test's own, which has joined."""
+    one = Worker(queue=team.queue, name="x", device="cpu", slots=1, log_folder=team.folder,
+                 log=lambda line, **_: None, clock=lambda: now[0])  # fmt: skip
+    one._join()
+    return one
+
+
 def test_workers_settle_what_no_later_controller_comes_for(team: Team) -> None:
     team.lose_power()
     for name in "ab":
         team.queue.ask(team.queue.require(name), "cancel")
-    one = Worker(queue=team.queue, name="x", device="cpu", slots=1, log_folder=team.folder, log=lambda line, **_: None)
-    one._join()
+    now = [0.0]
+    one = steady_worker(team, now)
+    now[0] = EXPIRY_SECONDS
     one._beat()
     assert team.usd == (9.0, 0.0)
+
+
+def test_after_an_outage_controllers_have_the_time_to_beat_before_anything_is_settled(team: Team) -> None:
+    """The lease of a controller that lives has expired like all others, and the worker's beat may come first."""
+    for name in "ab":
+        team.queue.ask(team.queue.require(name), "cancel")
+    team.queue.end_run(team.run, "lost", "its worker does not answer")
+    with team.store.engine.begin() as connection:
+        connection.execute(sa.update(t.leases).values(expires_at=0.0))
+    now = [100.0]
+    one = steady_worker(team, now)
+    one._beat()
+    team.store.commit(team.study, team.lease.token, [])
+    now[0] += EXPIRY_SECONDS
+    one._beat()
+    with pytest.raises(LeaseLostError):
+        team.store.commit(team.study, team.lease.token, [])
+
+
+def command_drives(team: Team) -> leases.Lease:
+    """Let job `a` be done, and a command, such as `automl confirm`, hold its study later on."""
+    closed = PoolChanged(columns={"pool_closed_at": team.lease.acquired_at + 4.0})
+    team.store.commit(team.study, team.lease.token, [closed])
+    leases.release(team.store, team.lease)
+    team.queue.end_run(team.run, "done", "")
+    time.sleep(0.01)
+    return team.drive()
+
+
+def test_what_a_command_drives_promises_nothing_of_the_job_that_is_over(team: Team) -> None:
+    team.queue.set_limit("user", "ann", 12 * NANO)
+    command_drives(team)
+    assert team.usd == (8.0, 0.0)
+    team.start("b")
+    assert team.cap_usd("b") == pytest.approx(4.0)
+    assert team.queue.require("b").request is None
+
+
+def test_a_lowered_limit_drains_jobs_beside_a_command_that_no_limit_binds(either_url: str, tmp_path: Path) -> None:
+    team = Team(either_url, tmp_path, None)  # its run has no cap
+    command_drives(team)
+    team.queue.set_limit("user", "ann", 20 * NANO)
+    team.start("b")
+    assert team.queue.require("b").request is None
+    team.queue.set_limit("user", "ann", 10 * NANO)
+    team.queue.take_turn(team.worker, 1)
+    assert team.queue.require("b").request == "preempt"
+    team.store.close()
 
 
 def test_a_deleted_study_leaves_all_of_its_costs_in_its_accounts(team: Team) -> None:
