@@ -221,6 +221,12 @@ leases = sa.Table(
         sqlite_where=sa.text("released_at IS NULL"),
         postgresql_where=sa.text("released_at IS NULL"),
     ),
+    sa.Index(
+        "ix_automl_leases_open_pools",
+        "study_id",
+        sqlite_where=sa.text("pool_opened_at IS NOT NULL AND pool_closed_at IS NULL"),
+        postgresql_where=sa.text("pool_opened_at IS NOT NULL AND pool_closed_at IS NULL"),
+    ),
 )
 
 slot_marks = sa.Table(

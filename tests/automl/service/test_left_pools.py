@@ -25,6 +25,7 @@ from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import Charged, PoolChanged
 from studies.storage.store import LeaseLostError, Store
+from tests.support.databases import plans, statements
 
 USD_PER_SECOND = 1.0
 
@@ -218,3 +219,12 @@ def test_a_run_without_a_cap_leaves_nothing_to_others_before_it_is_settled(eithe
     team.start("b")
     assert team.cap_usd("b") == pytest.approx(1.0)
     team.store.close()
+
+
+def test_what_is_left_is_found_among_many_leases_of_the_past(team: Team) -> None:
+    if team.store.engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL scans small tables whatever their indices are")
+    with statements(team.store) as asked:
+        team.queue.accounts()
+    (plan,) = [one for one in plans(team.store, asked) if "pool_closed_at IS NULL" in one]
+    assert "SCAN automl_leases USING INDEX ix_automl_leases_open_pools" in plan
