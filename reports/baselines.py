@@ -111,8 +111,9 @@ def values_of(found: Sequence[Baseline], objective: Objective) -> list[float]:
 
 def _called(one: Baseline) -> str:
     """Name of a baseline with that of its model."""
-    epochs = "" if one.is_finished else ", unfinished"
-    return f"{one.name} ({one.model}{epochs})" if one.model else one.name
+    told = [one.model, "" if one.is_finished else "unfinished", f"breaks {one.broken}" if one.broken else ""]
+    told = [part for part in told if part]
+    return f"{one.name} ({', '.join(told)})" if told else one.name
 
 
 def _told(one: Baseline) -> str:

@@ -14,6 +14,8 @@ from studies.records import StudyRecord
 
 FEWEST_CHECKS = 10
 """Fewest measurements of an objective by which its forecasts are judged."""
+_TELLS_NOTHING = 0.2
+"""Distance from the share that should be inside, within which chance alone may put it, that makes it tell nothing."""
 _PROBABILITIES = tuple(round(0.05 * place, 2) for place in range(1, 20))
 _COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
 
@@ -76,7 +78,7 @@ def _sentence(metric: str, checks: Sequence[Checked]) -> str:
     return (
         f"{metric}: of {plural(len(checks), 'value')} that were forecast and measured later, in "
         f"{plural(trials, 'trial')} that went on, {inside} ({100 * share:.0f} %) lay inside the {100 * INTERVAL:.0f} % "
-        f"interval, so the forecasts were {_judged(share, trials)}."
+        f"interval{_judged(share, trials)}."
     )
 
 
@@ -87,5 +89,8 @@ def _judged(share: float, trials: int) -> str:
     """
     chance = 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / trials)
     if abs(share - INTERVAL) <= chance:
-        return "about as certain as they should be"
-    return "more cautious than they need be" if share > INTERVAL else "more certain than they should be"
+        if chance > _TELLS_NOTHING:
+            return "; so few trials do not tell whether the forecasts were as certain as they should be"
+        return ", so the forecasts were about as certain as they should be"
+    found = "more cautious than they need be" if share > INTERVAL else "more certain than they should be"
+    return f", so the forecasts were {found}"

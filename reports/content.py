@@ -119,11 +119,8 @@ def constraints_line(study: StudyRecord) -> str:
     """Return the constraints and how many trials keep them, as sentences; empty without constraints."""
     if not study.constraints:
         return ""
-    measured = [trial for trial in study.started if trial.epochs]
-    kept = sum(analysis.is_feasible(study, trial) is True for trial in measured)
-    nothing = analysis.nothing_feasible(study)
-    counted = f"{nothing}." if nothing else f"{kept} of {plural(len(measured), 'measured trial')} are feasible."
-    return f"A model counts if it keeps {wanted_in_words(study.constraints)}: {counted}"
+    counted = analysis.nothing_feasible(study) or f"kept by {analysis.feasible_in_words(study)}"
+    return f"A model counts if it keeps {wanted_in_words(study.constraints)}: {counted}."
 
 
 def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str, str, str]]:
@@ -261,7 +258,8 @@ def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
 def baseline_rows(study: StudyRecord) -> list[tuple[Baseline, Sequence[Cell]]]:
     """Return the baselines with the cells of their metrics, for the table of the models."""
     return [
-        (one, [_metric_cell(name, one.values.get(name)) for name in measured_names(study)]) for one in baselines(study)
+        (one, [_metric_cell(name, {**one.bounded, **one.values}.get(name)) for name in measured_names(study)])
+        for one in baselines(study)
     ]
 
 
@@ -284,7 +282,7 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
 
 def _known_row(study: StudyRecord, one: Baseline, columns: int) -> list[Cell]:
     """The row of a baseline that needs no training."""
-    values = [_metric_cell(name, one.values.get(name)) for name in measured_names(study)]
+    values = [_metric_cell(name, {**one.bounded, **one.values}.get(name)) for name in measured_names(study)]
     row = [
         Cell(text="", sort="-1", numeric=True),
         Cell(text="baseline", sort="baseline", kind="state-baseline"),

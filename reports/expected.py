@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reports.plotting import COLOURS, Trace, escape, short
+from reports.wording import interval
 from reports.wording import metric as shown
 from studies.analysis import ArchivePoint
 from studies.forecasts import INTERVAL, Forecast
@@ -192,6 +193,7 @@ def _shown(value: float, floor: float | None) -> float | None:
 
 
 def _text(trial: TrialRecord, name: str, one: Expected) -> str:
-    median, low, high = (escape(shown(name, value)) for value in (one.median, one.low, one.high))
+    ends = interval(name, one.median, one.low, one.high)
+    median, low, high = (escape(shown(name, value)) for value in (one.median, *ends))
     span = f" ({low} to {high})" if one.low != one.high else ""
     return f"trial {trial.number} at epoch {one.epoch}: {escape(name)} {median} expected{span}"

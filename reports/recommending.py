@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -12,12 +13,14 @@ from reports.wording import CENT, deviation, duration, listed, metric, number, r
 from search_spaces.wording import significant
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
+from studies.constraints import is_feasible, wanted_in_words
 from studies.recommendation import Recommendation, name_of, recommended
-from studies.records import Objective, StudyRecord
+from studies.records import Constraint, Objective, StudyRecord
 from trainers.commands.command import COMMAND
 
 _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
     "_usd": ("cheaper", "more expensive", "as expensive"),
+    "wall_seconds": ("faster to train", "slower to train", "as slow to train"),
     "_seconds": ("faster", "slower", "as slow"),
     "_ms": ("faster", "slower", "as slow"),
     "_bytes": ("smaller", "larger", "as large"),
@@ -42,6 +45,8 @@ def lines_of(study: StudyRecord, found: Recommendation) -> list[str]:
     lines = [f"Take {name_of(found.point)}: {told}."]
     if expected := _confirmed(found, objectives):
         lines.append(expected)
+    if missed := _missed(found, study.constraints):
+        lines.append(missed)
     if against := against_baselines(study, found.point):
         lines.append(against)
     if found.instead_of is not None:
@@ -142,6 +147,17 @@ def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
     )
 
 
+def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:
+    """Return the constraints that a model with fresh seeds does not keep on average, as a sentence; else empty."""
+    measured = {} if found.confirmed is None else found.confirmed["metrics"]
+    broken = [
+        f"{one.metric} {confirmed_value(found.confirmed, one.metric)}, where {wanted_in_words([one])} is wanted"
+        for one in constraints
+        if one.metric in measured and not is_feasible({one.metric: measured[one.metric]["mean"]}, [one])
+    ]
+    return f"With fresh seeds it misses a constraint: {listed(broken)}." if broken else ""
+
+
 def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
     """Return a confirmed metric as `mean ± deviation`; empty if it was not confirmed.
 
@@ -169,23 +185,41 @@ def _against(study: StudyRecord, other: ArchivePoint, taken: ArchivePoint) -> st
     told = f"{first.metric} {value_in_words(first.metric, other.values[first.metric])}"
     if text := confirmed_on_part(study, other.trial, other.epoch):
         told += f" (confirmed: {text})"
-    compared = [compared_in_words(one, other.values[one.metric], taken.values[one.metric]) for one in rest]
+    words = Counter(_COMPARATIVES.get(_ending(one)) for one in rest)
+    compared = [
+        compared_in_words(
+            one, other.values[one.metric], taken.values[one.metric], is_named=words[_COMPARATIVES.get(_ending(one))] > 1
+        )
+        for one in rest
+    ]
     return f"{told} and is {listed(compared)}" if compared else told
 
 
-def compared_in_words(objective: Objective, value: float, base: float) -> str:
-    """Return how a value compares with another one: `5 times cheaper`, `39 % slower`, `4 times as large`."""
+def _ending(objective: Objective) -> str:
+    """Return the ending of a metric's name that tells how it is compared; empty if none does."""
+    is_minimized = objective.direction == "minimize"  # less profit is not cheaper
+    return next((end for end in _COMPARATIVES if is_minimized and objective.metric.endswith(end)), "")
+
+
+def compared_in_words(objective: Objective, value: float, base: float, *, is_named: bool = False) -> str:
+    """Return how a value compares with another one: `5 times cheaper`, `39 % slower`, `4 times as large`.
+
+    Args:
+        objective: Objective of both values.
+        value: Value of the objective.
+        base: Value that it is compared with.
+        is_named: Whether the metric is named in any case, as where two of them are compared in the same words.
+    """
     name = objective.metric
     if value == base:
         return f"the same in {name}"
     if value <= 0 or base <= 0:
         return f"at {name} {value_in_words(name, value)}"
-    is_minimized = objective.direction == "minimize"  # less profit is not cheaper
-    ending = next((end for end in _COMPARATIVES if is_minimized and name.endswith(end)), "")
+    ending = _ending(objective)
     less, more, as_much = _COMPARATIVES[ending] if ending else ("lower", "higher", "as high")
     ratio = max(value / base, base / value)
     if ratio < 2:
         said = f"{significant(100 * abs(value / base - 1), 2)} % {more if value > base else less}"
     else:
         said = f"{significant(ratio, 2)} times {as_much if value > base else less}"
-    return said if ending else f"{said} in {name}"
+    return said if ending and not is_named else f"{said} in {name}"

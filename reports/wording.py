@@ -113,6 +113,11 @@ def is_share(name: str, value: float) -> bool:
     return 0 <= value <= 1 and name.endswith(SHARES) and _OF_DISTANCES.search(name) is None
 
 
+def interval(name: str, median: float, low: float, high: float) -> tuple[float, float]:
+    """Return the ends of a forecast's interval for a text: shares end at 0 and 1, which forecasts do not know."""
+    return (max(low, 0.0), min(high, 1.0)) if is_share(name, median) else (low, high)
+
+
 def percent(share: float) -> str:
     """Return a share in percent: two decimals, below one percent three significant digits."""
     hundred = 100 * share

@@ -93,6 +93,20 @@ def is_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
     return constraints.is_feasible(trial.epochs[-1].metrics, study.constraints) if trial.epochs else None
 
 
+def feasible_in_words(study: StudyRecord) -> str:
+    """How many measured trials keep all constraints, such as `3 of 12 measured trials`.
+
+    A trial that was pruned at a bound has kept it before, and a model from then may be the one to take: `0 of 12
+    measured trials at their last epoch, 2 more at an earlier one`.
+    """
+    measured = [trial for trial in study.started if trial.epochs]
+    kept = {trial.id for trial in measured if is_feasible(study, trial)}
+    earlier = {trial.id for trial, _, _ in milestones(study)} - kept
+    trials = "measured trial" if len(measured) == 1 else "measured trials"
+    more = f" at their last epoch, {len(earlier)} more at an earlier one" if earlier else ""
+    return f"{len(kept)} of {len(measured)} {trials}{more}"
+
+
 def violations(study: StudyRecord, trial: TrialRecord) -> str:
     """Constraints that the trial violates at its last epoch, in words; empty if it violates none."""
     return constraints.in_words(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from studies.constraints import broken_in_words, is_feasible
 from studies.records import EpochRecord, StudyRecord, TrialRecord
 from studies.reference_point import point
 
@@ -21,6 +22,8 @@ class Baseline:
         trial: Number of its trial; None if it needs no training.
         epoch: Epoch of the trial with the best value of the first objective; None if it needs no training.
         is_finished: Whether its trial has come to the end of its training, so that its values are what it can do.
+        bounded: Values of bounded metrics, as far as they are known, by name.
+        broken: Bounds of constraints that it does not keep, in words; empty if it may be taken as a model.
     """
 
     name: str
@@ -28,11 +31,14 @@ class Baseline:
     trial: int | None = None
     epoch: int | None = None
     is_finished: bool = True
+    bounded: Mapping[str, float] = field(default_factory=dict)
+    broken: str = ""
 
     @property
     def called(self) -> str:
-        """Name by which people read of it, which says if its training has not come to its end."""
-        return self.name if self.is_finished else f"{self.name}, unfinished"
+        """Name by which people read of it, which says if its training has not come to its end, or it breaks a bound."""
+        name = self.name if self.is_finished else f"{self.name}, unfinished"
+        return f"{name}, infeasible" if self.broken else name
 
     @property
     def model(self) -> str:
@@ -102,6 +108,8 @@ def baselines(study: StudyRecord) -> list[Baseline]:
                         trial=trial.number,
                         epoch=epoch.epoch,
                         is_finished=trial.state == "complete",
+                        bounded=_bounded(study, epoch.metrics),
+                        broken=broken_in_words(epoch.metrics, study.constraints),
                     )
                 )
         else:
@@ -109,8 +117,14 @@ def baselines(study: StudyRecord) -> list[Baseline]:
             metrics = known if isinstance(known, Mapping) else {}
             values = {o.metric: float(metrics[o.metric]) for o in study.objectives if o.metric in metrics}
             if values:
-                found.append(Baseline(name=str(one["name"]), values=values))
+                bounded = _bounded(study, metrics)
+                broken = broken_in_words(bounded, [one for one in study.constraints if one.metric in bounded])
+                found.append(Baseline(name=str(one["name"]), values=values, bounded=bounded, broken=broken))
     return found
+
+
+def _bounded(study: StudyRecord, metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {one.metric: float(metrics[one.metric]) for one in study.constraints if metrics.get(one.metric) is not None}
 
 
 def baseline_trials(study: StudyRecord) -> dict[int, str]:
@@ -134,5 +148,6 @@ def _best_epoch(study: StudyRecord, trial: TrialRecord) -> EpochRecord | None:
     """Return the epoch with the best value of the first objective among those that may be taken as models."""
     measured = [epoch for epoch in trial.epochs if point(epoch, study.objectives) is not None]
     candidates = [epoch for epoch in measured if epoch.is_milestone] or measured[-1:]
+    candidates = [epoch for epoch in candidates if is_feasible(epoch.metrics, study.constraints)] or candidates
     first = study.objectives[0]
     return min(candidates, key=lambda epoch: first.signed(epoch.metrics[first.metric]), default=None)

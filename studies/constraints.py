@@ -30,6 +30,11 @@ class Bound:
         return f"{self.metric} {self.side}"
 
     @property
+    def in_words(self) -> str:
+        """What is wanted, such as `latency_ms at most 5`."""
+        return f"{self.metric} {'at least' if self.side == 'min' else 'at most'} {_shown(self.bound)}"
+
+    @property
     def is_final(self) -> bool:
         """Whether a trial that violates it at one epoch violates it at all later ones.
 
@@ -122,8 +127,12 @@ def in_words(metrics: Mapping[str, float | None], constraints: Iterable[Constrai
 
 def wanted_in_words(constraints: Iterable[Constraint]) -> str:
     """All bounds in words, such as `latency_ms at most 5, accuracy at least 0.9`."""
-    words: Mapping[Side, str] = {"min": "at least", "max": "at most"}
-    return ", ".join(f"{bound.metric} {words[bound.side]} {_shown(bound.bound)}" for bound in bounds_of(constraints))
+    return ", ".join(bound.in_words for bound in bounds_of(constraints))
+
+
+def broken_in_words(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> str:
+    """The bounds that an epoch's metrics do not keep, in the same words; empty without any."""
+    return ", ".join(bound.in_words for bound in violated(metrics, constraints))
 
 
 def columns(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> tuple[Objective, ...]:

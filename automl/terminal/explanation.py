@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from automl.terminal.texts import number, params_text, values_text
-from reports.wording import metric, plural, usd
+from reports.wording import interval, metric, plural, usd
 from studies import analysis
 from studies.forecasts import INTERVAL, as_plain
 from studies.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
@@ -137,7 +137,7 @@ def _forecast_lines(decision: DecisionRecord) -> list[str]:
     """What the trial was expected to reach at the last epoch, one line for each objective."""
     lines = []
     for name, forecast in decision.forecasts.items():
-        low, high = forecast.interval(-1)
+        low, high = interval(name, forecast.median(-1), *forecast.interval(-1))
         span = f", {100 * INTERVAL:.0f} % interval {metric(name, low)} to {metric(name, high)}" if low < high else ""
         lines.append(f"{name} at epoch {forecast.epochs[-1]}: {metric(name, forecast.median(-1))} expected{span}")
     return lines

@@ -125,10 +125,8 @@ def _constraints(record: StudyRecord) -> str:
         return ""
     if nothing := analysis.nothing_feasible(record):
         return nothing
-    measured = [trial for trial in record.started if trial.epochs]
-    kept = sum(analysis.is_feasible(record, trial) is True for trial in measured)
     violated = [_violation(bound, trials) for bound, trials in analysis.violators(record).items() if trials]
-    wanted = f"{wanted_in_words(record.constraints)}: kept by {kept} of {len(measured)} measured trials"
+    wanted = f"{wanted_in_words(record.constraints)}: kept by {analysis.feasible_in_words(record)}"
     return "; ".join([wanted, *violated])
 
 

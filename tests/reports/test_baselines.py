@@ -14,14 +14,16 @@ from automl.terminal.archive_table import print_archive
 from automl.terminal.summary import document_of
 from automl.terminal.trial_table import print_trials
 from reports.baselines import against_baselines, baseline_lines, hypervolumes
-from reports.content import trial_table
+from reports.content import baseline_rows, trial_table
 from reports.gallery import figures_of_page
 from reports.page import render
 from studies import analysis
 from studies.baselines import baseline_trials, baselines
-from studies.records import Objective, StudyRecord
+from studies.recommendation import recommended
+from studies.records import Constraint, Objective, StudyRecord
 from tests.reports.test_recommending import confirmed
 from tests.studies.test_analysis import study_of, trial
+from tests.support.study_factory import build_study
 
 USUAL = {"name": "usual trees", "params": {"lr": 0.0}}
 MAJORITY = {"name": "always <b>no</b>", "metrics": {"val_error": 0.48, "val_loss": 0.7}}
@@ -48,6 +50,34 @@ def test_a_trial_counts_by_its_best_epoch_and_known_metrics_by_themselves() -> N
         "name": "always <b>no</b>", "trial": None, "epoch": None, "values": {"val_error": 0.48}, "finished": True,
     }  # fmt: skip
     assert baseline_trials(compared(USUAL, MAJORITY)) == {0: "usual trees"}
+
+
+def test_a_baseline_that_breaks_a_constraint_says_so_wherever_it_is_shown() -> None:
+    """Else a boss takes it, since its error is lower than that of the recommended model."""
+    constraint = Constraint(metric="latency_ms", max=0.7)
+    searched = build_study(60, constraints=(constraint,))
+    usual = {"name": "usual net", "params": dict(searched.started[43].params)}
+    known = {"name": "today's model", "metrics": {"val_error": 0.1, "latency_ms": 3.0}}
+    study = replace(searched, spec={**searched.spec, "baselines": [usual, known]})
+    trained, other = baselines(study)
+    latency = study.started[43].epochs[19].metrics["latency_ms"]
+    assert (trained.epoch, trained.bounded) == (20, {"latency_ms": latency})
+    assert trained.broken == other.broken == "latency_ms at most 0.7"
+    assert trained.called == "usual net, infeasible"
+    found = recommended(study)
+    assert found is not None
+    said = against_baselines(study, found.point)
+    assert "of usual net (43@20, breaks latency_ms at most 0.7)" in said
+    assert "of today's model (breaks latency_ms at most 0.7)" in said
+    ((_, cells), (_, cells_of_known)) = baseline_rows(study)
+    assert cells[-1].text == f"{latency:.3f} ms"
+    assert cells_of_known[-1].text == "3 ms"
+
+
+def test_a_baseline_is_its_best_epoch_among_those_that_keep_the_constraints() -> None:
+    study = compared(USUAL, constraints=(Constraint(metric="cost_usd", max=1.5),))
+    (usual,) = baselines(study)
+    assert (usual.epoch, usual.broken) == (1, "")
 
 
 def test_a_baseline_whose_trial_has_not_been_measured_is_not_there_yet() -> None:

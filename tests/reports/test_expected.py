@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from reports import curves, figures
-from reports.calibration import FEWEST_CHECKS, calibration, calibration_lines
+from reports.calibration import FEWEST_CHECKS, _judged, calibration, calibration_lines
 from reports.expected import MOST_BANDS, MOST_ENDS, ahead
 from reports.page import render
+from reports.wording import interval
 from studies import analysis
-from studies.forecasts import Forecast
+from studies.calibration import Checked, share_inside
+from studies.forecasts import INTERVAL, Forecast
 from studies.records import Action, DecisionRecord, Objective, StudyRecord, TrialRecord
 from tests.support.study_factory import COST, ERROR, build_study
 
@@ -113,6 +115,27 @@ def test_a_sentence_says_whether_forecasts_came_true(deviation: float, shift: fl
     page = render(found)
     assert "Whether forecasts came true" in page
     assert judged in page
+
+
+@pytest.mark.parametrize("trials", [1, 2, 3])
+def test_few_trials_tell_nothing_of_the_certainty_of_forecasts(trials: int) -> None:
+    """Values of one trial hang together: 1 of 12 inside the interval in one trial is no proof of anything."""
+    for inside in (3 * trials, 12 * trials):
+        quantiles = [0.5 if place < inside else 0.999 for place in range(12 * trials)]
+        checks = [
+            Checked(trial=place % trials, made_at=3, epoch=9, metric="val_error", quantile=quantile)
+            for place, quantile in enumerate(quantiles)
+        ]
+        said = _judged(share_inside(checks, INTERVAL), trials)
+        assert "about as certain" not in said
+        assert trials > 1 or "do not tell" in said
+
+
+def test_forecasts_of_shares_end_where_shares_do() -> None:
+    assert interval("val_accuracy", 0.985, 0.9594, 1.011) == (0.9594, 1.0)
+    assert interval("val_error", 0.002, -0.01, 0.014) == (0.0, 0.014)
+    assert interval("val_mse", 0.5, -0.1, 1.5) == (-0.1, 1.5)
+    assert interval("val_error", 1.2, 0.9, 1.5) == (0.9, 1.5), "no share"
 
 
 def test_few_forecasts_are_not_judged() -> None:

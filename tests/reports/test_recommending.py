@@ -11,14 +11,15 @@ import pytest
 from rich.console import Console
 
 from automl.terminal.summary import print_summary
-from reports.content import archive_rows, bests
+from reports.content import archive_rows, bests, constraints_line
 from reports.recommending import command_of, compared_in_words, recommendation_lines, value_in_words
 from studies import analysis
+from studies.archived import milestones
 from studies.best_point import best_point
 from studies.expected_values import expected_values
 from studies.pareto import knee_of, least_ranges
 from studies.recommendation import knee, ranked_points, recommended, takeable
-from studies.records import NANO, ChargeRecord, ConfirmationRecord, Objective, StudyRecord
+from studies.records import NANO, ChargeRecord, ConfirmationRecord, Constraint, Objective, StudyRecord
 from tests.studies.test_analysis import study_of, trial
 from tests.support.study_factory import build_study
 from trainers.protocol import TEST_PREFIX
@@ -203,6 +204,7 @@ def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
         ("cost_usd", 1.0, 5.0, "5 times cheaper"),
         ("cost_usd", 5.0, 1.0, "5 times as expensive"),
         ("latency_ms", 1.3, 1.0, "30 % slower"),
+        ("wall_seconds", 1.3, 1.0, "30 % slower to train"),
         ("model_parameters", 1e6, 2e6, "2 times smaller"),
         ("model_parameters", 1e4, 1.2345e6, "120 times smaller"),
         ("cost_usd", 1.997, 1.0, "100 % more expensive"),
@@ -213,6 +215,54 @@ def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
 )
 def test_comparisons_are_said_as_people_say_them(name: str, value: float, base: float, expected: str) -> None:
     assert compared_in_words(Objective(metric=name), value, base) == expected
+
+
+def test_objectives_that_are_compared_in_the_same_words_are_named() -> None:
+    names = ("val_error", "latency_ms", "answer_seconds", "model_parameters")
+    objectives = tuple(Objective(metric=name) for name in names)
+    values = ((0.1, 1.0, 4.0, 1e6), (0.02, 2.0, 2.0, 2e6), (0.01, 9.0, 1.0, 4e6))
+    measured = []
+    for number, own in enumerate(values):
+        one = trial(number, (0.5, 0.5))
+        metrics = dict(zip(names, own, strict=True))
+        measured.append(replace(one, epochs=[replace(epoch, metrics=metrics) for epoch in one.epochs]))
+    said = " ".join(recommendation_lines(replace(study_of(*measured), objectives=objectives)))
+    assert "as slow in latency_ms" in said or "faster in latency_ms" in said
+    assert "in answer_seconds" in said
+    assert "in model_parameters" not in said
+
+
+@pytest.mark.parametrize(("reached", "is_missed"), [(0.74, True), (0.81, False)])
+def test_a_confirmed_model_that_misses_a_constraint_is_not_praised(reached: float, is_missed: bool) -> None:
+    study = build_study(60, constraints=(Constraint(metric="val_accuracy", min=0.8),))
+    found = recommended(study)
+    assert found is not None
+    seeds = tuple(
+        replace(
+            one, epoch=found.point.epoch,
+            metrics={f"{TEST_PREFIX}val_error": 1 - reached, f"{TEST_PREFIX}val_accuracy": reached + 0.001 * one.seed},
+        )
+        for one in confirmed(found.point.trial, 0.1, 0.1, 0.1)
+    )  # fmt: skip
+    said = " ".join(recommendation_lines(replace(study, confirmations=seeds)))
+    assert f"Take {found.point.trial}@{found.point.epoch}" in said
+    assert ("misses a constraint: val_accuracy 74.1 % ± 0.1 %, where val_accuracy at least 0.8 is wanted" in said) == (
+        is_missed
+    ), said
+
+
+def test_trials_that_kept_a_bound_before_their_last_epoch_are_counted_apart() -> None:
+    late = build_study(12, states=("complete",), constraints=(Constraint(metric="cost_usd", max=0.012),))
+    assert recommended(late) is not None
+    words = analysis.feasible_in_words(late)
+    kept = {one.id for one, _, _ in milestones(late)}
+    assert words == f"0 of 12 measured trials at their last epoch, {len(kept)} more at an earlier one"
+    assert f"kept by {words}." in constraints_line(late)
+    console = Console(file=io.StringIO(), width=400)
+    print_summary(console, late, report=None)
+    assert f"kept by {words};" in console.file.getvalue()  # type: ignore[attr-defined]
+    slow = build_study(12, states=("complete",), constraints=(Constraint(metric="latency_ms", max=0.7),))
+    assert "last epoch" not in analysis.feasible_in_words(slow)
 
 
 @pytest.mark.parametrize(
