@@ -116,7 +116,7 @@ def copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
     """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
     if group.world_size > 1:
         for buffer in module.buffers():
-            copy_from_rank_0(buffer)
+            copy_from_rank_0(buffer, group.device)  # a library may have moved its model to the CPU by now
 
 
 def copy_from_rank_0(tensor: torch.Tensor, device: torch.device | None = None) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trainers.data import Samples, load_samples
 from trainers.ddp import Group
 from trainers.derived_metrics import with_derived
-from trainers.epoch_parts import EpochSums
+from trainers.epoch_parts import EpochSums, seconds_to_compute
 from trainers.epoch_plan import share
 from trainers.evaluate import evaluation_sums, latency_ms, own_part
 from trainers.gradient_noise import GradientWatch
@@ -232,6 +232,7 @@ class EpochEnd:
     def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
         """Return the values of `_RANK_0_VALUES`, in that order."""
         communication = trained.steps * self._state.network.exchange_seconds()
+        seconds_to_compute(self._group.device)  # else the seconds would be those of launching kernels
         evaluation = time.perf_counter() - started
         return (
             float(ends), float(is_due), self._state.latency_ms, trained.seconds, trained.data_seconds, communication,

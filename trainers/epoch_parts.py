@@ -58,7 +58,7 @@ class Meetings:
         self._steps_left -= 1
         if self._steps_left > 0:
             return Order.GO_ON
-        sums.seconds += _seconds_to_compute(self._group.device)
+        sums.seconds += seconds_to_compute(self._group.device)
         order, interval = (int(decide()), self._next_interval()) if self._group.rank == 0 else (0, 0)
         if self._group.world_size > 1:
             both = torch.tensor([order, interval], device=self._group.device)
@@ -74,7 +74,7 @@ class Meetings:
         return max(1, min(int(MEET_SECONDS / step_seconds), _MOST_GROWTH * self._interval))
 
 
-def _seconds_to_compute(device: torch.device) -> float:
+def seconds_to_compute(device: torch.device) -> float:
     """Wait until a GPU has computed what is queued, and return how long that took; 0 on a CPU, which queues nothing."""
     if device.type != "cuda":
         return 0.0

@@ -20,7 +20,8 @@ from search_spaces.outside_text import storable
 from trainers.protocol import Failure, LostError, OutOfMemoryError, TaskError, TrainingError
 
 _OUT_OF_MEMORY = re.compile(
-    r"can't allocate memory|not enough memory: you tried to allocate|std::bad_alloc|out of memory|_ALLOC_FAILED",
+    r"can't allocate memory|not enough memory: you tried to allocate|std::bad_alloc|out of memory"
+    r"|_ALLOC(ATION)?_FAILED|(FIND|GET) was unable to find an engine",
     re.IGNORECASE,
 )
 _LOST = re.compile(
@@ -34,7 +35,12 @@ _LOST_BY_A_PROGRAM = re.compile(
     r"|CUDA error"
 )
 """What torch alone says: a program may have connections of its own, to a server of data, whose loss is its own."""
-_USERS_FAULT_ON_DEVICE = re.compile(r"device-side assert", re.IGNORECASE)
+_USERS_FAULT_ON_DEVICE = re.compile(
+    r"device-side assert|no kernel image|kernel image is invalid|invalid (configuration )?argument"
+    r"|invalid device function|too many resources requested|CUBLAS_STATUS_(NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH)",
+    re.IGNORECASE,
+)
+"""What the code asks of a device that can never do it: another attempt ends in the same way."""
 _NOT_MAPPED = re.compile(r"unable to (open|stat|mmap)\b.* file <")
 _OF_THE_FILE = frozenset({None, errno.EINVAL, errno.EISDIR, errno.ENOTDIR})
 """Codes of `OSError`s that what lies at a path leads to: a folder, or bytes that name no place in the file."""

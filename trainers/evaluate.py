@@ -206,7 +206,7 @@ def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
         weight = weights.get(LOSS if name == _VAL_LOSS else name)
         values = row.double()
         if weight is None:
-            pairs.append(torch.stack([values.sum(), values.new_tensor(len(values))]))
+            pairs.append(torch.stack([values.sum(), values.new_full((), len(values))]))
         else:
             pairs.append(torch.stack([(values * weight.double()).sum(), weight.double().sum()]))
     return torch.stack(pairs, dim=1)

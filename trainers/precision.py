@@ -97,6 +97,7 @@ class Precision:
         if self._scaler is None:
             optimizer.step()
         else:
+            _begin_momentum(optimizer)
             self._scaler.step(cast("optim.Optimizer", optimizer))
             self._scaler.update()
         return norm
@@ -109,3 +110,19 @@ class Precision:
         """Take the state of a checkpoint."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
+
+
+def _begin_momentum(optimizer: Optimizer) -> None:
+    """Let a momentum begin at zero before its first step, where one kernel updates all parameters.
+
+    torch (2.13) gives that kernel memory that holds anything, and a step that overflows leaves it as it is: the next
+    one would take it for the momentum.
+    """
+    if not isinstance(optimizer, optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        if not (group["fused"] and group["momentum"]):
+            continue
+        for parameter in group["params"]:
+            if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter.grad)

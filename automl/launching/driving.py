@@ -181,9 +181,8 @@ class _Sessions:
             made_progress, self._epochs = epochs > self._epochs, epochs
             if not waiter.wait(made_progress=made_progress):
                 break
-            self._row = self._store.require(self._row.name)
-            if self._row.stop_reason == "stopped":  # while the disk was tried out
-                break
+            if self._store.require(self._row.name).stop_reason == "stopped":  # while the disk was tried out
+                break  # else the row of the launch remains: the session refuses a spec that was changed meanwhile
         self._over = True
         return machine
 

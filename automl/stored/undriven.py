@@ -28,7 +28,7 @@ def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
     lease = leases.acquire(store, row.id)
     if isinstance(lease, leases.Holder):
         raise StoreError(_driven(row.name, str(lease)))
-    with leases.kept(store, lease, on_stop=lambda: None):
+    with leases.kept(store, lease, on_stop=lambda: None, counts=False):
         yield lease
 
 

@@ -35,6 +35,7 @@ _RANK = "ray::Rank"
 
 _TRIAL = re.compile(r"trial-\d{5,}(?:-seed-\d+)?")
 """A trial of the search, or of `automl confirm`."""
+_OF_CONFIRMATION = re.compile(r"/trial-\d{5,}-seed-\d+/")
 _CHECKPOINT = re.compile(r"epoch-\d+\.[\w.-]*(pt|bin)|\.epoch-\d+\.[\w.-]*tmp")
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> 
     Args:
         folder: Path or URL of the folder of the study's checkpoints, in which each trial has a folder.
         mentioned: Paths or URLs of the checkpoints that rows of the study mention.
-        is_running: Whether ranks of the study may be at work: young files and all folders are left alone then.
+        is_running: Whether ranks of the study may be at work: young files and all folders are left alone then, and what
+            a confirmation may be about to mention, which is at the end of its training.
 
     Returns:
         Orphans by path, files before the folders that they leave empty.
@@ -77,11 +79,14 @@ def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> 
         return [
             Orphan(path=one.url, bytes=one.bytes, modified_at=one.modified_at, stored=one)
             for one in orphaned_objects(folder, mentioned, changed_before)
+            if not (is_running and _OF_CONFIRMATION.search(one.url))
         ]
     kept = {os.path.realpath(path) for path in mentioned}
     oldest_young = time.time() - YOUNG_SECONDS if is_running else float("inf")
     found: list[Orphan] = []
     for trial in _trial_folders(Path(folder)):
+        if is_running and _OF_CONFIRMATION.search(f"/{trial.name}/"):
+            continue
         files = [one for one in _orphaned_files(trial, kept) if one.modified_at < oldest_young]
         found += files
         if not is_running and len(files) == sum(1 for _ in trial.iterdir()):

@@ -34,6 +34,10 @@ _USD_PER_GPU_HOUR: tuple[tuple[str, float, str], ...] = (
     ("T4", 0.526, "g4dn.xlarge"),
 )
 _UNKNOWN_GPU = ("an unknown GPU, taken for an A10G", 1.006, "g5.xlarge")
+_SLICE = re.compile(r"\bMIG (?:\d+c\.)?(\d)g\.", re.IGNORECASE)
+"""What a driver calls a part of a GPU, such as `MIG 3g.40gb`: the first number counts its compute slices."""
+_SLICES = 7
+"""Compute slices of the whole GPU: of each GPU here that can be cut up."""
 USD_PER_CPU_HOUR = 0.04463
 """Price of one vCPU: c7i.large / 2."""
 
@@ -51,4 +55,6 @@ def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:
         return Price(usd_per_slot_hour=usd, source=f"{cpus_per_rank} vCPU of c7i.large, {PRICES_SOURCE}, {PRICES_DATE}")
     words = re.findall(r"[A-Z0-9]+", device_name.upper())  # "A1000" is no "A100"
     what, usd, instance = next((entry for entry in _USD_PER_GPU_HOUR if entry[0] in words), _UNKNOWN_GPU)
+    if slice_ := _SLICE.search(device_name):
+        what, usd = f"{slice_[1]}/{_SLICES} of {what}", usd * int(slice_[1]) / _SLICES
     return Price(usd_per_slot_hour=usd, source=f"{what}: {instance}, {PRICES_SOURCE}, {PRICES_DATE}")

@@ -13,7 +13,7 @@ from studies.storage import tables as t
 from studies.storage.column_types import SafeJson
 from studies.storage.engine import StoreError, parse_url, shown
 from studies.storage.lease import driven_studies
-from studies.storage.store import Store
+from studies.storage.store import Store, new_id
 
 BATCH = 1000
 _NOT_COPIED: dict[str, dict[str, Any]] = {
@@ -48,9 +48,9 @@ def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> d
             with target.engine.begin() as writer:
                 _refuse_full(writer, target.url)
                 for table in t.metadata.sorted_tables:
-                    _copy(table, reader, writer)
+                    _copy(table, reader, writer, while_driven)
                 _set_sequences(writer)
-                return {table.name: _compare(table, reader, writer) for table in t.metadata.sorted_tables}
+                return {table.name: _compare(table, reader, writer, while_driven) for table in t.metadata.sorted_tables}
         except (SQLAlchemyError, ValueError) as error:  # such as a number that is out of range there
             cause = str(getattr(error, "orig", None) or error).splitlines()[0]
             raise StoreError(f"store: {shown(parse_url(target.url))}: cannot hold the copy ({cause})") from None
@@ -71,9 +71,9 @@ def _refuse_full(writer: sa.Connection, url: str) -> None:
             raise StoreError(f"store: {shown(parse_url(url))}: {found}")
 
 
-def _copy(table: sa.Table, reader: sa.Connection, writer: sa.Connection) -> None:
+def _copy(table: sa.Table, reader: sa.Connection, writer: sa.Connection, while_driven: bool) -> None:
     for batch in _rows(table, reader).partitions(BATCH):
-        writer.execute(sa.insert(table), [_as_copied(table, row) for row in batch])
+        writer.execute(sa.insert(table), [_as_copied(table, row, while_driven) for row in batch])
 
 
 def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
@@ -81,17 +81,21 @@ def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
     return streaming.execute(sa.select(table).order_by(table.c.id))
 
 
-def _not_copied(table: sa.Table, row: sa.Row[Any]) -> dict[str, Any]:
+def _not_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[str, Any]:
     """Columns of a row that the copy has other values in; a collector has spans already, which are the copy's, too."""
     changed = _NOT_COPIED.get(table.name, {})
     if table is t.view_cursors and row.view == "traces":
         changed = {name: value for name, value in changed.items() if name != "rebuild"}
+    if table is t.leases and while_driven and row.released_at is None:
+        # The source's controller goes on with that token, which marks the folder of checkpoints as its own: the copy's
+        # session would take the mark for its own, and delete what the source has written since.
+        changed = changed | {"holder": new_id()}
     return changed
 
 
-def _as_copied(table: sa.Table, row: sa.Row[Any]) -> dict[str, Any]:
+def _as_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[str, Any]:
     values = dict(row._mapping)  # noqa: SLF001 - the public name of SQLAlchemy's mapping has an underscore
-    values |= _not_copied(table, row)
+    values |= _not_copied(table, row, while_driven)
     # None in a JSON column would become the document `null`.
     return {
         name: sa.null() if value is None and isinstance(table.c[name].type, SafeJson) else value
@@ -109,12 +113,12 @@ def _set_sequences(writer: sa.Connection) -> None:
         writer.execute(sa.select(sa.func.setval(sequence, last, sa.false())))
 
 
-def _compare(table: sa.Table, reader: sa.Connection, writer: sa.Connection) -> int:
+def _compare(table: sa.Table, reader: sa.Connection, writer: sa.Connection, while_driven: bool) -> int:
     """The number of rows of the copy, each of which equals its original."""
     count = 0
     for original, copied in _pairs(_rows(table, reader), _rows(table, writer)):
         count += 1
-        if original is None or copied is None or not _is_copy(table, original, copied):
+        if original is None or copied is None or not _is_copy(table, original, copied, while_driven):
             raise StoreError(f"store: row {count} of {table.name} is not the same in the copy; nothing was written")
     return count
 
@@ -127,8 +131,8 @@ def _pairs(one: sa.Result[Any], other: sa.Result[Any]) -> Iterator[tuple[sa.Row[
         yield pair
 
 
-def _is_copy(table: sa.Table, original: sa.Row[Any], copied: sa.Row[Any]) -> bool:
-    changed = _not_copied(table, original)
+def _is_copy(table: sa.Table, original: sa.Row[Any], copied: sa.Row[Any], while_driven: bool) -> bool:
+    changed = _not_copied(table, original, while_driven)
     # A row of an earlier version may hold text that is not storable everywhere; every store writes it escaped now.
     return all(
         storable_deep(original._mapping[name]) == copied._mapping[name]  # noqa: SLF001 - as above

@@ -264,6 +264,7 @@ def kept(
     on_stop: Callable[[], None],
     on_requests: Callable[[], None] = lambda: None,
     on_lost: Callable[[], None] = lambda: None,
+    counts: bool = True,
 ) -> Iterator[None]:
     """Renew a lease by a heartbeat as long as the block runs, then release it.
 
@@ -274,6 +275,7 @@ def kept(
         on_requests: Function that is called at each beat, to look for what other processes ask.
         on_lost: Function that is called once if a rival has taken the lease; whoever commits every few seconds hears of
             it there.
+        counts: Whether the time is time of the study, as `budget.hours` limits it, and not that of a command beside it.
     """
     heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests, on_lost=on_lost)
     heart.start()
@@ -282,7 +284,7 @@ def kept(
     finally:
         heart.stop()
         try:
-            retry_patiently(lambda: release(store, lease))
+            retry_patiently(lambda: release(store, lease, at=None if counts else lease.acquired_at))
         except DBAPIError as error:
             log.warning("the lease could not be given back (%s); it runs out by itself", error.orig)
 

@@ -513,6 +513,18 @@ def test_seconds_go_where_they_were_spent():
     assert one.metrics["evaluation_seconds"] >= 0.05
 
 
+def test_an_evaluation_lasts_until_the_device_has_computed_it(monkeypatch):
+    """A GPU computes on after the last of its kernels was launched."""
+    monkeypatch.setattr("trainers.epoch_end.seconds_to_compute", lambda _: time.sleep(0.2))
+
+    class Weighed(Blobs):
+        def weights(self, targets):
+            return {"loss": torch.ones(len(targets)), "val_error": torch.ones(len(targets))}
+
+    *_, second = Trainer(spec_of(), Weighed(), group=Group()).advance(2)
+    assert second.metrics["evaluation_seconds"] >= 0.2
+
+
 def test_peak_memory_starts_anew():
     torch.ones(2**25)  # 128 MiB
     high = peak_memory_bytes(CPU)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -128,6 +129,24 @@ def test_the_scale_of_the_loss_in_fp16_begins_and_grows_as_set() -> None:
         precision.step(optimizer, nn.Module(), None)
         optimizer.zero_grad()
     assert scales == [8.0, 16.0, 32.0]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_first_step_that_overflows_leaves_no_momentum(fused: bool) -> None:
+    """torch gives the momentum of its fused kernel memory that is not filled, here with what was freed before."""
+    model, before = nn.Linear(300, 300, bias=False), torch.zeros(300, 300)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
+    precision = Precision(Settings(precision="fp16"), torch.device("cpu"))
+    for factor in (float("inf"), 1.0):
+        precision.backward((model.weight * factor).sum())
+        freed = torch.full((300, 300), 1e6)
+        del freed
+        precision.step(optimizer, model, None)
+        optimizer.zero_grad()
+        if math.isinf(factor):
+            assert torch.equal(model.weight, before), "the step is left out"
+    torch.testing.assert_close(model.weight.detach(), torch.full((300, 300), -0.1))
 
 
 def test_channels_last_changes_the_order_in_memory_and_no_result() -> None:

@@ -67,6 +67,17 @@ def test_buffers_travel_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.get_buffer("plain").tolist() == [2.0, 2.0]
 
 
+def test_buffers_that_a_library_has_moved_away_travel_on_the_device_of_the_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lightning moves its module to the CPU at the end of `fit`, before the last epoch is told."""
+    travelled: list[torch.device] = []
+    monkeypatch.setattr(dist, "broadcast", lambda tensor, _rank: travelled.append(tensor.device))
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda *_: None)  # nothing comes back from `meta`, which stands in
+    copy_buffers_from_rank_0(nn.BatchNorm1d(2), Group(world_size=2, device=torch.device("meta")))
+    assert travelled == [torch.device("meta")] * 3
+
+
 @pytest.mark.usefixtures("alone")
 def test_sharding_forms_no_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where gloo serves GPUs, torch forms one for each mesh that is made of ranks, and none of them would be left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,8 +15,10 @@ import yaml
 from automl.stored.deleting import delete_study, doomed
 from automl.stored.garbage import collect
 from automl.stored.pruning import prune
-from studies.control import folder_owner
+from automl.stored.undriven import undriven
+from studies.control import folder_owner, orphans
 from studies.control.folder_owner import MARKER, FolderTakenError, check_free, is_own
+from studies.control.orphans import find_orphans
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.copying import copy_store
@@ -205,6 +208,48 @@ def test_a_copy_of_a_store_and_its_source_delete_nothing_of_each_other(new_store
     assert collect(target, "simulated", delete=True, is_running=False)["deleted"] > 0
     assert is_there(of_target)
     assert not is_there(of_source)
+
+
+def test_a_backup_of_a_running_study_deletes_nothing_of_it(new_store: Any, tmp_path: Path) -> None:
+    """The source goes on for days under the lease that it had when the backup was made."""
+    source, backup, folder = new_store("a"), new_store("b", is_empty=True), str(tmp_path / "artifacts" / "simulated")
+    row = source.require("simulated")
+    lease = leases.acquire(source, row.id)
+    assert isinstance(lease, leases.Lease)
+    folder_owner.claim(folder, source, row, lease)
+    copy_store(source, backup, while_driven=True)
+    later = write(folder)
+    with backup.engine.begin() as connection:
+        connection.execute(sa.update(t.leases).values(expires_at=0.0))
+    assert session_of(backup).run() is not None
+    assert is_there(later)
+    with pytest.raises(FolderTakenError, match="in which a copy of simulated in another store has gone on"):
+        collect(backup, "simulated", delete=True, is_running=False)
+    source.commit(row.id, lease.token, [])
+
+
+@pytest.mark.parametrize("seeds", ["trial-00001-seed-7"])
+def test_what_a_confirmation_has_not_told_yet_is_no_orphan_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, place: str, seeds: str
+) -> None:
+    monkeypatch.setattr(orphans, "YOUNG_SECONDS", -60.0)  # nothing is young
+    folder = f"{place}/simulated"
+    of_search, of_seed = write(folder), write(folder, f"{seeds}/epoch-0003.attempt-1.pt")
+    found, later = (
+        {str(one.path) for one in find_orphans(folder, [], is_running=running)} for running in (True, False)
+    )
+    assert of_search in found
+    assert not [one for one in found if seeds in one]
+    assert {of_search, of_seed} <= later
+
+
+def test_a_command_beside_the_study_takes_nothing_of_its_hours(new_store: Any) -> None:
+    store = new_store("one")
+    row = store.require("simulated")
+    with undriven(store, row):
+        time.sleep(0.3)
+    with store.snapshot() as connection:
+        assert leases.alive_seconds(connection, row.id) == 0.0
 
 
 def reopen(store: Store) -> None:

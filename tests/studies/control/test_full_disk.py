@@ -160,6 +160,28 @@ def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(
     assert _stop_reason(tmp_path / "automl.db") == "stopped"
 
 
+@pytest.mark.ray
+def test_a_process_that_waits_for_a_disk_does_not_go_on_with_a_spec_that_was_changed_meanwhile(
+    tmp_path: Path, disk: Path, warm_pool: LentPool
+) -> None:
+    """Another terminal has resumed the study with fewer trials: the process that waited would train the others."""
+    place = Workplace(tmp_path, warm_pool)
+    changes = {"checkpoints": {"folder": str(disk)}, "search": {"pruner": "none"}, "budget": {"trials": 3}}
+    filler = fill(disk)
+
+    def change() -> None:
+        wait_for_storage(tmp_path)
+        with closing(Store(f"sqlite:///{tmp_path}/automl.db")) as store:
+            row = store.require("small")
+            store.change_spec(row.id, {**row.spec, "budget": {"trials": 1}})
+        filler.unlink()
+
+    done = place.run("launch", place.spec(DIGITS, **changes), "--json", meanwhile=change, code=2)
+    assert "with another spec than when this process began to stand by" in done.stderr.splitlines()[-1]
+    with closing(Store(f"sqlite:///{tmp_path}/automl.db")) as store:
+        assert not [trial for trial in load_study(store, "small").started if trial.epochs]
+
+
 def wait_for_storage(folder: Path) -> None:
     wait_until(lambda: _stop_reason(folder / "automl.db") == "storage", seconds=150)
 

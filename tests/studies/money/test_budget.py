@@ -539,6 +539,14 @@ def test_list_prices_say_what_they_are_for(name: str, device: str) -> None:
     assert price.usd_per_slot_hour > 0
 
 
+@pytest.mark.parametrize(("slice_", "share"), [("MIG 1g.10gb", 1), ("MIG 3g.40gb", 3), ("MIG 1c.2g.20gb", 2)])
+def test_a_part_of_a_gpu_costs_its_part(slice_: str, share: int) -> None:
+    """Seven slices of one GPU are no seven GPUs."""
+    whole, part = (price_of("cuda", f"NVIDIA H100 80GB HBM3{name}", 1) for name in ("", f" {slice_}"))
+    assert part.usd_per_slot_hour == pytest.approx(share / 7 * whole.usd_per_slot_hour)
+    assert part.source.startswith(f"{share}/7 of H100: ")
+
+
 def test_a_cpu_slot_costs_by_its_cpus() -> None:
     assert price_of("cpu", "", 4).usd_per_slot_hour == pytest.approx(4 * price_of("cpu", "", 1).usd_per_slot_hour)
 
