@@ -16,6 +16,7 @@ import os
 import shlex
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ from studies.tracing import trace_context
 
 HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
+_SECOND_LOOK_SECONDS = 2 * HEARTBEAT_SECONDS
+_LONGEST_OUTAGE_SECONDS = 1000.0
+"""Time after which a lease that has run out is nobody's: controllers wait ten minutes for a database that is away."""
 _WAITS_FOR_ROOM = (t.studies.c.state == "drained", t.studies.c.stop_reason == "storage")
 log = logging.getLogger(__name__)
 
@@ -94,6 +98,9 @@ def acquire(
 ) -> Lease | Holder:
     """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat.
 
+    A lease that ran out a while ago may be that of a holder which could not renew it, since the database was away, or
+    the machine slept: it has the time of two heartbeats to do so.
+
     Args:
         store: Store that holds the study.
         study_id: Id of the study's row.
@@ -106,20 +113,28 @@ def acquire(
     """
     token = new_id()
     try:
-        taken: Lease | Holder = patiently(lambda: _try_acquire(store, study_id, token, job_id))
+        taken: Lease | Holder | float = patiently(lambda: _try_acquire(store, study_id, token, job_id, None))
+        if isinstance(ran_out_at := taken, float):
+            time.sleep(_SECOND_LOOK_SECONDS)
+            taken = patiently(lambda: _try_acquire(store, study_id, token, job_id, ran_out_at))
     except IntegrityError:  # another controller was quicker, or there is no such study any more
         holder: Holder | None = patiently(lambda: _holder_of_existing(store, study_id))
         return holder or acquire(store, study_id, job_id=job_id, patiently=patiently)
-    return taken
+    return acquire(store, study_id, job_id=job_id, patiently=patiently) if isinstance(taken, float) else taken
 
 
-def _try_acquire(store: Store, study_id: int, token: str, job_id: int | None) -> Lease | Holder:
+def _try_acquire(
+    store: Store, study_id: int, token: str, job_id: int | None, seen_run_out_at: float | None
+) -> Lease | Holder | float:
+    """Take the lease, or return its holder; or the moment at which it ran out, if that is not what was seen before."""
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is not None and row.holder == token:  # taken by the first attempt, whose answer was lost
             return Lease(id=row.id, token=token, study_id=study_id, acquired_at=row.acquired_at)
         if row is not None and _alive(row):
             return _holder(row)
+        if row is not None and _may_be_renewed(row) and row.expires_at != seen_run_out_at:
+            return float(row.expires_at)
         if row is not None:
             release_row(connection, row.id, row.heartbeat_at)
         return _insert(connection, study_id, token, job_id)
@@ -353,7 +368,9 @@ class Heartbeat:
 
 def _with_expiry(connection: sa.Connection) -> sa.Select[Any]:
     """All leases, with what the database's clock says of each."""
-    return sa.select(t.leases, (clock_of(connection) >= t.leases.c.expires_at).label("has_run_out"))
+    now = clock_of(connection)
+    has_run_out, since = now >= t.leases.c.expires_at, now - t.leases.c.expires_at
+    return sa.select(t.leases, has_run_out.label("has_run_out"), since.label("run_out_seconds"))
 
 
 def _unreleased(connection: sa.Connection, study_id: int) -> sa.Row[Any] | None:
@@ -379,6 +396,12 @@ def _holder(row: sa.Row[Any]) -> Holder:
 
 def _alive(row: sa.Row[Any]) -> bool:
     return not row.has_run_out and not processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
+
+
+def _may_be_renewed(row: sa.Row[Any]) -> bool:
+    """Whether the holder of a lease that does not hold any more may live, and have had no way to renew it."""
+    is_gone = processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
+    return not is_gone and row.run_out_seconds < _LONGEST_OUTAGE_SECONDS
 
 
 def _insert(connection: sa.Connection, study_id: int, token: str, job_id: int | None) -> Lease:

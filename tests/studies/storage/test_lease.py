@@ -103,6 +103,36 @@ def test_a_heartbeat_tells_that_a_rival_has_taken_the_lease(
     assert not others.is_set(), "it is not this controller's any more to look"
 
 
+def run_out(store: Store, seconds: float) -> None:
+    """Let the lease of a process that cannot be seen from here have run out so many seconds ago."""
+    with store.engine.begin() as connection:
+        ago = {"expires_at": clock_of(connection) - seconds, "process_space": "another host"}
+        connection.execute(sa.update(t.leases).values(ago))
+
+
+def test_after_an_outage_a_holder_that_lives_has_the_time_to_renew_its_lease(store: Store, study_id: int) -> None:
+    lease = leases.acquire(store, study_id)
+    assert isinstance(lease, leases.Lease)
+    with leases.kept(store, lease, on_stop=lambda: None):
+        run_out(store, 5.0)
+        assert isinstance(leases.acquire(store, study_id), leases.Holder)
+        store.commit(study_id, lease.token, [])
+
+
+def test_a_silent_holder_loses_its_lease_at_the_second_look(
+    store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    leases.acquire(store, study_id)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    run_out(store, 5.0)
+    assert isinstance(leases.acquire(store, study_id), leases.Lease)
+    assert waited == [2 * leases.HEARTBEAT_SECONDS]
+    run_out(store, 2000.0)
+    assert isinstance(leases.acquire(store, study_id), leases.Lease)
+    assert len(waited) == 1, "nobody waits that long for a database"
+
+
 def test_a_lease_that_its_holder_has_given_back_is_not_lost(
     store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
