@@ -16,6 +16,8 @@ def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
 
     The cost of a job that waits, was cancelled or has failed is then known, and the rest of its cap is free.
 
+    To be called where the database could be reached for so long that a living controller has renewed its lease.
+
     Args:
         store: Store of the queue.
         log: Function that takes a line and fields of the log.
@@ -32,7 +34,7 @@ def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
 def _settle(store: Store, study_id: int) -> None:
     if leases.current_holder(store, study_id) is not None:
         return
-    lease = leases.acquire(store, study_id)
+    lease = leases.acquire(store, study_id, at_once=True)  # waiting here, its worker would miss heartbeats of its own
     if isinstance(lease, leases.Holder):
         return
     try:

@@ -60,9 +60,8 @@ LEFT_RUNS = (
     .join(t.jobs, sa.and_(*_LEFT_POOLS))
     .join(t.job_runs, t.job_runs.c.id == _LATEST_RUN.correlate(t.jobs).scalar_subquery())
     .join(t.workers, t.workers.c.id == t.job_runs.c.worker_id)
-    .where(
-        t.leases.c.acquired_at < t.job_runs.c.ended_at
-    )  # else somebody's command drives the study of a job that is over
+    # Else somebody's command drives the study of a job that is over.
+    .where(t.leases.c.acquired_at < t.job_runs.c.ended_at)
 )
 """Latest runs, ended, of jobs whose study has a pool that was opened before and not closed, with `name` of the worker
 and `study_id`."""

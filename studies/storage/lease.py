@@ -12,6 +12,7 @@ passed since then by the monotonic clock.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 import socket
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -95,6 +97,7 @@ def acquire(
     *,
     job_id: int | None = None,
     patiently: Callable[[Callable[[], Any]], Any] = retry_patiently,
+    at_once: bool = False,
 ) -> Lease | Holder:
     """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat.
 
@@ -107,34 +110,47 @@ def acquire(
         job_id: Job that confirms the study, and pays for what is charged under the lease; None leaves that to the
             study's own.
         patiently: Function that repeats an action as long as the database is away.
+        at_once: Whether the caller knows that a living holder had that time.
 
     Raises:
         StoreError: The study was deleted.
     """
-    token = new_id()
-    try:
-        taken: Lease | Holder | float = patiently(lambda: _try_acquire(store, study_id, token, job_id, None))
-        if isinstance(ran_out_at := taken, float):
+    token, seen = new_id(), _RanOut(at=math.inf if at_once else math.nan)
+    while True:
+        try:
+            taken = patiently(partial(_try_acquire, store, study_id, token, job_id, seen))
+        except IntegrityError:  # another controller was quicker, or there is no such study any more
+            taken = patiently(lambda: _holder_of_existing(store, study_id))
+        if isinstance(taken, Lease | Holder):
+            return taken
+        if taken is not None:
             time.sleep(_SECOND_LOOK_SECONDS)
-            taken = patiently(lambda: _try_acquire(store, study_id, token, job_id, ran_out_at))
-    except IntegrityError:  # another controller was quicker, or there is no such study any more
-        holder: Holder | None = patiently(lambda: _holder_of_existing(store, study_id))
-        return holder or acquire(store, study_id, job_id=job_id, patiently=patiently)
-    return acquire(store, study_id, job_id=job_id, patiently=patiently) if isinstance(taken, float) else taken
+            seen = taken
+
+
+@dataclass(frozen=True, slots=True)
+class _RanOut:
+    """A lease that does not hold any more, whose holder may live and renew it.
+
+    Attributes:
+        at: Moment at which it ran out, by the database's clock; infinite for whatever moment.
+    """
+
+    at: float
 
 
 def _try_acquire(
-    store: Store, study_id: int, token: str, job_id: int | None, seen_run_out_at: float | None
-) -> Lease | Holder | float:
-    """Take the lease, or return its holder; or the moment at which it ran out, if that is not what was seen before."""
+    store: Store, study_id: int, token: str, job_id: int | None, seen: _RanOut
+) -> Lease | Holder | _RanOut:
+    """Take the lease, or return its holder; or that it has run out, if that was not seen before."""
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is not None and row.holder == token:  # taken by the first attempt, whose answer was lost
             return Lease(id=row.id, token=token, study_id=study_id, acquired_at=row.acquired_at)
         if row is not None and _alive(row):
             return _holder(row)
-        if row is not None and _may_be_renewed(row) and row.expires_at != seen_run_out_at:
-            return float(row.expires_at)
+        if row is not None and _may_be_renewed(row) and seen.at not in {row.expires_at, math.inf}:
+            return _RanOut(row.expires_at)
         if row is not None:
             release_row(connection, row.id, row.heartbeat_at)
         return _insert(connection, study_id, token, job_id)
