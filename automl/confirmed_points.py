@@ -10,7 +10,7 @@ from statistics import fmean, median
 from automl.exporting.points import named_point
 from automl.launching.preparing import Prepared
 from reports.wording import duration, plural, usd
-from studies import analysis
+from studies import analysis, feasibility
 from studies.money.ledger import cost_nano_usd
 from studies.recommendation import ranked_points, recommended, takeable
 from studies.records import NANO, StudyRecord, TrialRecord
@@ -66,7 +66,7 @@ def _contenders(record: StudyRecord) -> list[Point]:
     named = [] if found is None else [found.point, found.better, found.worse]
     points = [Point(trial=one.trial, epoch=one.epoch) for one in (*named, *best) if one is not None]
     if not points:
-        why = analysis.nothing_feasible(record)
+        why = feasibility.nothing_feasible(record)
         empty = f"the archive of {record.name} is empty{f' since {why}' if why else ''}"
         raise StoreError(f"trial: found none, and {empty}; allowed: name trials")
     return list(dict.fromkeys(points))

@@ -33,6 +33,7 @@ from studies.gangs.protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd
 from studies.recommendation import recommended
 from studies.records import NANO, StudyRecord, TrialRecord
+from studies.storage import heartbeat
 from studies.storage import lease as leases
 from studies.storage.changes import Change, Confirmed, StudyChanged
 from studies.storage.engine import StoreError
@@ -306,7 +307,7 @@ def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Ite
         if price is not None:
             pool.post(PriceSet(usd_per_slot_hour=price))
 
-    with leases.kept(store, lease, on_stop=stop, on_requests=look_for_price):
+    with heartbeat.kept(store, lease, on_stop=stop, on_requests=look_for_price):
         settle_dead_pools(store, lease)
         yield lease
 

@@ -51,8 +51,8 @@ from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.search.samplers.optuna_suggester import OptunaSuggester, sampler_factory
 from studies.search.samplers.protocol import Suggester, Suggestion
+from studies.storage import heartbeat, wal
 from studies.storage import lease as leases
-from studies.storage import wal
 from studies.storage.engine import make_engine, parse_url
 from studies.storage.resume_reader import load_resume_state
 from studies.storage.store import Store
@@ -159,7 +159,7 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
         on_commit=lambda one: course.note(one, recorded["epochs"]),
     )  # fmt: skip
     began = time.monotonic()
-    with leases.kept(store, lease, on_stop=lambda: None), garbage.set_aside(), wal.copied_beside(store.engine):
+    with heartbeat.kept(store, lease, on_stop=lambda: None), garbage.set_aside(), wal.copied_beside(store.engine):
         controller.run()
     seconds = time.monotonic() - began
     return course, pool, store, seconds

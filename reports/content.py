@@ -14,7 +14,7 @@ from reports.plotting import cut
 from reports.recommending import command_of, confirmed_on_part, value_in_words, value_of
 from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from search_spaces.wording import significant
-from studies import analysis
+from studies import analysis, feasibility
 from studies.analysis import ArchivePoint
 from studies.baselines import Baseline, baseline_trials, baselines
 from studies.constraints import columns, wanted_in_words
@@ -119,7 +119,7 @@ def constraints_line(study: StudyRecord) -> str:
     """Return the constraints and how many trials keep them, as sentences; empty without constraints."""
     if not study.constraints:
         return ""
-    counted = analysis.nothing_feasible(study) or f"kept by {analysis.feasible_in_words(study)}"
+    counted = feasibility.nothing_feasible(study) or f"kept by {feasibility.feasible_in_words(study)}"
     return f"A model counts if it keeps {wanted_in_words(study.constraints)}: {counted}."
 
 
@@ -317,10 +317,10 @@ def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str], bas
 
 
 def _feasible_cell(study: StudyRecord, trial: TrialRecord) -> Cell:
-    feasible = analysis.is_feasible(study, trial)
+    feasible = feasibility.is_feasible(study, trial)
     if feasible is None:
         return Cell(text=NOTHING, sort="")
-    word, why = ("yes", "") if feasible else ("no", analysis.violations(study, trial))
+    word, why = ("yes", "") if feasible else ("no", feasibility.violations(study, trial))
     return Cell(text=word, sort=word, full=why, kind="" if feasible else "infeasible")
 
 

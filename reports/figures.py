@@ -29,7 +29,7 @@ from reports.plotting import (
     short,
 )
 from reports.wording import metric
-from studies import analysis
+from studies import analysis, feasibility
 from studies.analysis import ArchivePoint
 from studies.baselines import baselines
 from studies.confirmations import confirmation_of
@@ -74,7 +74,7 @@ def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[s
         if trial.epochs and point(trial.epochs[-1], study.objectives) is not None:
             values = trial.values(study.objectives)
             text = hover(trial, trial.epochs[-1].epoch, values)
-            violated = analysis.violations(study, trial)
+            violated = feasibility.violations(study, trial)
             name = f"{trial.state}{INFEASIBLE if violated else ''}"
             found[name].append((trial, values, f"{text}<br>{escape(violated)}" if violated else text))
     return {name: rows for name, rows in found.items() if rows}

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("studies: storage, money, gangs", ("studies.storage", "studies.money", "studies.gangs",
                                         "studies.tracing")),
     ("studies: analysis", ("studies.analysis", "studies.baselines", "studies.best_point", "studies.calibration",
-                           "studies.csv_table", "studies.expected_values",
+                           "studies.csv_table", "studies.expected_values", "studies.feasibility",
                            "studies.importance", "studies.never_tried", "studies.recommendation", "studies.rows")),
     ("studies: queueing", ("studies.queueing",)),
     ("studies: control", ("studies.control",)),

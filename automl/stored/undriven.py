@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from studies.storage import heartbeat
 from studies.storage import lease as leases
 from studies.storage.store import Store, StoreError
 
@@ -28,7 +29,7 @@ def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
     lease = leases.acquire(store, row.id)
     if isinstance(lease, leases.Holder):
         raise StoreError(_driven(row.name, str(lease)))
-    with leases.kept(store, lease, on_stop=lambda: None, counts=False):
+    with heartbeat.kept(store, lease, on_stop=lambda: None, counts=False):
         yield lease
 
 

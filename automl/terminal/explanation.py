@@ -10,7 +10,7 @@ from rich.text import Text
 
 from automl.terminal.texts import number, params_text, values_text
 from reports.wording import interval, metric, plural, usd
-from studies import analysis
+from studies import analysis, feasibility
 from studies.forecasts import INTERVAL, as_plain
 from studies.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
 
@@ -63,9 +63,9 @@ def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
     if not record.constraints:
         return {}
     return {
-        "feasible": analysis.is_feasible(record, trial),
-        "bounded": analysis.jsonable(analysis.bounded(record, trial)),
-        "violated": analysis.violations(record, trial) or None,
+        "feasible": feasibility.is_feasible(record, trial),
+        "bounded": analysis.jsonable(feasibility.bounded(record, trial)),
+        "violated": feasibility.violations(record, trial) or None,
     }
 
 
@@ -80,8 +80,8 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
     say(f"  {params_text(trial.params)}  world_size={trial.world_size}")
     say(f"  {_figures(record, trial)}")
     if record.constraints and trial.epochs:
-        kept = f"feasible: {values_text(analysis.bounded(record, trial))}"
-        violated = analysis.violations(record, trial)
+        kept = f"feasible: {values_text(feasibility.bounded(record, trial))}"
+        violated = feasibility.violations(record, trial)
         say(f"  {f'infeasible: {violated}' if violated else kept}")
     for attempt in trial.attempts:
         start = (

@@ -20,7 +20,7 @@ from reports.hypervolume import hypervolume_in_words
 from reports.recommending import recommendation_lines
 from reports.wording import usd
 from search_spaces.wording import listed
-from studies import analysis
+from studies import analysis, feasibility
 from studies.baselines import baselines
 from studies.constraints import Bound, value_of, wanted_in_words
 from studies.never_tried import never_tried, never_tried_in_words
@@ -123,10 +123,10 @@ def _constraints(record: StudyRecord) -> str:
     """The constraints, how many trials keep them, and for each violated bound the latest value that violates it."""
     if not record.constraints:
         return ""
-    if nothing := analysis.nothing_feasible(record):
+    if nothing := feasibility.nothing_feasible(record):
         return nothing
-    violated = [_violation(bound, trials) for bound, trials in analysis.violators(record).items() if trials]
-    wanted = f"{wanted_in_words(record.constraints)}: kept by {analysis.feasible_in_words(record)}"
+    violated = [_violation(bound, trials) for bound, trials in feasibility.violators(record).items() if trials]
+    wanted = f"{wanted_in_words(record.constraints)}: kept by {feasibility.feasible_in_words(record)}"
     return "; ".join([wanted, *violated])
 
 

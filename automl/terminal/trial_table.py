@@ -14,7 +14,7 @@ from automl.terminal.tables import COLUMN_GAP, LEAST_PARAMS_COLUMNS, width_of
 from automl.terminal.texts import cut, metric_text, params_text
 from reports.recommending import confirmed_on_part
 from reports.wording import usd
-from studies import analysis
+from studies import analysis, feasibility
 from studies.baselines import Baseline, baseline_trials, baselines
 from studies.confirmations import confirmation_of
 from studies.records import NANO, StudyRecord, TrialRecord
@@ -88,5 +88,5 @@ def _cells(record: StudyRecord, trial: TrialRecord) -> list[str]:
     if record.confirmations:
         figures.append("" if trial.number is None else _confirmed(record, trial.number))
     if record.constraints:
-        figures.append({True: "yes", False: "no", None: ""}[analysis.is_feasible(record, trial)])
+        figures.append({True: "yes", False: "no", None: ""}[feasibility.is_feasible(record, trial)])
     return [trial.name, trial.state, str(len(trial.epochs)), str(trial.world_size), *figures, paid]

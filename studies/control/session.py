@@ -31,8 +31,8 @@ from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.samplers.protocol import Suggester
 from studies.spec.study_spec import StudySpec
+from studies.storage import heartbeat, wal
 from studies.storage import lease as leases
-from studies.storage import wal
 from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.resume_reader import load_resume_state
 from studies.storage.retrying import retry
@@ -120,7 +120,7 @@ class Session:
             leases.release(self._store, lease)
             raise
         stop, look = partial(self.drain, "stopped"), partial(self._look_around, lease)
-        with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
+        with heartbeat.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             folder_owner.claim(folder, self._store, self._row, lease)
             settle_dead_pools(self._store, lease)
             self._follow_moved(folder)

@@ -13,7 +13,7 @@ from rich.console import Console
 from automl.terminal.summary import print_summary
 from reports.content import archive_rows, bests, constraints_line
 from reports.recommending import command_of, compared_in_words, recommendation_lines, value_in_words
-from studies import analysis
+from studies import analysis, feasibility
 from studies.archived import milestones
 from studies.best_point import best_point
 from studies.expected_values import expected_values
@@ -254,7 +254,7 @@ def test_a_confirmed_model_that_misses_a_constraint_is_not_praised(reached: floa
 def test_trials_that_kept_a_bound_before_their_last_epoch_are_counted_apart() -> None:
     late = build_study(12, states=("complete",), constraints=(Constraint(metric="cost_usd", max=0.012),))
     assert recommended(late) is not None
-    words = analysis.feasible_in_words(late)
+    words = feasibility.feasible_in_words(late)
     kept = {one.id for one, _, _ in milestones(late)}
     assert words == f"0 of 12 measured trials at their last epoch, {len(kept)} more at an earlier one"
     assert f"kept by {words}." in constraints_line(late)
@@ -262,7 +262,7 @@ def test_trials_that_kept_a_bound_before_their_last_epoch_are_counted_apart() ->
     print_summary(console, late, report=None)
     assert f"kept by {words};" in console.file.getvalue()  # type: ignore[attr-defined]
     slow = build_study(12, states=("complete",), constraints=(Constraint(metric="latency_ms", max=0.7),))
-    assert "last epoch" not in analysis.feasible_in_words(slow)
+    assert "last epoch" not in feasibility.feasible_in_words(slow)
 
 
 @pytest.mark.parametrize(

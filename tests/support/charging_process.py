@@ -11,6 +11,7 @@ from studies.control.dead_pools import settle_dead_pools
 from studies.gangs.protocol import Event
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.ledger import SlotMeter
+from studies.storage import heartbeat
 from studies.storage import lease as leases
 from studies.storage.changes import AttemptOpened, Change, PoolChanged, TrialChanged
 from studies.storage.store import Store
@@ -77,7 +78,7 @@ def main() -> None:
     lease = leases.acquire(store, store.require("digits").id)
     if not isinstance(lease, leases.Lease):
         raise SystemExit(f"the lease is held by {lease}")
-    with leases.kept(store, lease, on_stop=lambda: None):
+    with heartbeat.kept(store, lease, on_stop=lambda: None):
         {"control": control, "confirm": confirm}[what](store, lease)
 
 

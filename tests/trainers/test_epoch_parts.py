@@ -216,7 +216,7 @@ def test_what_a_gpu_has_queued_at_a_meeting_is_time_of_training(monkeypatch):
 
 
 def test_the_rest_of_an_epoch_is_estimated_from_what_the_device_has_computed(monkeypatch, tmp_path):
-    monkeypatch.setattr(epoch_parts, "_seconds_to_compute", lambda _: 100.0)
+    monkeypatch.setattr(epoch_parts, "seconds_to_compute", lambda _: 100.0)
     spec = spec_of(checkpoint_folder=str(tmp_path), training={"epochs": 1}, options={"n": 5000})
     trainer, parts = Trainer(spec, Blobs(n=5000), group=Group()), []
     trainer.on_part = parts.append

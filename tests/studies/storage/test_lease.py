@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from studies.storage import heartbeat, processes
 from studies.storage import lease as leases
-from studies.storage import processes
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 from studies.storage.store import Store
@@ -71,7 +71,7 @@ def test_a_controller_with_a_wrong_clock_neither_loses_its_lease_nor_keeps_it_fo
     lease = leases.acquire(store, study_id)
     assert isinstance(lease, leases.Lease)
     beaten = threading.Event()
-    heart = leases.Heartbeat(store, lease, on_stop=lambda: None, on_requests=beaten.set)
+    heart = heartbeat.Heartbeat(store, lease, on_stop=lambda: None, on_requests=beaten.set)
     heart.start()
     assert beaten.wait(10)
     heart.stop()
@@ -96,7 +96,7 @@ def test_a_heartbeat_tells_that_a_rival_has_taken_the_lease(
     change_lease(store, expires_at=0.0, process_space="another host")
     assert isinstance(leases.acquire(store, study_id), leases.Lease), "a rival takes it over"
     lost, others = threading.Event(), threading.Event()
-    heart = leases.Heartbeat(store, lease, on_stop=others.set, on_requests=others.set, on_lost=lost.set)
+    heart = heartbeat.Heartbeat(store, lease, on_stop=others.set, on_requests=others.set, on_lost=lost.set)
     heart.start()
     assert lost.wait(10)
     heart.stop()
@@ -113,7 +113,7 @@ def run_out(store: Store, seconds: float) -> None:
 def test_after_an_outage_a_holder_that_lives_has_the_time_to_renew_its_lease(store: Store, study_id: int) -> None:
     lease = leases.acquire(store, study_id)
     assert isinstance(lease, leases.Lease)
-    with leases.kept(store, lease, on_stop=lambda: None):
+    with heartbeat.kept(store, lease, on_stop=lambda: None):
         run_out(store, 5.0)
         assert isinstance(leases.acquire(store, study_id), leases.Holder)
         store.commit(study_id, lease.token, [])
@@ -141,7 +141,7 @@ def test_a_lease_that_its_holder_has_given_back_is_not_lost(
     for _ in range(3):
         lease = leases.acquire(store, study_id)
         assert isinstance(lease, leases.Lease)
-        with leases.kept(store, lease, on_stop=lambda: None, on_lost=lost.set):
+        with heartbeat.kept(store, lease, on_stop=lambda: None, on_lost=lost.set):
             time.sleep(0.01)
     assert not lost.is_set()
 

@@ -23,6 +23,7 @@ from search_spaces.outside_text import storable
 from studies.control.dead_pools import settle_dead_pools
 from studies.forecasts import Forecast
 from studies.money.budget import Limits
+from studies.storage import heartbeat
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.changes import (
@@ -376,7 +377,7 @@ def test_who_was_suspended_while_its_study_was_deleted_writes_nothing_into_the_n
         delete_rows(store, next_id, suspended.token)
     leases.share_cluster(store, suspended, "10.0.0.5:6379", "secret")
     lost = threading.Event()
-    with leases.kept(store, suspended, on_stop=lambda: None, on_lost=lost.set):
+    with heartbeat.kept(store, suspended, on_stop=lambda: None, on_lost=lost.set):
         assert lost.wait(10)
     assert everything(store) == before
     store.commit(next_id, present.token, [epoch_of(next_trial)])
@@ -394,7 +395,7 @@ def test_a_heart_keeps_the_lease_and_hears_of_a_stop(
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.02)
     lease, stopped, looked = take(store, study_id), threading.Event(), threading.Event()
     set_lease(store, expires_at=1.0, heartbeat_at=1.0)
-    heart = leases.Heartbeat(store, lease, on_stop=stopped.set, on_requests=looked.set)
+    heart = heartbeat.Heartbeat(store, lease, on_stop=stopped.set, on_requests=looked.set)
     heart.start()
     try:
         assert looked.wait(10)
