@@ -258,7 +258,7 @@ def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
 def baseline_rows(study: StudyRecord) -> list[tuple[Baseline, Sequence[Cell]]]:
     """Return the baselines with the cells of their metrics, for the table of the models."""
     return [
-        (one, [_metric_cell(name, {**one.bounded, **one.values}.get(name)) for name in measured_names(study)])
+        (one, [_metric_cell(name, one.measured.get(name)) for name in measured_names(study)])
         for one in baselines(study)
     ]
 
@@ -282,7 +282,7 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
 
 def _known_row(study: StudyRecord, one: Baseline, columns: int) -> list[Cell]:
     """The row of a baseline that needs no training."""
-    values = [_metric_cell(name, {**one.bounded, **one.values}.get(name)) for name in measured_names(study)]
+    values = [_metric_cell(name, one.measured.get(name)) for name in measured_names(study)]
     row = [
         Cell(text="", sort="-1", numeric=True),
         Cell(text="baseline", sort="baseline", kind="state-baseline"),

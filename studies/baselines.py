@@ -41,6 +41,11 @@ class Baseline:
         return f"{name}, infeasible" if self.broken else name
 
     @property
+    def measured(self) -> Mapping[str, float]:
+        """What is known of it: objectives, and other metrics that constraints bound."""
+        return {**self.bounded, **self.values}
+
+    @property
     def model(self) -> str:
         """Name by which commands know its model, such as `0@15`; empty if it needs no training."""
         return "" if self.trial is None else f"{self.trial}@{self.epoch}"

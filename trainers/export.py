@@ -14,7 +14,7 @@ from trainers.checkpoint import open_checkpoint, read_plain, rebuild, write_atom
 from trainers.commands.kept_folder import FILES
 from trainers.errors import CheckpointError, StorageError
 from trainers.file_trust import task_of_file
-from trainers.kept_state import with_whole_tensors
+from trainers.kept_state import USUAL_NAME, line_that_loads, with_whole_tensors
 from trainers.stored_tensors import mapped_whole
 from trainers.task import Task
 
@@ -49,8 +49,7 @@ state = exported["state"]  # {", ".join(state)}, as trial.epochs was given
 
 def _of_modules(state: Mapping[str, Any]) -> str:
     """Return the line that takes the model out of a state of torch's modules, for checkpoints that do not tell it."""
-    name = "model" if "model" in state else next(iter(state), "model")
-    return f'{name}.load_state_dict(state[{name!r}])  # into an object that you have made for exported["params"]'
+    return line_that_loads(USUAL_NAME if USUAL_NAME in state else next(iter(state), USUAL_NAME))
 
 
 def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:

@@ -25,9 +25,14 @@ from trainers.state_copy import StateCopies
 from trainers.stored_state import given, take, take_weights
 from trainers.stored_tensors import Piece, StoredTensor, whole
 
-_USUAL = "model"
+USUAL_NAME = "model"
 _TRANSPARENT = (nn.Module, optim.Optimizer, LRScheduler, GradScaler)
 """Classes of which it is known what their states hold; any other object may hold a model or an optimizer, too."""
+
+
+def line_that_loads(name: str) -> str:
+    """Return the line of Python that gives an object of torch its part of `state`, an exported file's."""
+    return f'{name}.load_state_dict(state[{name!r}])  # into an object that you have made for exported["params"]'
 
 
 class KeptState:
@@ -56,13 +61,13 @@ class KeptState:
 
     def how_to_load(self) -> str:
         """Return lines of Python that take the model, or what else there is, out of `state`, an exported file's."""
-        name = next((one for one in (_USUAL, *self.models) if one in self._state), next(iter(self._state)))
+        name = next((one for one in (USUAL_NAME, *self.models) if one in self._state), next(iter(self._state)))
         one, state = self._state[name], f"state[{name!r}]"
         if callable(getattr(one, "how_to_load", None)):
             return str(one.how_to_load(state))
         if isinstance(one, tuple):
             return f"kept = {state}  # what your function save has returned"
-        return f'{name}.load_state_dict({state})  # into an object that you have made for exported["params"]'
+        return line_that_loads(name)
 
     def missing(self, prepared: Iterable[nn.Module]) -> str:
         """Return what a trial that goes on begins anew, as far as the handed-over objects show it; empty for nothing.

@@ -167,6 +167,9 @@ class Remains:
         return any(parameter() is not None for parameter in self._parameters)
 
 
+_COUNTED = nullcontext()
+
+
 class PeakMemory:
     """Peak memory of this process since this object was made, and of earlier attempts of the trial.
 
@@ -205,12 +208,12 @@ class PeakMemory:
             samples: Number of samples in the batch.
         """
         if self._device.type != "cuda":
-            return nullcontext()
+            return _COUNTED
         if (kind, samples) not in self._passed:
             return self._of_first_pass(kind, samples)
         if samples == self._largest[kind]:
             self._first_peaks.pop(kind, None)
-        return nullcontext()
+        return _COUNTED
 
     @contextmanager
     def _of_first_pass(self, kind: str, samples: int) -> Iterator[None]:

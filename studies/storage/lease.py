@@ -114,42 +114,34 @@ def acquire(
     Raises:
         StoreError: The study was deleted.
     """
-    token, seen = new_id(), _RanOut(at=math.inf if at_once else math.nan)
+    token, ran_out_at = new_id(), math.inf if at_once else None
     while True:
         try:
-            taken = patiently(partial(_try_acquire, store, study_id, token, job_id, seen))
+            taken = patiently(partial(_try_acquire, store, study_id, token, job_id, ran_out_at))
         except IntegrityError:  # another controller was quicker, or there is no such study any more
             taken = patiently(lambda: _holder_of_existing(store, study_id))
         if isinstance(taken, Lease | Holder):
             return taken
         if taken is not None:
             time.sleep(_SECOND_LOOK_SECONDS)
-            seen = taken
-
-
-@dataclass(frozen=True, slots=True)
-class _RanOut:
-    """A lease that does not hold any more, whose holder may live and renew it.
-
-    Attributes:
-        at: Moment at which it ran out, by the database's clock; infinite for whatever moment.
-    """
-
-    at: float
+            ran_out_at = taken
 
 
 def _try_acquire(
-    store: Store, study_id: int, token: str, job_id: int | None, seen: _RanOut
-) -> Lease | Holder | _RanOut:
-    """Take the lease, or return its holder; or that it has run out, if that was not seen before."""
+    store: Store, study_id: int, token: str, job_id: int | None, seen_run_out_at: float | None
+) -> Lease | Holder | float:
+    """Take the lease, or return its holder; or the moment at which it ran out, if it may be renewed yet.
+
+    That is taken which ran out at the moment that was seen before; if that is infinite, at whatever moment.
+    """
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is not None and row.holder == token:  # taken by the first attempt, whose answer was lost
             return Lease(id=row.id, token=token, study_id=study_id, acquired_at=row.acquired_at)
         if row is not None and _alive(row):
             return _holder(row)
-        if row is not None and _may_be_renewed(row) and seen.at not in {row.expires_at, math.inf}:
-            return _RanOut(row.expires_at)
+        if row is not None and _may_be_renewed(row) and seen_run_out_at not in {row.expires_at, math.inf}:
+            return float(row.expires_at)
         if row is not None:
             release_row(connection, row.id, row.heartbeat_at)
         return _insert(connection, study_id, token, job_id)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.gpu.gpu_trials import KIND
+from tests.support.paths import ROOT
 
-REPOSITORY = Path(__file__).parents[2]
 SECONDS = 200.0
 """Time in which a command ends; more of it is a hang."""
 
@@ -53,7 +51,7 @@ class Folder:
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         """Start a command; the output goes to this process's unless the options say otherwise."""
-        paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "160"}
         words = (sys.executable, "-m", "automl", *words)
         return subprocess.Popen(words, cwd=self.path, env=environment, text=True, **options)
@@ -72,21 +70,6 @@ class Folder:
     def json(self, *words: str) -> Any:
         """Return what a command answers with --json."""
         return json.loads(self.run(*words, "--json"))
-
-
-def free_port() -> int:
-    """Return the number of a port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until(holds: Callable[[], bool], seconds: float) -> None:
-    """Wait until something holds, and fail after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"it did not come about in {seconds:g} s"
-        time.sleep(0.2)
 
 
 def write_table(path: Path, rows: int, seed: int) -> None:

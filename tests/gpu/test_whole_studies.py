@@ -18,14 +18,16 @@ import torch
 import yaml
 
 from tests.gpu.gpu_trials import DEVICE, KIND, needs_gpu, on_gpu
-from tests.gpu.studies_on_gpus import Folder, free_port, wait_until, write_images, write_table, write_texts
+from tests.gpu.studies_on_gpus import Folder, write_images, write_table, write_texts
+from tests.support.paths import EXAMPLES
+from tests.support.served import free_port
+from tests.support.waiting import wait_until
 
 for needed in ("ray", "optuna", "sqlalchemy", "pydantic"):
     pytest.importorskip(needed)
 pytestmark = needs_gpu
 
 RATE: dict[str, Any] = {"learning_rate": {"type": "float", "low": 0.003, "high": 0.03, "log": True}}
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def space(**choices: Any) -> dict[str, Any]:
@@ -177,8 +179,7 @@ def test_a_script_sees_the_gpu_of_its_slot_alone(folder: Folder) -> None:
 
 @on_gpu
 def test_a_configuration_too_large_for_the_gpu_fails_and_the_next_one_trains(folder: Folder) -> None:
-    of_task = space(architecture="none") | {"grab": {"type": "categorical", "choices": [0, 4096]}}
-    of_task.pop("architecture")
+    of_task = space() | {"grab": {"type": "categorical", "choices": [0, 4096]}}
     budget = {"usd": 5.0, "trials": 6, "finish": 0}
     folder.launch({"task": "tests.gpu.gpu_trials:Stripes", "space": of_task, "budget": budget}, complete=None)
     trials = folder.json("trials", "gpu")
@@ -195,11 +196,11 @@ def test_nothing_holds_the_gpu_after_a_controller_was_killed(folder: Folder) -> 
     task = {"task": "tests.gpu.gpu_trials:Stripes", "space": RATE | {"grab": {"type": "categorical", "choices": [8]}}}
     controller = folder.start("launch", folder.spec(task | {"training": {"epochs": 100000}}), "--json")
     try:
-        wait_until(lambda: torch.cuda.mem_get_info(DEVICE)[0] < before - 7 * 2**30, 120)
+        wait_until(lambda: torch.cuda.mem_get_info(DEVICE)[0] < before - 7 * 2**30, seconds=120)
     finally:
         controller.kill()
         controller.wait()
-    wait_until(lambda: torch.cuda.mem_get_info(DEVICE)[0] > before - 2**30, 30)
+    wait_until(lambda: torch.cuda.mem_get_info(DEVICE)[0] > before - 2**30, seconds=30)
 
 
 def test_a_server_answers_from_the_gpu(folder: Folder) -> None:
@@ -223,7 +224,7 @@ def test_a_server_answers_from_the_gpu(folder: Folder) -> None:
 
     server = folder.start("serve-model", "model", "--port", str(port), "--device", KIND)
     try:
-        wait_until(has_answered, 90)
+        wait_until(has_answered, seconds=90)
     finally:
         server.terminate()
         server.wait(30)

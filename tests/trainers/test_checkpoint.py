@@ -15,7 +15,7 @@ from trainers.checkpoint import load_model, read_checkpoint, write_atomically
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, StorageError
 from trainers.evaluate import evaluate
-from trainers.export import export_model, load, load_exported
+from trainers.export import _lines_that_load, export_model, load, load_exported
 from trainers.protocol import LostError, OutOfMemoryError, TrainingError
 from trainers.rank_messages import Failed
 from trainers.task import TaskLoadError
@@ -173,6 +173,14 @@ def test_an_exported_model_gives_the_recorded_metrics_by_its_own_instructions(tr
     with contextlib.redirect_stdout(printed):
         exec(compile(exported["how_to_load"], "how_to_load", "exec"), {})
     assert f"'val_error': {last.metrics['val_error']}" in printed.getvalue()
+
+
+def test_a_function_s_checkpoint_that_does_not_tell_how_to_load_its_model_is_read_as_torch_reads_modules():
+    """Those of earlier versions do not."""
+    content = {"spec": {"task": "mine:train"}}
+    for name in ("model", "generator"):
+        lines = _lines_that_load("one.pt", content, {name: {}, "optimizer": {}}, None).splitlines()
+        assert lines[-1].startswith(f"{name}.load_state_dict(state[{name!r}])")
 
 
 def test_what_is_no_exported_model_is_refused(trial, tmp_path):
