@@ -13,7 +13,7 @@ import pytest
 
 from reports import content, curves, picking
 from reports.gallery import figures_of_page
-from reports.hypervolume import hypervolume, outlook, outlook_in_words
+from reports.hypervolume import hypervolume, hypervolume_in_words, outlook, outlook_in_words
 from reports.learning_rates import has_learning_rate, learning_rates
 from reports.page import render, write_report
 from reports.savings import savings, savings_lines
@@ -73,6 +73,20 @@ def test_shares_of_nearly_all_are_written_in_full() -> None:
     study = replace(study, charges=(*(replace(one, cost_nano_usd=0) for one in study.charges[:-1]), dollar))
     assert {one.label: one for one in content.facts(study)}["More money"].value == "+100 %"
     assert outlook_in_words(study).endswith("would buy about 100 %.")
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_dollars_of_confirmations_are_none_of_the_searchs(*, is_resumed: bool) -> None:
+    """They add no milestone: counted, the last dollars bought nothing, and a resumed search seems to be late."""
+    study = forecasting(40.0)
+    place = len(study.charges) // 2 if is_resumed else len(study.charges)
+    cost = 2 * study.cost_nano_usd // 5
+    confirming = replace(study.charges[place - 1], kind="confirm", trial=None, attempt=None, cost_nano_usd=cost)
+    confirmed = replace(study, charges=(*study.charges[:place], confirming, *study.charges[place:]))
+    assert confirmed.cost_nano_usd > study.cost_nano_usd
+    assert analysis.hypervolume_curve(confirmed) == analysis.hypervolume_curve(study)
+    assert outlook(confirmed) == outlook(study) is not None
+    assert hypervolume_in_words(confirmed) == hypervolume_in_words(study)
 
 
 def test_hours_of_confirmations_are_no_overrun_of_the_search() -> None:
