@@ -219,6 +219,16 @@ def test_watching_ends_when_the_study_does(study: StoredStudy) -> None:
     assert "running gangs" in shown_on(console)
 
 
+def test_watching_a_large_study_leaves_the_cores_to_those_who_train(study: StoredStudy) -> None:
+    """A running study has always changed, so each look reads all of it."""
+    running = load_study(study.store, "small")
+    study.change(state="closed", stop_reason="budget_usd")
+    looks = Looks([running, running, load_study(study.store, "small")])
+    used = iter([0.0, 0.5, 0.5, 0.51, 0.51])  # processor time before and after each look, the last one's before only
+    watch(looks, Console(file=io.StringIO()), sleep=looks.sleep, clock=looks.clock, used=lambda: next(used))
+    assert looks.now - NOW == pytest.approx(19 * 0.5 + watching.LOOK_SECONDS)
+
+
 def test_a_study_that_waits_for_room_is_watched_on(study: StoredStudy) -> None:
     study.change(state="drained", stop_reason="storage")
     waits = load_study(study.store, "small")
@@ -264,7 +274,7 @@ def test_status_watch_says_the_summary_at_the_end(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(watching.watch, "__kwdefaults__", {"sleep": interrupts, "clock": time.time})
+        patch.setattr(watching.watch, "__kwdefaults__", {**(watching.watch.__kwdefaults__ or {}), "sleep": interrupts})
         code, out, err = place.run("status", "small", "--watch")
     assert (code, err) == (0, "")
     assert out.startswith("study small is running")
