@@ -297,7 +297,7 @@ def measured_names(study: StudyRecord) -> list[str]:
 
 
 def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str], baseline: str | None) -> list[Cell]:
-    known = trial.attempts[-1].facts if trial.attempts else {}
+    known = trial.attempts[-1].facts if trial.attempts and has_learning_rate(study, trial) else {}
     last = trial.epochs[-1].metrics if trial.epochs else {}
     state = trial.state + (f": {trial.failure}" if trial.failure else "")
     reason = analysis.reason_in_words(trial)

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from automl.terminal.texts import number, params_text, values_text
+from reports.learning_rates import has_learning_rate
 from reports.wording import interval, metric, plural, usd
 from studies import analysis, feasibility
 from studies.forecasts import INTERVAL, as_plain
@@ -87,7 +88,8 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
         start = (
             f"  attempt {attempt.attempt}: {plural(attempt.world_size, 'rank')}, from epoch {attempt.start_epoch + 1}"
         )
-        say(f"{start}, {attempt.outcome}{_rate_text(attempt.facts)}")
+        rate = _rate_text(attempt.facts) if has_learning_rate(record, trial) else ""
+        say(f"{start}, {attempt.outcome}{rate}")
         if RESUMING in attempt.facts:
             say(f"    attempt {attempt.attempt} {attempt.facts[RESUMING]}")
     for decision in trial.decisions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from automl.terminal.explanation import print_explanation
 from reports import content, curves, picking
 from reports.gallery import figures_of_page
 from reports.hypervolume import hypervolume, hypervolume_in_words, outlook, outlook_in_words
@@ -18,7 +21,7 @@ from reports.learning_rates import has_learning_rate, learning_rates
 from reports.page import render, write_report
 from reports.savings import savings, savings_lines
 from reports.surfaces import BANDS, parallel_coordinates
-from reports.wording import usd
+from reports.wording import NOTHING, usd
 from studies import analysis
 from studies.importance import importance
 from studies.recommendation import recommended
@@ -399,6 +402,36 @@ def test_trials_without_a_learning_rate_of_their_own_are_not_drawn_by_it() -> No
     assert not any(f"trial {chosen.number} " in text for trace in found["data"] for text in trace.get("text", []))
     early = {row.point.trial: row.early for row in content.archive_rows(mixed, analysis.archive(mixed))}
     assert early[taken.point.trial] is False
+    assert rates_told(mixed, trees) == [NOTHING] * 3
+    assert NOTHING not in rates_told(mixed, mixed.started[0])
+    alone = replace(trees, number=0)
+    told = rates_told(replace(study, trials=(alone,)), alone)
+    assert told == [NOTHING] * 3, "the space has a rate, though no trial has it yet"
+
+
+@pytest.mark.parametrize(("task", "facts"), [("command", {}), ("train:run", {"models": ["model"]})])
+def test_loops_of_users_have_a_learning_rate_where_they_are_given_one(task: str, facts: dict[str, Any]) -> None:
+    """A loop of XGBoost, or a command that prints metrics, never hears of the trainer's default."""
+    study = build_study(1)
+    (trial,) = study.trials
+    spec = {**study.spec, "task": task, "space": {"width": study.spec["space"]["width"]}}  # type: ignore[index]
+    attempts = tuple(replace(one, facts={**one.facts, **facts}) for one in trial.attempts)
+    bare = replace(trial, attempts=attempts, params={"width": 8})
+    assert rates_told(replace(study, spec=spec, trials=(bare,)), bare) == [NOTHING] * 3
+    given = replace(bare, params={"width": 8, "learning_rate": 0.05})
+    assert NOTHING not in rates_told(replace(study, spec=spec, trials=(given,)), given)
+
+
+def rates_told(study: StudyRecord, trial: TrialRecord) -> list[str]:
+    """What the table of trials says of a trial's batch and rates; `automl explain` says as much."""
+    heads, rows = content.trial_table(study)
+    columns = [[name for name, _ in heads].index(name) for name in ("effective batch", "base rate", "scaled rate")]
+    told = [rows[study.started.index(trial)][column].text for column in columns]
+    console = Console(file=io.StringIO(), width=200)
+    ruled = tuple(replace(one, facts={**one.facts, "lr_scaling": "linear"}) for one in trial.attempts)
+    print_explanation(console, study, replace(trial, attempts=ruled))
+    assert ("learning rate" in console.file.getvalue()) is (NOTHING not in told)  # type: ignore[attr-defined]
+    return told
 
 
 def test_models_of_a_loop_that_follows_no_schedule_are_not_called_early() -> None:
