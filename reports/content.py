@@ -269,8 +269,7 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
     heads = [("trial", True), ("state", False), *((name, True) for name in measured_names(study))]
     heads += [("feasible", False)] if study.constraints else []
     heads += [("epochs", True), ("paid", True)]
-    numeric = {n: all(isinstance(t.params.get(n), int | float | None) for t in study.started) for n in names}
-    heads += [(name, numeric[name]) for name in names]
+    heads += [(name, all(_cell(trial.params.get(name)).numeric for trial in study.started)) for name in names]
     ranks = [] if "world_size" in names else ["workers"]
     heads += [(name, True) for name in (*ranks, "effective batch", "base rate", "scaled rate")]
     compared = baseline_trials(study)
