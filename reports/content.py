@@ -18,7 +18,7 @@ from studies import analysis, feasibility
 from studies.analysis import ArchivePoint
 from studies.baselines import Baseline, baseline_trials, baselines
 from studies.constraints import columns, wanted_in_words
-from studies.recommendation import best_points, ranked_points
+from studies.recommendation import best_points, ranked_points, takeable
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch, reference_of
 
@@ -86,7 +86,8 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     if not study.started:
         return f"No trial has started yet. The study has cost {money}.{f' {ending(study)}' if study.error else ''}"
     source = f"{len({p.trial for p in archive})} of {plural(len(study.started), 'trial')}"
-    found = f"{plural(len(archive), 'model')} worth keeping, from {source}" if archive else "no model worth keeping"
+    kept = "worth keeping" if takeable(study) else "worth keeping, none of which was kept"
+    found = f"{plural(len(archive), 'model')} {kept}, from {source}" if archive else "no model worth keeping"
     verb = "has so far found" if study.state == "running" else "found"
     return f"The search {verb} {found}, for {money}. {ending(study)}{next_10_usd_line(study)}"
 

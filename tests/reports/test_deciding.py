@@ -139,7 +139,8 @@ def with_metric(name: str, *values: float) -> StudyRecord:
     trials = []
     for place, (one, value) in enumerate(zip(plain.trials, worse, strict=True), 1):
         metrics = {**one.epochs[0].metrics, "val_error": 0.1 * place, name: value}
-        trials.append(replace(one, epochs=(replace(one.epochs[0], metrics=metrics, is_milestone=True),)))
+        measured = replace(one.epochs[0], metrics=metrics, is_milestone=True, checkpoint=f"/kept/{place}.pt")
+        trials.append(replace(one, epochs=(measured,)))
     return replace(plain, trials=tuple(trials))
 
 
@@ -199,6 +200,22 @@ def test_the_picker_answers_with_the_best_model_that_keeps_the_limits(browser: A
     assert page.locator("#models tr.out").count() == sum(point.values["cost_usd"] > limit for point in archive)
     page.get_by_label("for cost_usd of at most $").fill("0")
     assert page.inner_text("#picked") == "No model keeps these limits."
+    assert not page.is_visible("#taking")
+    page.close()
+
+
+def test_the_picker_prefers_models_that_were_kept(browser: Any, tmp_path: Path) -> None:
+    """It answered with the best row, whether there was a command to take its model or not."""
+    study = with_metric("test_error", 0.1, 0.15, 0.4)
+    first, *rest = study.trials
+    gone = replace(first, epochs=(replace(first.epochs[0], checkpoint=None),))
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(write_report(replace(study, trials=(gone, *rest)), tmp_path / "report.html").as_uri())
+    assert page.inner_text("#picked").startswith("Take 1@1: ")
+    assert page.inner_text("#taking code") == "automl export digits 1@1 --out model"
+    nothing = [replace(one, epochs=(replace(one.epochs[0], checkpoint=None),)) for one in study.trials]
+    page.goto(write_report(replace(study, trials=tuple(nothing)), tmp_path / "none.html").as_uri())
+    assert page.inner_text("#picked").startswith("The model was not kept of 0@1: ")
     assert not page.is_visible("#taking")
     page.close()
 
