@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from automl.terminal.texts import number, params_text, values_text
+from automl.terminal.texts import number_text, params_text, values_text
 from reports.learning_rates import has_learning_rate
 from reports.wording import interval, metric, plural, usd
 from studies import analysis, feasibility
@@ -130,7 +130,7 @@ def _number_lines(decision: DecisionRecord) -> list[str]:
             known = "not known while the hypervolume is 0" if value is None else analysis.growth_in_words(float(value))
             lines.append(f"{name} = {known}")
         else:
-            shown = number(value) if isinstance(value, float) else value
+            shown = number_text(value) if isinstance(value, float) else value
             lines.append(f"{NUMBERS_IN_WORDS.get(name, name)} = {shown}")
     return [*lines, *_forecast_lines(decision)]
 
@@ -149,7 +149,7 @@ def _rate_text(facts: Mapping[str, Any]) -> str:
     """The learning rate of an attempt before and after scaling; empty before its first step."""
     if not facts:
         return ""
-    base, scaled = number(facts["base_learning_rate"]), number(facts["scaled_learning_rate"])
+    base, scaled = number_text(facts["base_learning_rate"]), number_text(facts["scaled_learning_rate"])
     return (
         f"; learning rate {base} scaled to {scaled} ({facts['lr_scaling']}) for batches of {facts['effective_batch']}"
     )

@@ -115,26 +115,26 @@ def picture_of_record(record: StudyRecord, now: float) -> Picture:
     names = tuple(one.metric for one in record.objectives)
     first = record.objectives[0]
     points = sorted(analysis.archive(record), key=lambda point: first.signed(point.values[first.metric]))
-    front = [
+    archive = [
         Model(name=f"{one.trial}@{one.epoch}", values=tuple(metric_text(name, one.values[name]) for name in names))
         for one in points
     ]
     return Picture(
-        figures=figures_of_record(record, front),
+        figures=figures_of_record(record, archive),
         objectives=names,
-        front=front,
+        archive=archive,
         gangs=_gangs(record, now),
         halts=_halts(record),
         now=now,
     )
 
 
-def figures_of_record(record: StudyRecord, front: list[Model]) -> dict[str, str]:
+def figures_of_record(record: StudyRecord, archive: list[Model]) -> dict[str, str]:
     """Return the figures of a stored study, by the names that they have in the progress of a launch.
 
     Args:
         record: Study as committed.
-        front: Models of its front.
+        archive: Models of its archive.
     """
     driven = record.driven or not was_left(record)
     why = f": {record.why_ended}" if record.why_ended else ""
@@ -144,7 +144,7 @@ def figures_of_record(record: StudyRecord, front: list[Model]) -> dict[str, str]
         "trials": _trials(record),
         "slots": "" if record.slots_there is None else str(record.slots_there),
         "epochs": str(epochs) if epochs else "",
-        "best": _best(record) if front else "",
+        "best": _best(record) if archive else "",
         "spent": _money(record),
         "time left": _time_left(record),
     }
