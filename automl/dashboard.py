@@ -20,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from automl.dashboard_page import Application, with_front_page
 from automl.dashboard_study import show
+from automl.stored.looking import rest_seconds
 from search_spaces.errors import UserError
 from studies.storage.engine import StoreError, exists, parse_url, shown
 from studies.storage.optuna_view import open_storage
@@ -31,7 +32,6 @@ DEFAULT_PORT = 8080
 PORTS_TRIED = 20
 LOOK_SECONDS = 5.0
 """Time between two looks at the studies for new plots."""
-RESTS_PER_LOOK = 19.0  # a twentieth of a core: ranks may train on this machine
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class _Following:
             used = time.thread_time()
             with suppress(StoreError, SQLAlchemyError):  # the store does not answer now
                 self._look(store, seen)
-            rest = max(LOOK_SECONDS, RESTS_PER_LOOK * (time.thread_time() - used))
+            rest = rest_seconds(time.thread_time() - used, LOOK_SECONDS)
         store.close()
 
     def _look(self, store: Store, seen: dict[str, int]) -> None:

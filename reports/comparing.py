@@ -23,6 +23,7 @@ from studies.reference_point import reference_of
 COLOURS = ("#12877a", "#c2591b", "#3b82c4", "#a04fa5", "#c08a1e", "#6d7fb3", "#cc3d4c", "#5a6964")
 """Colours of the studies; a ninth one has the first colour again, and a dash."""
 MOST_DIFFERENCES = 40
+"""Most rows of the table of differences between specs."""
 
 
 class ComparisonError(UserError, ValueError):
@@ -66,6 +67,7 @@ def render_comparison(studies: Sequence[StudyRecord]) -> str:
     objectives = compared[0].objectives
     curves = [analysis.hypervolume_curve(study) for study in compared]
     archives = [analysis.archive(study) for study in compared]
+    found = differences(compared)
     drawn = {"gains": _gains(compared, curves)} if _best(curves) > 0 else {}
     if any(archives):
         drawn["models"] = _models(compared, archives)
@@ -74,7 +76,8 @@ def render_comparison(studies: Sequence[StudyRecord]) -> str:
         objectives=objectives,
         reference=reference_of(compared[0]),
         rows=[_row(*one, _best(curves)) for one in zip(compared, curves, archives, strict=True)],
-        differences=differences(compared),
+        differences=found[:MOST_DIFFERENCES],
+        left_out=max(len(found) - MOST_DIFFERENCES, 0),
         drawn=drawn,
         data=packed(as_json(drawn)),
         **page_parts(),
@@ -106,20 +109,36 @@ def _in_words(objectives: Sequence[Objective]) -> str:
 
 
 def differences(studies: Sequence[StudyRecord]) -> list[Difference]:
-    """Return the keys of the specs whose values differ, by name; the study's own name is none of them."""
+    """Return the keys of the specs whose values differ, by name; the study's own name is none of them.
+
+    Those of the search space stand last, since they are many where two spaces differ.
+    """
     flat = [_flat(study.spec) for study in studies]
-    keys = sorted({key for one in flat for key in one} - {"study"})
-    found = [Difference(key=key, values=[one.get(key, NOTHING) for one in flat]) for key in keys]
-    return [one for one in found if len(set(one.values)) > 1][:MOST_DIFFERENCES]
+    keys = sorted({key for one in flat for key in one} - {"study"}, key=lambda key: (key.startswith("space."), key))
+    rows = [(key, [one.get(key) for one in flat]) for key in keys]
+    return [Difference(key=key, values=_texts(values)) for key, values in rows if len(set(map(_exact, values))) > 1]
 
 
-def _flat(spec: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """A spec as texts by dotted keys."""
-    found: dict[str, str] = {}
+def _flat(spec: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """A spec by dotted keys."""
+    found: dict[str, object] = {}
     for key, value in spec.items():
         inner = mapping(value)
-        found |= _flat(inner, f"{prefix}{key}.") if inner else {f"{prefix}{key}": number(value)}
+        found |= _flat(inner, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return found
+
+
+def _exact(value: object) -> float | str:
+    """What two values of a spec are compared by: numbers of any type, true and false apart from 1 and 0."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _texts(values: Sequence[object]) -> list[str]:
+    """Values that differ as texts: rounded, or in full where rounded ones would look equal."""
+    rounded = [number(value) for value in values]
+    if len(set(rounded)) == len(set(map(_exact, values))):
+        return rounded
+    return [NOTHING if value is None else repr(value) for value in values]
 
 
 def _best(curves: Sequence[Sequence[CurvePoint]]) -> float:

@@ -18,7 +18,7 @@ from studies import analysis, feasibility
 from studies.analysis import ArchivePoint
 from studies.baselines import Baseline, baseline_trials, baselines
 from studies.constraints import columns, wanted_in_words
-from studies.recommendation import best_points, ranked_points
+from studies.recommendation import best_points, ranked_points, takeable
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch, reference_of
 
@@ -86,7 +86,8 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     if not study.started:
         return f"No trial has started yet. The study has cost {money}.{f' {ending(study)}' if study.error else ''}"
     source = f"{len({p.trial for p in archive})} of {plural(len(study.started), 'trial')}"
-    found = f"{plural(len(archive), 'model')} worth keeping, from {source}" if archive else "no model worth keeping"
+    kept = "worth keeping" if takeable(study) else "worth keeping, none of which was kept"
+    found = f"{plural(len(archive), 'model')} {kept}, from {source}" if archive else "no model worth keeping"
     verb = "has so far found" if study.state == "running" else "found"
     return f"The search {verb} {found}, for {money}. {ending(study)}{next_10_usd_line(study)}"
 
@@ -269,8 +270,7 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
     heads = [("trial", True), ("state", False), *((name, True) for name in measured_names(study))]
     heads += [("feasible", False)] if study.constraints else []
     heads += [("epochs", True), ("paid", True)]
-    numeric = {n: all(isinstance(t.params.get(n), int | float | None) for t in study.started) for n in names}
-    heads += [(name, numeric[name]) for name in names]
+    heads += [(name, all(_cell(trial.params.get(name)).numeric for trial in study.started)) for name in names]
     ranks = [] if "world_size" in names else ["workers"]
     heads += [(name, True) for name in (*ranks, "effective batch", "base rate", "scaled rate")]
     compared = baseline_trials(study)
@@ -297,7 +297,7 @@ def measured_names(study: StudyRecord) -> list[str]:
 
 
 def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str], baseline: str | None) -> list[Cell]:
-    known = trial.attempts[-1].facts if trial.attempts else {}
+    known = trial.attempts[-1].facts if trial.attempts and has_learning_rate(study, trial) else {}
     last = trial.epochs[-1].metrics if trial.epochs else {}
     state = trial.state + (f": {trial.failure}" if trial.failure else "")
     reason = analysis.reason_in_words(trial)

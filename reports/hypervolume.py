@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports.baselines import hypervolumes, with_lines_at
@@ -9,7 +10,8 @@ from reports.plotting import ARCHIVE, Figure, Trace, axis, figure, short
 from reports.wording import usd
 from search_spaces.wording import significant
 from studies import analysis
-from studies.records import NANO, StudyRecord
+from studies.analysis import CurvePoint
+from studies.records import StudyRecord
 
 NEXT_SHARE = 0.25
 """Further dollars that the forecast is made for, as a share of those that were spent."""
@@ -33,25 +35,27 @@ class Outlook:
 
 
 def outlook(study: StudyRecord) -> Outlook | None:
-    """Return what a quarter more dollars would buy, at most ten; None with a search that gives no estimate.
+    """Return what a quarter more dollars of the search would buy, at most ten; None with a search without an estimate.
 
     The estimate is a rate, growth per dollar, and holds for small steps only: where it comes to more than
     `analysis.MOST_PERCENT`, none is given.
     """
     rate = analysis.next_10_usd_percent(study)
-    more = min(NEXT_SHARE * study.cost_nano_usd / NANO, MOST_NEXT_USD)
-    if rate is None or rate <= 0 or more <= 0:
+    curve = analysis.hypervolume_curve(study) if rate is not None and rate > 0 else []
+    if rate is None or not curve:
+        return None
+    more = min(NEXT_SHARE * curve[-1].cost_usd, MOST_NEXT_USD)
+    if more <= 0:
         return None
     percent = rate * more / 10
     if percent > analysis.MOST_PERCENT:
         return None
-    return Outlook(usd=more, percent=percent, last_percent=_bought_last(study, more))
+    return Outlook(usd=more, percent=percent, last_percent=_bought_last(curve, more))
 
 
-def _bought_last(study: StudyRecord, dollars: float) -> float:
+def _bought_last(curve: Sequence[CurvePoint], dollars: float) -> float:
     """Growth of the hypervolume over the last so many dollars, in percent of what it is now."""
-    curve = analysis.hypervolume_curve(study)
-    known, since = curve[-1].hypervolume, study.cost_nano_usd / NANO - dollars
+    known, since = curve[-1].hypervolume, curve[-1].cost_usd - dollars
     before = max((one.hypervolume for one in curve if one.cost_usd <= since), default=0.0)
     return 100 * (known - before) / known if known > 0 else 0.0
 
@@ -66,7 +70,7 @@ def outlook_in_words(study: StudyRecord) -> str:
 
 
 def hypervolume(study: StudyRecord) -> Figure:
-    """Return the archive's hypervolume against dollars spent as a staircase, 100 % being all that is known now.
+    """Return the archive's hypervolume against the search's dollars as a staircase, 100 % being all that is known now.
 
     The dotted lines are what the baselines have on their own.
     """

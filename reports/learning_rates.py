@@ -21,8 +21,10 @@ from reports.plotting import (
     short,
 )
 from reports.wording import metric, number
+from studies.asked import known_space
 from studies.recommendation import Recommendation
 from studies.records import Objective, StudyRecord, TrialRecord
+from trainers.commands.command import COMMAND
 
 _POWERS = {"linear": 1.0, "sqrt": 0.5}
 """By the rule the power of the effective batch that the learning rate grows with."""
@@ -67,9 +69,16 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
 
 
 def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Return whether a trial trains with a learning rate: boosted trees of a space that has one for networks do not."""
-    is_searched = any("learning_rate" in one.params for one in study.started)
-    return "learning_rate" in trial.params or not is_searched
+    """Return whether a trial is known to train with the learning rate of its facts.
+
+    Facts always have one, else the trainer's default. Boosted trees of a space that has a rate for networks train
+    without it; a function or a command that is given no such parameter has a rate of its own, or none.
+    """
+    if "learning_rate" in trial.params:
+        return True
+    has_own_loop = study.spec.get("task") == COMMAND or any("models" in one.facts for one in trial.attempts)
+    is_searched = "learning_rate" in known_space(study) or any("learning_rate" in one.params for one in study.started)
+    return not has_own_loop and not is_searched
 
 
 def _chosen(known: Sequence[_Trained], objective: Objective, taken: Recommendation | None) -> _Trained | None:

@@ -35,7 +35,7 @@ from reports.wording import mapping
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.never_tried import never_tried_in_words
-from studies.recommendation import recommended
+from studies.recommendation import recommended, takeable
 from studies.records import StudyRecord
 from studies.reference_point import reference_of
 
@@ -88,11 +88,12 @@ def render(study: StudyRecord) -> str:
         drawn=drawn,
         still=_still(study, archive),
         archive=content.archive_rows(study, archive),
+        has_models=bool(takeable(study)),
         baselines=content.baseline_rows(study),
         never_tried=never_tried_in_words(study),
         limits=picking.limits(study, archive),
         lead=content.lead(study, archive),
-        recommendation=lines_of(study, taken) if taken else [],
+        recommendation=lines_of(study, taken),
         taking=command_of(study, taken.point) if taken else "",
         measured=content.measured_names(study),
         constraints=content.constraints_line(study),

@@ -11,10 +11,11 @@ from typing import Any, cast
 from reports.baselines import against_baselines
 from reports.wording import CENT, deviation, duration, listed, metric, number, root_of
 from search_spaces.wording import significant
+from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.confirmations import confirmation_of
 from studies.constraints import is_feasible, wanted_in_words
-from studies.recommendation import Recommendation, name_of, recommended
+from studies.recommendation import Recommendation, knee, name_of, recommended
 from studies.records import Constraint, Objective, StudyRecord
 from trainers.commands.command import COMMAND
 
@@ -32,17 +33,17 @@ _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
 def recommendation_lines(study: StudyRecord) -> list[str]:
     """Return what to take beside the baselines, what its neighbours offer instead, and its parameters.
 
-    There is nothing without a kept model.
+    Without a kept model it is what to train again.
     """
-    found = recommended(study)
-    return lines_of(study, found) if found else []
+    return lines_of(study, recommended(study))
 
 
-def lines_of(study: StudyRecord, found: Recommendation) -> list[str]:
-    """Return a recommendation as sentences."""
+def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
+    """Return a recommendation as sentences; without one what to train again."""
+    if found is None:
+        return _to_train_again(study)
     objectives = study.objectives
-    told = ", ".join(f"{one.metric} {value_of(study, found.point, one.metric)}" for one in objectives)
-    lines = [f"Take {name_of(found.point)}: {told}."]
+    lines = [f"Take {name_of(found.point)}: {_told(study, found.point)}."]
     if expected := _confirmed(found, objectives):
         lines.append(expected)
     if missed := _missed(found, study.constraints):
@@ -66,6 +67,21 @@ def lines_of(study: StudyRecord, found: Recommendation) -> list[str]:
         if one is not None and (told := _differing(study.started[one.trial].params, found.params))
     ]
     return [*lines, " ".join(differing)] if differing else lines
+
+
+def _told(study: StudyRecord, point: ArchivePoint) -> str:
+    return ", ".join(f"{one.metric} {value_of(study, point, one.metric)}" for one in study.objectives)
+
+
+def _to_train_again(study: StudyRecord) -> list[str]:
+    """Return the best trade-off of a study that has kept no model, and its parameters; nothing without any."""
+    points = analysis.archive(study)
+    if not points:
+        return []
+    best = knee(study, points)
+    lines = [f"No model was kept; the best trade-off is {name_of(best)}: {_told(study, best)}."]
+    params = _params(study.started[best.trial].params)
+    return [*lines, f"Train again with: {params}."] if params else lines
 
 
 def _params(params: Mapping[str, object]) -> str:

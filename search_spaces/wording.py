@@ -37,6 +37,11 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
 
 
+def install_command(extra: str) -> str:
+    """The command that installs an optional part of this project, which no package index has."""
+    return f"pip install -c constraints.txt -e '.[{extra}]' in the checkout"
+
+
 def significant(value: float, digits: int) -> str:
     """A number with so many significant digits, a large one in full: 99.7 with two is `100`, no `1e+02`."""
     rounded = float(f"{value:.{digits}g}")

@@ -69,7 +69,7 @@ class ArchivePoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """The archive's hypervolume once the study had cost so many dollars."""
+    """The archive's hypervolume once the search had cost so many dollars."""
 
     cost_usd: float
     hypervolume: float
@@ -109,8 +109,9 @@ def archive(study: StudyRecord) -> list[ArchivePoint]:
 
 
 def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
-    """The archive's hypervolume against the dollars spent, as milestones arrived; empty without a reference point.
+    """The archive's hypervolume against the search's dollars, as milestones arrived; empty without a reference point.
 
+    Confirmations are left out: they add no milestone, so their dollars would look like a search that finds nothing.
     A milestone arrives with the charge that brings its trial's start and train charges up to what its own `cost_usd`
     says; one that no charge reaches arrives at the end.
     """
@@ -124,7 +125,8 @@ def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
     curve = [CurvePoint(cost_usd=0.0, hypervolume=0.0)]
     archived: list[pareto.Point] = []
     spent, paid = 0, dict.fromkeys(waiting, 0)
-    for charge in sorted(study.charges, key=lambda c: c.charged_at):
+    of_search = (charge for charge in study.charges if charge.kind != "confirm")
+    for charge in sorted(of_search, key=lambda c: c.charged_at):
         spent += charge.cost_nano_usd
         if charge.trial not in paid or charge.kind not in OWN_CHARGES:
             continue

@@ -124,6 +124,17 @@ def test_the_readme_leads_to_every_page() -> None:
     assert "CONTRIBUTING.md" in targets
 
 
+def test_nothing_asks_for_a_package_that_no_index_has() -> None:
+    """Without a release `pip install automl-search[...]` works only where the checkout is installed already."""
+    assert "[0.1.0] - unreleased" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), "released: name the package"
+    folders = ("automl", "reports", "studies", "trainers", "search_spaces", "docs", "examples")
+    files = [file for name in folders for kind in ("*.py", "*.md") for file in (ROOT / name).rglob(kind)]
+    asking = [
+        str(file) for file in (ROOT / "README.md", *files) if "automl-search[" in file.read_text(encoding="utf-8")
+    ]
+    assert asking == []
+
+
 def test_every_command_is_documented_with_its_options() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     both = text + (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")

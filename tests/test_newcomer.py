@@ -23,7 +23,7 @@ LEFT_OUT = {
     "make test": MAKE,
     ". .venv/bin/activate": MAKE,
     "pip install -c constraints.txt -e '.[object-stores]'": INSTALLS,
-    "pip install 'automl-search[serve]'": INSTALLS,
+    "pip install -c constraints.txt -e '.[serve]'": INSTALLS,
     "pip install -c constraints.txt -e '.[otel]'": INSTALLS,
     "export OTEL_EXPORTER_OTLP_ENDPOINT=http://collector.example:4318": OTHER_HOST,
     "docker build --tag moons moons-image": DOCKER,

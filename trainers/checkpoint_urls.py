@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.errors import UserError
-from search_spaces.wording import found, nearest
+from search_spaces.wording import found, install_command, nearest
 
 EXTRA = "object-stores"
 """Extra of the project that brings the libraries of all object stores."""
-INSTALL = f"pip install -c constraints.txt -e '.[{EXTRA}]' in the checkout"
+INSTALL = install_command(EXTRA)
 ALLOWED_FOLDER = "a folder, or a URL that begins with s3://, gs://, az:// or file://"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _FILE = "file"

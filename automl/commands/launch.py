@@ -32,7 +32,7 @@ from automl.terminal.options import (
 
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path), required=False)
-@click.option("--task", help="A built-in task, in place of SPEC: tabular, text, vision or digits.")
+@click.option("--task", help="A built-in task, in place of SPEC: tabular, text, vision, language_model or digits.")
 @click.option("--data", metavar="PATH", help="With --task: the file or folder to train on.")
 @click.option("--target", metavar="COLUMN", help="With --task tabular: the column to learn; the last one by default.")
 @click.option("--text", metavar="COLUMN", help="With --task text: the column of texts.")

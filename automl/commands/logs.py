@@ -36,8 +36,11 @@ def logs(  # noqa: PLR0917 - click gives each option by name
             echo(text, nl=False)
         return
 
+    study_id = opened.require(study).id
+
     def is_running() -> bool:
-        return started_trial(load_study(opened, study), trial).state == "running"
+        row = opened.find_trial(study_id, number=trial)
+        return row is not None and row.state == "running"
 
     for text in followed(path, is_running):
         echo(text, nl=False)

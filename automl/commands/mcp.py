@@ -10,6 +10,7 @@ from automl.remote.connection import connection
 from automl.stored.opening import store_url
 from automl.terminal.options import Number, folder_type, store_option
 from search_spaces.errors import UserError
+from search_spaces.wording import install_command
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 
@@ -31,7 +32,7 @@ def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts
     try:
         from automl.mcp_server.over_stdio import serve_service, serve_store
     except ImportError as error:
-        raise UserError(f"mcp needs the package {error.name}: pip install 'automl-search[mcp]'") from None
+        raise UserError(f"mcp needs the package {error.name}: {install_command('mcp')}") from None
     client = connection(store)
     if client is not None:
         serve_service(client, read_only=read_only)

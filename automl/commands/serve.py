@@ -12,6 +12,7 @@ from automl.stored.opening import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, file_type, folder_type, store_option
 from search_spaces.errors import UserError
+from search_spaces.wording import install_command
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 
@@ -47,7 +48,7 @@ def serve(store: str | None, host: str, port: int, token_file: Path | None, **gi
         from automl.service.serving import Listening, take_token
         from automl.service.serving import serve as run
     except ImportError as error:
-        raise UserError(f"serve needs the package {error.name}: pip install 'automl-search[serve]'") from None
+        raise UserError(f"serve needs the package {error.name}: {install_command('serve')}") from None
     worker_slots = given.pop("worker_slots")
     context = ServiceContext(store=Store(absolute_url(store_url(store), Path.cwd())), policy=_policy(given))
     if token_file is not None:

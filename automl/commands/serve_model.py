@@ -9,6 +9,7 @@ import click
 
 from automl.terminal.echo import echo
 from search_spaces.errors import UserError
+from search_spaces.wording import install_command
 
 _SCHEME = "models:/"
 
@@ -48,7 +49,7 @@ def serve_model(model: str, settings: Path | None, mlflow: str | None, **given: 
     except ImportError as error:
         if error.name is None or error.name.split(".")[0] not in _PACKAGES:
             raise
-        raise UserError(f"serve-model needs the package {error.name}: pip install 'automl-search[serve]'") from None
+        raise UserError(f"serve-model needs the package {error.name}: {install_command('serve')}") from None
 
 
 _PACKAGES = ("fastapi", "starlette", "uvicorn", "prometheus_client", "pydantic_settings")

@@ -11,10 +11,11 @@ from torch.utils import _pytree as pytree
 
 from automl.exporting.errors import ExportError
 from automl.standalone.programs import OnnxProgram
+from search_spaces.wording import install_command
 
 FAR = 1e-4
 """Largest difference of an answer, absolute and as a share of the answer."""
-MISSING = "--format onnx needs more packages: pip install 'automl-search[onnx]'"
+MISSING = f"--format onnx needs more packages: {install_command('onnx')}"
 
 
 def check_answers(path: Path, program: ExportedProgram) -> None:

@@ -8,6 +8,7 @@ from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
 from automl.exporting.errors import ExportError
+from search_spaces.wording import install_command
 
 _OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
 """What torch needs for GPUs; its build for CPUs does without."""
@@ -27,7 +28,7 @@ def pinned(packages: tuple[str, ...]) -> list[str]:
     for name in packages:
         if _found(name) is None:
             raise ExportError(
-                f"--docker: found no package {name}, of which the version is needed; pip install 'automl-search[serve]'"
+                f"--docker: found no package {name}, of which the version is needed; {install_command('serve')}"
             )
     waiting, versions = [canonicalize_name(name) for name in packages], dict[str, str]()
     while waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from automl.launching.preparing import Prepared
+from reports.wording import mapping, plural, usd
 from studies.records import StudyRecord, TrialRecord
 from studies.spec.study_spec import spec_to_mapping
+from studies.storage import tables as t
 from studies.storage.engine import StoreError, is_current, parse_url
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -30,6 +33,8 @@ class EarlierCost:
         slot_seconds_per_epoch: Slot time of an epoch: the median over the trials of the mean over their epochs.
         slot_seconds_per_trial: Slot time that was charged, divided by the number of started trials.
         epochs: Number of epochs of a full training there.
+        other_slots: How its slots differ from those of the plan, such as "slots of 8 CPUs, not 1": its seconds say
+            nothing of the plan then. Empty if they are alike.
     """
 
     study: str
@@ -37,12 +42,14 @@ class EarlierCost:
     slot_seconds_per_epoch: float
     slot_seconds_per_trial: float
     epochs: int
+    other_slots: str = ""
 
 
 def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCost | None:
     """Return what trials of the same task, with the same options, took in the newest study of the store that has any.
 
-    The store is only read; one that does not answer, or is of another version, counts as one without studies.
+    A study on slots like those of the plan goes before newer ones on others, whose seconds cost another price. The
+    store is only read; one that does not answer, or is of another version, counts as one without studies.
 
     Args:
         prepared: Study as it would be launched.
@@ -56,9 +63,12 @@ def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCo
             return None
         with closing(Store(prepared.spec.store)) as store:
             named = [name for name in store.study_names() if project is None or name.startswith(f"{project}.")]
-            rows = (store.require(name) for name in reversed(named))
-            alike = (load_study(store, row.name) for row in rows if _is_alike(row, prepared))
-            return next((cost for record in alike if (cost := cost_of(record)) is not None), None)
+            alike = [row for row in map(store.require, reversed(named)) if _is_alike(row, prepared)]
+            told = [(row.name, _other_slots(store, row, prepared)) for row in alike]
+            costs = (
+                cost_of(load_study(store, name), others) for name, others in sorted(told, key=lambda one: bool(one[1]))
+            )
+            return next((cost for cost in costs if cost is not None), None)
     except (StoreError, sa.exc.SQLAlchemyError, ModuleNotFoundError):
         return None
 
@@ -71,8 +81,35 @@ def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
     return row.spec.get("task") == task and row.spec.get("task_options") == spec.get("task_options") and same_place
 
 
-def cost_of(record: StudyRecord) -> EarlierCost | None:
-    """Return what the trials of a study took; None as long as none has measured an epoch."""
+def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
+    """How the slots of a study differ from those of the plan; the price tells devices apart whose kind is `auto`."""
+    there, here, price = mapping(row.spec.get("resources")), prepared.spec.resources, prepared.price.usd_per_slot_hour
+    device, cpus = there.get("device", "auto"), there.get("cpus_per_rank", here.cpus_per_rank)
+    if device not in {"auto", prepared.place.device}:
+        return f"slots of the device {device}, not {prepared.place.device}"
+    if cpus != here.cpus_per_rank:
+        return f"slots of {plural(int(str(cpus)), 'CPU')}, not {here.cpus_per_rank}"
+    prices = _prices_paid(store, row.id)
+    if not prices or any(math.isclose(paid, price) for paid in prices):
+        return ""
+    return f"slots of {usd(prices[-1])} an hour, not {usd(price)}"
+
+
+def _prices_paid(store: Store, study_id: int) -> list[float]:
+    """Prices of a slot in dollars per hour at which the study was charged, the latest one last."""
+    c = t.charges.c
+    query = sa.select(c.usd_per_slot_hour).where(c.study_id == study_id).group_by(c.usd_per_slot_hour)
+    with store.snapshot() as connection:
+        return list(connection.scalars(query.order_by(sa.func.max(c.id))))
+
+
+def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
+    """Return what the trials of a study took; None as long as none has measured an epoch.
+
+    Args:
+        record: Study as committed.
+        other_slots: How its slots differ from those of a plan; empty if they are alike.
+    """
     measured = [trial for trial in record.started if trial.epochs]
     training = record.spec.get("training")
     epochs = training.get("epochs") if isinstance(training, Mapping) else None
@@ -85,6 +122,7 @@ def cost_of(record: StudyRecord) -> EarlierCost | None:
         slot_seconds_per_epoch=median(map(_slot_seconds_per_epoch, measured)),
         slot_seconds_per_trial=charged / len(record.started),
         epochs=epochs,
+        other_slots=other_slots,
     )
 
 

@@ -23,6 +23,9 @@ def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
     ceiling = f"at most {_amount(prepared, most)}" if math.isfinite(most) else "no limit but the number of trials"
     if earlier is None:
         return f"not known before the first epoch, since no study of this store has trained this task; {ceiling}"
+    if earlier.other_slots:
+        source = f"trials of {earlier.study} ran on {earlier.other_slots}"
+        return f"not known before the first epoch, since {source}; {ceiling}"
     scale = prepared.spec.training.epochs / earlier.epochs
     by_trials = math.inf if budget.trials is None else budget.trials * earlier.slot_seconds_per_trial * scale
     likely = min(by_trials, most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from search_spaces.errors import UserError
-from search_spaces.wording import found, listed, nearest
+from search_spaces.wording import found, install_command, listed, nearest
 from studies.csv_table import flattened
 from studies.records import StudyRecord
 from studies.rows import TABLES
@@ -39,7 +39,7 @@ def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError:
-        raise DataFrameError("dataframe needs the package pandas: pip install 'automl-search[pandas]'") from None
+        raise DataFrameError(f"dataframe needs the package pandas: {install_command('pandas')}") from None
     table = TABLES[what]
     columns, lines = flattened(table.rows(record), table.columns)
     values = {name: [line.get(name) for line in lines] for name in columns}

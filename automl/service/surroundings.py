@@ -23,6 +23,7 @@ from automl.remote.client import ServiceClient, is_this_machine
 from automl.service import queue_checks
 from automl.stored.opening import store_url
 from reports.wording import duration, size_in_bytes
+from search_spaces.wording import install_command
 from studies.control.storage_room import storage_problem
 from studies.redact import redact
 from studies.storage import tables as t
@@ -57,7 +58,7 @@ def examine_service(
         findings.append({"what": "store", "ok": True, "found": "not looked at: --store names none", "cure": ""})
     else:
         findings += _of_store(text, None if service is None else service.ahead_seconds, artifacts)
-    findings.append(finding("packages", _packages, "pip install 'automl-search[serve]'"))
+    findings.append(finding("packages", _packages, install_command("serve")))
     findings.append(finding("extras", _extras))
     if settings.endpoint():
         findings.append(finding("traces", collector_found, CURE))

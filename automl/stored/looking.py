@@ -14,6 +14,17 @@ from studies.storage.store import Store
 
 MOST_SECONDS = 10.0
 """Time after which a study is read although nothing was committed: leases and clocks go on without commits."""
+RESTS_PER_LOOK = 19.0  # a twentieth of a core: ranks may train on this machine
+
+
+def rest_seconds(used_seconds: float, least_seconds: float) -> float:
+    """Return how long to rest before the next look, so that looks at a large study take little of a core.
+
+    Args:
+        used_seconds: Processor time that the last look has used.
+        least_seconds: Shortest rest.
+    """
+    return max(least_seconds, RESTS_PER_LOOK * used_seconds)
 
 
 class Looker:

@@ -11,7 +11,7 @@ from automl.terminal.texts import metric_text
 from reports.recommending import command_of, confirmed_on_part
 from studies import analysis
 from studies.baselines import baselines
-from studies.recommendation import ranked_points, recommended
+from studies.recommendation import ranked_points, recommended, takeable
 from studies.records import StudyRecord
 
 MOST_ROWS = 12
@@ -25,12 +25,16 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     names = [objective.metric for objective in record.objectives]
     confirmed = [confirmed_on_part(record, point.trial, point.epoch) for point in points]
     columns = ["model", "state", *names, *([f"confirmed {names[0]}"] if any(confirmed) else [])]
-    table = Table(box=box.SIMPLE, title="archive: models to take", title_justify="left")
+    has_models = bool(takeable(record))
+    title = "archive: models to take" if has_models else "archive: no model was kept"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
     for name in columns:
         table.add_column(Text(name))
     for point, told in list(zip(points, confirmed, strict=True))[:MOST_ROWS]:
         values = [metric_text(name, point.values[name]) for name in names]
-        cells = [f"{point.trial}@{point.epoch}", point.state, *values, *([told] if any(confirmed) else [])]
+        is_gone = has_models and not point.checkpoint and not record.is_simulated
+        state = f"{point.state}, model not kept" if is_gone else point.state
+        cells = [f"{point.trial}@{point.epoch}", state, *values, *([told] if any(confirmed) else [])]
         table.add_row(*map(Text, cells))
     for one in baselines(record):
         values = [metric_text(name, one.values.get(name)) for name in names]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from automl.terminal.progress import HALTS, LINE_SECONDS, Pace, picture_of
-from automl.terminal.texts import number, params_text, values_text
+from automl.terminal.texts import number_text, params_text, values_text
 from studies.control.state import StudyMachine
 from studies.control.trials import Trial
 from studies.records import TrialState
@@ -79,4 +79,4 @@ def _end(machine: StudyMachine, trial: Trial) -> str:
         return f"trial {trial.number} has failed at epoch {trial.epochs_done} ({trial.failure})"
     names = [one.metric for one in machine.setup.objectives if one.metric in trial.last_metrics]
     values = values_text({name: trial.last_metrics[name] for name in names})
-    return f"trial {trial.number} is complete after {number(trial.epochs_done)} epochs: {values}"
+    return f"trial {trial.number} is complete after {number_text(trial.epochs_done)} epochs: {values}"

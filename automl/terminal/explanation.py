@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from automl.terminal.texts import number, params_text, values_text
+from automl.terminal.texts import number_text, params_text, values_text
+from reports.learning_rates import has_learning_rate
 from reports.wording import interval, metric, plural, usd
 from studies import analysis, feasibility
 from studies.forecasts import INTERVAL, as_plain
@@ -87,7 +88,8 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
         start = (
             f"  attempt {attempt.attempt}: {plural(attempt.world_size, 'rank')}, from epoch {attempt.start_epoch + 1}"
         )
-        say(f"{start}, {attempt.outcome}{_rate_text(attempt.facts)}")
+        rate = _rate_text(attempt.facts) if has_learning_rate(record, trial) else ""
+        say(f"{start}, {attempt.outcome}{rate}")
         if RESUMING in attempt.facts:
             say(f"    attempt {attempt.attempt} {attempt.facts[RESUMING]}")
     for decision in trial.decisions:
@@ -128,7 +130,7 @@ def _number_lines(decision: DecisionRecord) -> list[str]:
             known = "not known while the hypervolume is 0" if value is None else analysis.growth_in_words(float(value))
             lines.append(f"{name} = {known}")
         else:
-            shown = number(value) if isinstance(value, float) else value
+            shown = number_text(value) if isinstance(value, float) else value
             lines.append(f"{NUMBERS_IN_WORDS.get(name, name)} = {shown}")
     return [*lines, *_forecast_lines(decision)]
 
@@ -147,7 +149,7 @@ def _rate_text(facts: Mapping[str, Any]) -> str:
     """The learning rate of an attempt before and after scaling; empty before its first step."""
     if not facts:
         return ""
-    base, scaled = number(facts["base_learning_rate"]), number(facts["scaled_learning_rate"])
+    base, scaled = number_text(facts["base_learning_rate"]), number_text(facts["scaled_learning_rate"])
     return (
         f"; learning rate {base} scaled to {scaled} ({facts['lr_scaling']}) for batches of {facts['effective_batch']}"
     )

@@ -1,4 +1,4 @@
-"""A study at one moment, drawn for a terminal: figures, the front, the gangs that train, and what has just ended."""
+"""A study at one moment, drawn for a terminal: figures, the archive, the gangs that train, and what has just ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHORTEST_REASON = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """A point of the front: its name, such as `2@6`, and its objectives as texts."""
+    """A point of the archive: its name, such as `2@6`, and its objectives as texts."""
 
     name: str
     values: tuple[str, ...]
@@ -72,7 +72,7 @@ class Picture:
     Attributes:
         figures: Figures by name; empty ones are left out.
         objectives: Names of the objectives, the headings of the values.
-        front: Models that no other one beats in all objectives, the best of the first objective first.
+        archive: Models that no other one beats in all objectives, the best of the first objective first.
         gangs: Gangs that train, by trial.
         halts: What was paused, stopped or failed, in any order.
         now: Moment of the picture, in seconds since 1970.
@@ -80,7 +80,7 @@ class Picture:
 
     figures: Mapping[str, str]
     objectives: tuple[str, ...] = ()
-    front: Sequence[Model] = field(default_factory=tuple)
+    archive: Sequence[Model] = field(default_factory=tuple)
     gangs: Sequence[Gang] = field(default_factory=tuple)
     halts: Sequence[Halt] = field(default_factory=tuple)
     now: float = 0.0
@@ -95,9 +95,9 @@ def drawn(picture: Picture, console: Console) -> RenderableType:
     """Return a picture with as many rows as the terminal has room for, those without rows left out."""
     most = max((console.height - _FIXED_LINES) // 3, LEAST_ROWS)
     parts: list[RenderableType] = [_figures(picture.figures)]
-    if picture.front:
-        rows = [(one.name, *one.values) for one in picture.front]
-        parts += _table("front", ("model", *picture.objectives), rows, most)
+    if picture.archive:
+        rows = [(one.name, *one.values) for one in picture.archive]
+        parts += _table("archive", ("model", *picture.objectives), rows, most)
     if picture.gangs:
         names = ("trial", "epochs", "slots", "since", *picture.objectives)
         gangs = [(one.trial, one.epochs, one.slots, duration(one.seconds), *one.values) for one in picture.gangs]

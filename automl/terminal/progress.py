@@ -124,7 +124,7 @@ def picture_of(machine: StudyMachine, pace: Pace) -> Picture:
     """Return the picture of a study that this process drives."""
     objectives = machine.setup.objectives
     by_first = sorted(machine.archive, key=lambda one: one.values[0])
-    front = [
+    archive = [
         Model(
             name=f"{machine.trials[one.trial_id].number}@{one.epoch}",
             values=tuple(
@@ -136,7 +136,7 @@ def picture_of(machine: StudyMachine, pace: Pace) -> Picture:
     return Picture(
         figures=figures_of(machine, pace),
         objectives=tuple(one.metric for one in objectives),
-        front=front,
+        archive=archive,
         gangs=_gangs(machine),
         halts=_halts(machine),
         now=machine.now,

@@ -14,7 +14,7 @@ from automl.stored.waiting import what_keeps_waiting
 from automl.terminal.archive_table import print_archive
 from automl.terminal.output import PIPE_COLUMNS
 from automl.terminal.running_table import print_running
-from automl.terminal.texts import cut, late_views_text, metric_text, number, state_text
+from automl.terminal.texts import cut, late_views_text, metric_text, number_text, state_text
 from reports.baselines import baseline_lines
 from reports.hypervolume import hypervolume_in_words
 from reports.recommending import recommendation_lines
@@ -147,8 +147,8 @@ def _cost(record: StudyRecord) -> str:
 
 def _budget(record: StudyRecord) -> str:
     lines = [
-        f"{number(line.spent)} of {number(line.limit)} {name}"
-        + (f" ({number(line.reserved)} reserved)" if line.reserved else "")
+        f"{number_text(line.spent)} of {number_text(line.limit)} {name}"
+        + (f" ({number_text(line.reserved)} reserved)" if line.reserved else "")
         for name, line in record.budget.items()
         if line.limit is not None
     ]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from reports.wording import has_unit, metric, root_of
-from reports.wording import number as short_number
+from reports.wording import has_unit, metric, number, root_of
 from studies.records import ViewRecord
 
 VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow", "traces": "OpenTelemetry"}
 LONGEST_CAUSE = 160
 
 
-def number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
     """A number with five significant digits; empty for None."""
     return "" if value is None else f"{value:.5g}"
 
@@ -25,9 +24,9 @@ def metric_text(name: str, value: float | None) -> str:
     """
     if value is None:
         return ""
-    text = metric(name, value) if has_unit(name, value) else short_number(value, 3)
+    text = metric(name, value) if has_unit(name, value) else number(value, 3)
     root = root_of(name, value)
-    return f"{text} (RMSE {short_number(root, 3)})" if root is not None else text
+    return f"{text} (RMSE {number(root, 3)})" if root is not None else text
 
 
 def values_text(values: Mapping[str, float]) -> str:
@@ -37,7 +36,7 @@ def values_text(values: Mapping[str, float]) -> str:
 
 def params_text(params: Mapping[str, object]) -> str:
     """Parameters with their values; the world size is left out, since tables show it as ranks."""
-    shown = {name: number(value) if isinstance(value, float) else value for name, value in params.items()}
+    shown = {name: number_text(value) if isinstance(value, float) else value for name, value in params.items()}
     return " ".join(f"{name}={value}" for name, value in shown.items() if name != "world_size")
 
 

@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from automl.stored.looking import rest_seconds
 from automl.terminal.picture import Gang, Halt, Model, Picture, drawn
 from automl.terminal.progress import HALTS, LINE_SECONDS
 from automl.terminal.texts import metric_text, state_text
@@ -29,6 +30,7 @@ def watch(
     *,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
+    used: Callable[[], float] = time.thread_time,
 ) -> StudyRecord | None:
     """Show a study until it has ended.
 
@@ -39,6 +41,7 @@ def watch(
         console: Console to print on.
         sleep: Function that waits for so many seconds.
         clock: Function that returns the present moment, in seconds since 1970.
+        used: Function that returns the processor time that this thread has used, in seconds.
 
     Returns:
         The study at its end; None if the user has left before.
@@ -46,10 +49,12 @@ def watch(
     try:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
-                record = _until_it_ends(look, lambda p: live.update(drawn(p, console), refresh=True), sleep, clock)
+                record = _until_it_ends(
+                    look, lambda p: live.update(drawn(p, console), refresh=True), sleep, clock, used
+                )
                 live.update(Group(), refresh=True)  # the summary says it all
                 return record
-        return _until_it_ends(look, Lines(console).show, sleep, clock)
+        return _until_it_ends(look, Lines(console).show, sleep, clock, used)
     except KeyboardInterrupt:
         return None
 
@@ -59,15 +64,17 @@ def _until_it_ends(
     show: Callable[[Picture], None],
     sleep: Callable[[float], None],
     clock: Callable[[], float],
+    used: Callable[[], float],
 ) -> StudyRecord:
     gone_since: float | None = None
     while True:
+        used_before = used()
         record, now = look(), clock()
         show(picture_of_record(record, now))
         gone_since = (gone_since or now) if was_left(record) else None
         if has_ended(record) or (gone_since is not None and now - gone_since >= GONE_SECONDS):
             return record
-        sleep(LOOK_SECONDS)
+        sleep(rest_seconds(used() - used_before, LOOK_SECONDS))
 
 
 def has_ended(record: StudyRecord) -> bool:
@@ -108,26 +115,26 @@ def picture_of_record(record: StudyRecord, now: float) -> Picture:
     names = tuple(one.metric for one in record.objectives)
     first = record.objectives[0]
     points = sorted(analysis.archive(record), key=lambda point: first.signed(point.values[first.metric]))
-    front = [
+    archive = [
         Model(name=f"{one.trial}@{one.epoch}", values=tuple(metric_text(name, one.values[name]) for name in names))
         for one in points
     ]
     return Picture(
-        figures=figures_of_record(record, front),
+        figures=figures_of_record(record, archive),
         objectives=names,
-        front=front,
+        archive=archive,
         gangs=_gangs(record, now),
         halts=_halts(record),
         now=now,
     )
 
 
-def figures_of_record(record: StudyRecord, front: list[Model]) -> dict[str, str]:
+def figures_of_record(record: StudyRecord, archive: list[Model]) -> dict[str, str]:
     """Return the figures of a stored study, by the names that they have in the progress of a launch.
 
     Args:
         record: Study as committed.
-        front: Models of its front.
+        archive: Models of its archive.
     """
     driven = record.driven or not was_left(record)
     why = f": {record.why_ended}" if record.why_ended else ""
@@ -137,7 +144,7 @@ def figures_of_record(record: StudyRecord, front: list[Model]) -> dict[str, str]
         "trials": _trials(record),
         "slots": "" if record.slots_there is None else str(record.slots_there),
         "epochs": str(epochs) if epochs else "",
-        "best": _best(record) if front else "",
+        "best": _best(record) if archive else "",
         "spent": _money(record),
         "time left": _time_left(record),
     }

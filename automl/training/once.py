@@ -16,6 +16,7 @@ from automl.launching.outputs import check_folder
 from automl.signals import draining_signals
 from automl.training.lines import summary_lines
 from automl.training.request import Asked, asked_for, check_backend
+from search_spaces.wording import install_command
 from studies.control.deleting import delete_file
 from studies.money.ledger import cost_nano_usd
 from studies.records import NANO
@@ -329,7 +330,7 @@ def _board(folder: Path | None) -> TensorBoard | None:
     try:
         return TensorBoard(folder)
     except TensorBoardMissingError as error:
-        cure = "install it: pip install -c constraints.txt -e '.[tensorboard]' in the checkout"
+        cure = f"install it: {install_command('tensorboard')}"
         raise SpecError("--tensorboard", (), f"found {str(folder)!r}, but {error}; {cure}") from None
     except OSError as error:
         raise SpecError("--tensorboard", (), f"found {str(folder)!r}: {error.strerror or error}") from None

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from search_spaces.errors import UserError
+from search_spaces.wording import install_command
 from studies.storage.tables import VERSION_TABLE
 
 SQLITE_BUSY_SECONDS = 30.0
@@ -106,7 +107,7 @@ def open_engine(url_text: str) -> sa.Engine:
     except BaseException as error:
         engine.dispose()
         if isinstance(error, ModuleNotFoundError):
-            raise StoreError(f"store: {shown(url)}: {error}; pip install 'automl-search[postgresql]'") from None
+            raise StoreError(f"store: {shown(url)}: {error}; {install_command('postgresql')}") from None
         if isinstance(error, OperationalError | OSError):
             raise StoreAwayError(_cannot_open(url, error)) from None
         if isinstance(error, SQLAlchemyError):
@@ -123,7 +124,7 @@ def make_engine(url_text: str) -> sa.Engine:
             return sa.create_engine(url, pool_pre_ping=True, connect_args=connect_args(url))
         engine = sa.create_engine(url, connect_args=connect_args(url))
     except (NoSuchModuleError, ModuleNotFoundError) as error:
-        raise StoreError(f"store: {shown(url)}: {error}; pip install 'automl-search[postgresql]'") from None
+        raise StoreError(f"store: {shown(url)}: {error}; {install_command('postgresql')}") from None
     sa.event.listen(engine, "connect", _set_pragmas)
     sa.event.listen(engine, "begin", _begin_immediately)
     return engine

@@ -6,10 +6,12 @@ import functools
 import os
 from importlib.util import find_spec
 
+from search_spaces.wording import install_command
+
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 PROTOCOL = "http/protobuf"
-CURE = "pip install 'automl-search[otel]'"
+CURE = install_command("otel")
 
 
 def endpoint() -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from automl import dashboard
 from automl.dashboard_study import HEADING, reasons, show, stretches, timeline
+from automl.stored import looking
 from studies.control.machine_commands import EndGang
 from studies.money.budget import Limits
 from studies.records import ConfirmationRecord, StudyRecord
@@ -132,7 +133,7 @@ def test_a_study_that_is_launched_while_the_dashboard_runs_gets_plots_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dashboard, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(dashboard, "RESTS_PER_LOOK", 0.0)  # the first look imports a good deal
+    monkeypatch.setattr(looking, "RESTS_PER_LOOK", 0.0)  # the first look imports a good deal
     url = f"sqlite:///{tmp_path}/automl.db"
     Store(url).close()
     storage = open_storage(url)

@@ -85,14 +85,14 @@ def test_the_whole_spec_follows_where_it_is_asked_for(place: InProcess) -> None:
 # ---------------------------------------------------------------------- the expected cost
 
 
-def trained(folder: Path, *, seconds: float = 10.0, **sections: Any) -> StoredStudy:
+def trained(folder: Path, *, seconds: float = 10.0, price: float = 3.6, **sections: Any) -> StoredStudy:
     """A study of two trials of two ranks, 6 and 3 epochs of so many seconds each, and 100 charged slot-seconds."""
-    study = StoredStudy(folder, resources=PRICE, **sections)
+    study = StoredStudy(folder, **{"resources": PRICE, **sections})
     study.trial(epochs=6, state="complete", cost_nano_usd=1)
     study.trial(epochs=3, state="pruned", cost_nano_usd=1)
     with study.store.engine.begin() as connection:
         connection.execute(sa.update(t.epochs).values(wall_seconds=seconds))
-        connection.execute(sa.update(t.charges).values(slots=2, seconds=25.0))
+        connection.execute(sa.update(t.charges).values(slots=2, seconds=25.0, usd_per_slot_hour=price))
     return study
 
 
@@ -126,6 +126,35 @@ def test_another_task_or_other_options_say_nothing(place: InProcess, other: dict
     trained(place.folder, **other).store.close()
     write(place.folder, study="next")
     assert "not known before the first epoch" in lines_of(place)[7]
+
+
+@pytest.mark.parametrize(
+    ("price", "resources", "slots"),
+    [
+        (7.2, PRICE, "slots of $7.20 an hour, not $3.60"),
+        (3.6, PRICE | {"device": "cuda"}, "slots of the device cuda, not cpu"),
+        (3.6, PRICE | {"cpus_per_rank": 8}, "slots of 8 CPUs, not 1"),
+    ],
+)
+def test_seconds_of_other_slots_are_not_priced_as_those_of_the_plan(
+    place: InProcess, price: float, resources: dict[str, Any], slots: str
+) -> None:
+    """Thirty seconds on a CPU are one on a GPU: at the price of the GPU the plan would be thirty times too dear."""
+    trained(place.folder, price=price, resources=resources).store.close()
+    write(place.folder, study="next")
+    said = lines_of(place)[7].split(maxsplit=1)[1]
+    assert said == f"not known before the first epoch, since trials of small ran on {slots}; at most $1.00"
+
+
+def test_a_study_on_such_slots_tells_the_cost_before_a_newer_one_on_others(place: InProcess) -> None:
+    alike = trained(place.folder)
+    with alike.store.engine.begin() as connection:
+        connection.execute(sa.update(t.studies).values(name="first"))
+    alike.store.close()
+    trained(place.folder, resources=PRICE | {"cpus_per_rank": 8}).store.close()
+    found = earlier_cost(prepared(place.folder))
+    assert found is not None
+    assert (found.study, found.other_slots) == ("first", "")
 
 
 def test_a_store_that_cannot_be_read_costs_nothing_but_the_estimate(place: InProcess) -> None:

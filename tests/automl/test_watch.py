@@ -49,11 +49,11 @@ def shown_on(console: Console) -> str:
 # ---------------------------------------------------------------------- the picture
 
 
-def test_a_picture_has_figures_front_gangs_and_what_was_just_paused() -> None:
+def test_a_picture_has_figures_archive_gangs_and_what_was_just_paused() -> None:
     picture = Picture(
         figures={"study": "moons", "best": "", "spent": "$0.1 of $1"},
         objectives=("val_error",),
-        front=[Model(name="2@6", values=("0.031",))],
+        archive=[Model(name="2@6", values=("0.031",))],
         gangs=[Gang(trial="7", epochs="3/27", slots="0,1", seconds=65.0, values=("0.2",))],
         halts=[
             Halt(trial="4", what="paused", epoch=3, reason="trial 9 is worth more", at=NOW - 90.0),
@@ -77,7 +77,7 @@ def test_a_picture_fits_the_terminal(height: int) -> None:
     picture = Picture(
         figures=dict.fromkeys(("study", "trials", "slots", "epochs", "best", "spent", "time left"), "x"),
         objectives=("val_error",),
-        front=[Model(name=f"{one}@6", values=("0.031",)) for one in many],
+        archive=[Model(name=f"{one}@6", values=("0.031",)) for one in many],
         gangs=[Gang(trial=str(one), epochs="3/27", slots="0", seconds=1.0, values=("0.2",)) for one in many],
         halts=[Halt(trial=str(one), what="paused", epoch=3, reason="because " * 50, at=NOW - one) for one in many],
         now=NOW,
@@ -113,8 +113,8 @@ def test_the_picture_of_a_launch_has_what_the_machine_decides(tmp_path: Path) ->
     assert shown <= decided
     assert max(len(picture.gangs) for picture in pictures) == 2
     assert pictures[-1].gangs == []
-    found = picture_of_record(record, NOW).front
-    assert list(pictures[-1].front) == found
+    found = picture_of_record(record, NOW).archive
+    assert list(pictures[-1].archive) == found
     values = [float(one.values[0].removesuffix(" %")) for one in found]
     assert values == sorted(values)
 
@@ -124,7 +124,7 @@ def test_the_progress_of_a_launch_draws_the_picture_in_a_terminal(tmp_path: Path
     with Progress(console) as progress:
         study.on_commit = progress.on_commit
         study.run(Limits(trials=8))
-    for words in ("front", "just paused or ended", "trials", "at epoch"):
+    for words in ("archive", "just paused or ended", "trials", "at epoch"):
         assert words in shown_on(console)
 
 
@@ -150,7 +150,7 @@ def study(tmp_path: Path) -> StoredStudy:
 
 def test_the_picture_of_a_stored_study(study: StoredStudy) -> None:
     picture = picture_of_record(load_study(study.store, "small"), time.time())
-    assert [one.name for one in picture.front] == ["0@4"]
+    assert [one.name for one in picture.archive] == ["0@4"]
     assert [(one.trial, one.epochs, one.slots) for one in picture.gangs] == [("1", "2/6", "0,1")]
     assert {(one.trial, one.what, one.epoch, one.reason) for one in picture.halts} == {
         ("0", "paused", 4, "trial 1 is worth more"),
@@ -219,6 +219,16 @@ def test_watching_ends_when_the_study_does(study: StoredStudy) -> None:
     assert "running gangs" in shown_on(console)
 
 
+def test_watching_a_large_study_leaves_the_cores_to_those_who_train(study: StoredStudy) -> None:
+    """A running study has always changed, so each look reads all of it."""
+    running = load_study(study.store, "small")
+    study.change(state="closed", stop_reason="budget_usd")
+    looks = Looks([running, running, load_study(study.store, "small")])
+    used = iter([0.0, 0.5, 0.5, 0.51, 0.51])  # processor time before and after each look, the last one's before only
+    watch(looks, Console(file=io.StringIO()), sleep=looks.sleep, clock=looks.clock, used=lambda: next(used))
+    assert looks.now - NOW == pytest.approx(19 * 0.5 + watching.LOOK_SECONDS)
+
+
 def test_a_study_that_waits_for_room_is_watched_on(study: StoredStudy) -> None:
     study.change(state="drained", stop_reason="storage")
     waits = load_study(study.store, "small")
@@ -264,7 +274,7 @@ def test_status_watch_says_the_summary_at_the_end(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(watching.watch, "__kwdefaults__", {"sleep": interrupts, "clock": time.time})
+        patch.setattr(watching.watch, "__kwdefaults__", {**(watching.watch.__kwdefaults__ or {}), "sleep": interrupts})
         code, out, err = place.run("status", "small", "--watch")
     assert (code, err) == (0, "")
     assert out.startswith("study small is running")

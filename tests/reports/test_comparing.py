@@ -52,6 +52,38 @@ def test_only_keys_that_differ_are_told() -> None:
     assert "task" not in told
 
 
+def test_a_large_space_hides_no_other_difference_and_what_is_left_out_is_counted() -> None:
+    first = build_study(20)
+    spaces = [{f"p{number:02}": {"type": "float", "low": low} for number in range(50)} for low in (0.1, 0.2)]
+    studies = [
+        replace(first, name=name, spec={**first.spec, "study": name, "space": space, "training": {"ema": ema}})
+        for name, space, ema in zip("ab", spaces, (0.99991, 0.99994), strict=True)
+    ]
+    page = read(render_comparison(studies))
+    assert next(iter(differences(studies))).key == "training.ema"
+    assert "training.ema" in "".join(page.text)
+    assert "11 more keys differ." in "".join(page.text)
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ((0.99991, 0.99994), ["0.99991", "0.99994"]),
+        ((0.1, 0.25), ["0.1", "0.25"]),
+        ((1, True), ["1", "True"]),
+        ((1, "1"), ["1", "'1'"]),
+        ((1e-5, 1.0004e-5), ["1e-05", "1.0004e-05"]),
+        ((1, 1.0), None),
+        ((None, "absent"), None),
+    ],
+)
+def test_values_that_differ_look_different(values: tuple[object, object], texts: list[str] | None) -> None:
+    study = build_study(1)
+    given = [{} if value == "absent" else {"ema": value} for value in values]
+    told = differences([replace(study, spec={"training": one, "seed": n}) for n, one in enumerate(given)])
+    assert {one.key: one.values for one in told}.get("training.ema") == texts
+
+
 def test_the_page_names_each_study_with_its_share_of_the_best_hypervolume() -> None:
     page = render_comparison(two())
     text = " ".join("".join(read(page).text).split())

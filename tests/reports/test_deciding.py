@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -10,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from automl.terminal.explanation import print_explanation
 from reports import content, curves, picking
 from reports.gallery import figures_of_page
-from reports.hypervolume import hypervolume, outlook, outlook_in_words
+from reports.hypervolume import hypervolume, hypervolume_in_words, outlook, outlook_in_words
 from reports.learning_rates import has_learning_rate, learning_rates
 from reports.page import render, write_report
 from reports.savings import savings, savings_lines
 from reports.surfaces import BANDS, parallel_coordinates
-from reports.wording import usd
+from reports.wording import NOTHING, usd
 from studies import analysis
 from studies.importance import importance
 from studies.recommendation import recommended
@@ -75,6 +78,20 @@ def test_shares_of_nearly_all_are_written_in_full() -> None:
     assert outlook_in_words(study).endswith("would buy about 100 %.")
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_dollars_of_confirmations_are_none_of_the_searchs(*, is_resumed: bool) -> None:
+    """They add no milestone: counted, the last dollars bought nothing, and a resumed search seems to be late."""
+    study = forecasting(40.0)
+    place = len(study.charges) // 2 if is_resumed else len(study.charges)
+    cost = 2 * study.cost_nano_usd // 5
+    confirming = replace(study.charges[place - 1], kind="confirm", trial=None, attempt=None, cost_nano_usd=cost)
+    confirmed = replace(study, charges=(*study.charges[:place], confirming, *study.charges[place:]))
+    assert confirmed.cost_nano_usd > study.cost_nano_usd
+    assert analysis.hypervolume_curve(confirmed) == analysis.hypervolume_curve(study)
+    assert outlook(confirmed) == outlook(study) is not None
+    assert hypervolume_in_words(confirmed) == hypervolume_in_words(study)
+
+
 def test_hours_of_confirmations_are_no_overrun_of_the_search() -> None:
     """They count as the study's time, but no limit binds them: 134 % of an hour would look like a fault."""
     study = replace(build_study(30), budget={"hours": BudgetLine(spent=1.34, limit=1.0)})
@@ -122,7 +139,8 @@ def with_metric(name: str, *values: float) -> StudyRecord:
     trials = []
     for place, (one, value) in enumerate(zip(plain.trials, worse, strict=True), 1):
         metrics = {**one.epochs[0].metrics, "val_error": 0.1 * place, name: value}
-        trials.append(replace(one, epochs=(replace(one.epochs[0], metrics=metrics, is_milestone=True),)))
+        measured = replace(one.epochs[0], metrics=metrics, is_milestone=True, checkpoint=f"/kept/{place}.pt")
+        trials.append(replace(one, epochs=(measured,)))
     return replace(plain, trials=tuple(trials))
 
 
@@ -182,6 +200,22 @@ def test_the_picker_answers_with_the_best_model_that_keeps_the_limits(browser: A
     assert page.locator("#models tr.out").count() == sum(point.values["cost_usd"] > limit for point in archive)
     page.get_by_label("for cost_usd of at most $").fill("0")
     assert page.inner_text("#picked") == "No model keeps these limits."
+    assert not page.is_visible("#taking")
+    page.close()
+
+
+def test_the_picker_prefers_models_that_were_kept(browser: Any, tmp_path: Path) -> None:
+    """It answered with the best row, whether there was a command to take its model or not."""
+    study = with_metric("test_error", 0.1, 0.15, 0.4)
+    first, *rest = study.trials
+    gone = replace(first, epochs=(replace(first.epochs[0], checkpoint=None),))
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(write_report(replace(study, trials=(gone, *rest)), tmp_path / "report.html").as_uri())
+    assert page.inner_text("#picked").startswith("Take 1@1: ")
+    assert page.inner_text("#taking code") == "automl export digits 1@1 --out model"
+    nothing = [replace(one, epochs=(replace(one.epochs[0], checkpoint=None),)) for one in study.trials]
+    page.goto(write_report(replace(study, trials=tuple(nothing)), tmp_path / "none.html").as_uri())
+    assert page.inner_text("#picked").startswith("The model was not kept of 0@1: ")
     assert not page.is_visible("#taking")
     page.close()
 
@@ -385,6 +419,36 @@ def test_trials_without_a_learning_rate_of_their_own_are_not_drawn_by_it() -> No
     assert not any(f"trial {chosen.number} " in text for trace in found["data"] for text in trace.get("text", []))
     early = {row.point.trial: row.early for row in content.archive_rows(mixed, analysis.archive(mixed))}
     assert early[taken.point.trial] is False
+    assert rates_told(mixed, trees) == [NOTHING] * 3
+    assert NOTHING not in rates_told(mixed, mixed.started[0])
+    alone = replace(trees, number=0)
+    told = rates_told(replace(study, trials=(alone,)), alone)
+    assert told == [NOTHING] * 3, "the space has a rate, though no trial has it yet"
+
+
+@pytest.mark.parametrize(("task", "facts"), [("command", {}), ("train:run", {"models": ["model"]})])
+def test_loops_of_users_have_a_learning_rate_where_they_are_given_one(task: str, facts: dict[str, Any]) -> None:
+    """A loop of XGBoost, or a command that prints metrics, never hears of the trainer's default."""
+    study = build_study(1)
+    (trial,) = study.trials
+    spec = {**study.spec, "task": task, "space": {"width": study.spec["space"]["width"]}}  # type: ignore[index]
+    attempts = tuple(replace(one, facts={**one.facts, **facts}) for one in trial.attempts)
+    bare = replace(trial, attempts=attempts, params={"width": 8})
+    assert rates_told(replace(study, spec=spec, trials=(bare,)), bare) == [NOTHING] * 3
+    given = replace(bare, params={"width": 8, "learning_rate": 0.05})
+    assert NOTHING not in rates_told(replace(study, spec=spec, trials=(given,)), given)
+
+
+def rates_told(study: StudyRecord, trial: TrialRecord) -> list[str]:
+    """What the table of trials says of a trial's batch and rates; `automl explain` says as much."""
+    heads, rows = content.trial_table(study)
+    columns = [[name for name, _ in heads].index(name) for name in ("effective batch", "base rate", "scaled rate")]
+    told = [rows[study.started.index(trial)][column].text for column in columns]
+    console = Console(file=io.StringIO(), width=200)
+    ruled = tuple(replace(one, facts={**one.facts, "lr_scaling": "linear"}) for one in trial.attempts)
+    print_explanation(console, study, replace(trial, attempts=ruled))
+    assert ("learning rate" in console.file.getvalue()) is (NOTHING not in told)  # type: ignore[attr-defined]
+    return told
 
 
 def test_models_of_a_loop_that_follows_no_schedule_are_not_called_early() -> None:

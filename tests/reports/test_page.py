@@ -182,6 +182,17 @@ def test_the_world_size_is_in_the_table_when_it_is_not_searched() -> None:
     assert all(len(row) == len(heads) for row in rows)
 
 
+def test_columns_are_sorted_as_numbers_where_their_cells_are_numbers() -> None:
+    study = build_study(9)
+    trials = tuple(replace(t, params={**t.params, "mixup": (t.number or 0) % 2 == 0}) for t in study.trials)
+    heads, rows = content.trial_table(replace(study, trials=trials))
+    numeric = {name for name, is_numeric in heads if is_numeric}
+    assert "mixup" not in numeric, "True and False are no numbers for a browser"
+    assert "learning_rate" in numeric
+    cells = [(name, row[column]) for row in rows for column, (name, _) in enumerate(heads) if name in numeric]
+    assert all(cell.numeric for _, cell in cells)
+
+
 def test_the_spec_of_the_page_can_be_launched() -> None:
     study = build_study(1)
     found = re.search(r"<pre [^>]*><code>(.*?)</code></pre>", render(study), re.DOTALL)

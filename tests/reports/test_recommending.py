@@ -12,6 +12,7 @@ from rich.console import Console
 
 from automl.terminal.summary import print_summary
 from reports.content import archive_rows, bests, constraints_line
+from reports.page import render
 from reports.recommending import command_of, compared_in_words, recommendation_lines, value_in_words
 from studies import analysis, feasibility
 from studies.archived import milestones
@@ -20,6 +21,7 @@ from studies.expected_values import expected_values
 from studies.pareto import knee_of, least_ranges
 from studies.recommendation import knee, ranked_points, recommended, takeable
 from studies.records import NANO, ChargeRecord, ConfirmationRecord, Constraint, Objective, StudyRecord
+from tests.reports.test_page import read
 from tests.studies.test_analysis import study_of, trial
 from tests.support.study_factory import build_study
 from trainers.protocol import TEST_PREFIX
@@ -180,6 +182,47 @@ def test_only_models_that_were_kept_are_recommended() -> None:
     study = study_of(FRONT[0], gone, FRONT[2])
     assert [point.trial for point in takeable(study)] == [0, 2]
     assert knee(study, takeable(study)).trial in {0, 2}
+
+
+def without_models(study: StudyRecord, *numbers: int) -> StudyRecord:
+    """The study after the models of these trials were deleted, or had never been kept."""
+    trials = (
+        replace(one, epochs=tuple(replace(epoch, checkpoint=None) for epoch in one.epochs))
+        if one.number in numbers
+        else one
+        for one in study.trials
+    )
+    return replace(study, trials=tuple(trials))
+
+
+def test_a_study_that_has_kept_no_model_says_what_to_train_again() -> None:
+    """As one of an objective for Optuna, or after `automl prune-checkpoints`: no model is offered that is not there."""
+    study = without_models(study_of(*FRONT), 0, 1, 2, 3)
+    assert recommended(study) is None
+    assert recommendation_lines(study) == [
+        "No model was kept; the best trade-off is 1@1: val_error 2 %, cost_usd $2.00.",
+        "Train again with: lr 0.1.",
+    ]
+    console = Console(file=io.StringIO(), width=160)
+    print_summary(console, study, report=None)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Train again with: lr 0.1." in said
+    assert "archive: no model was kept" in said
+    assert "models to take" not in said
+    page = " ".join("".join(read(render(study)).text).split())
+    assert "Configurations found; no model was kept" in page
+    assert "4 models worth keeping, none of which was kept, from 4 of 4 trials" in page
+    assert "Train again with: lr 0.1." in page
+    assert "Models to take" not in page
+    assert "its command writes the model to a file" not in page
+
+
+def test_models_that_were_not_kept_are_marked_among_those_that_were() -> None:
+    console = Console(file=io.StringIO(), width=160)
+    print_summary(console, without_models(study_of(*FRONT), 1), report=None)
+    rows = [line.split("  ") for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    marked = {row[1].strip() for row in rows if "complete, model not kept" in map(str.strip, row)}
+    assert marked == {"1@1"}
 
 
 def test_values_have_the_units_that_their_names_tell() -> None:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from search_spaces.wording import listed, shown
+from search_spaces.wording import install_command, listed, shown
 from trainers.protocol import TaskError
 from trainers.task import Params
 from trainers.tasks.parts import options, tokens
@@ -324,7 +324,5 @@ def _only(table: Table, names: Sequence[str]) -> Table:
 
 def _checkpoint_tokenizer(checkpoint: str) -> Any:
     if find_spec("transformers") is None:
-        raise TaskError(
-            "task_options.checkpoint needs the package transformers: pip install 'automl-search[transformers]'"
-        )
+        raise TaskError(f"task_options.checkpoint needs the package transformers: {install_command('transformers')}")
     return tokens.load_tokenizer(checkpoint)

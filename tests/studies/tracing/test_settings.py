@@ -35,7 +35,7 @@ def test_a_missing_extra_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
     assert not settings.are_wanted()
     assert settings.problem() == (
         "no traces are sent: OTEL_EXPORTER_OTLP_ENDPOINT is set, but the extra is not installed: "
-        "pip install 'automl-search[otel]'"
+        "pip install -c constraints.txt -e '.[otel]' in the checkout"
     )
 
 

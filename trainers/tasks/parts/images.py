@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.wording import found, listed, shown
+from search_spaces.wording import found, install_command, listed, shown
 from trainers.protocol import TaskError
 from trainers.tasks.parts.splits import Rows
 from trainers.tasks.parts.tables import read_bytes
@@ -217,7 +217,7 @@ def image_library() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
-        raise TaskError("folders of images need the package Pillow: pip install 'automl-search[vision]'") from None
+        raise TaskError(f"folders of images need the package Pillow: {install_command('vision')}") from None
 
 
 def _idx(path: Path, dimensions: int) -> Pixels:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from search_spaces.wording import install_command
 from trainers.protocol import TaskError
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
@@ -112,5 +113,5 @@ def library(task: str = "text") -> Any:
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
     except ImportError:
-        raise TaskError(f"the task {task} needs the package tokenizers: pip install 'automl-search[text]'") from None
+        raise TaskError(f"the task {task} needs the package tokenizers: {install_command('text')}") from None
     return tokenizers
