@@ -197,6 +197,8 @@ def out_of_step(rank: int, report: _Report, other: int, others: _Report) -> Task
 
 
 def _waits_in_vain(own: _Report, other: _Report) -> bool:
+    if own.place is Place.END and other.epoch > own.epoch:
+        return False  # they have met: rank 0's answer is under way, and this rank was not awake to read it
     if other.place is Place.WITHIN:
         return other.begun > own.begun
     return other.epoch == own.epoch and other.begun != own.begun

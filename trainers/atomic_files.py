@@ -8,7 +8,8 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from trainers.checkpoint_place import Save, tick
 from trainers.checkpoint_urls import MissingLibraryError
-from trainers.errors import CheckpointError, StorageError
+from trainers.errors import CheckpointError, StorageError, classify
+from trainers.protocol import LostError, OutOfMemoryError
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -28,6 +29,8 @@ def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Cal
     Raises:
         StorageError: The disk, the folder or the object store does not allow it.
         CheckpointError: Something in the content cannot be saved.
+        OutOfMemoryError: The host has no memory for what is written.
+        LostError: The device that holds a tensor has failed.
     """
     noting: _NotingWriter | None = None
     written: list[T] = []
@@ -41,6 +44,8 @@ def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Cal
         sent = send(save)
     except (OSError, RuntimeError, MissingLibraryError) as error:
         cause = noting.problem if noting is not None and noting.problem is not None else error
+        if isinstance(found := classify(cause), OutOfMemoryError | LostError):
+            raise found from error  # tensors come from a device, which may fail meanwhile
         kind = StorageError if isinstance(cause, OSError | MissingLibraryError) else CheckpointError
         raise kind(f"cannot write {path}: {type(cause).__name__}: {cause}") from error
     return written[-1], sent

@@ -36,7 +36,7 @@ from trainers.checkpoint_urls import MissingLibraryError, absolute_folder, is_ur
 from trainers.errors import CheckpointError, StorageError, classify, of_unread_file
 from trainers.file_trust import task_of_file
 from trainers.protocol import LostError, OutOfMemoryError, TrainingError, TrialSpec
-from trainers.stored_tensors import StoredTensor, attach, in_memory, whole
+from trainers.stored_tensors import ShareFacts, ShareFile, StoredTensor, attach, in_memory, whole
 from trainers.task import Task, model_of
 
 FORMAT, FORMAT_WITH_SHARES = 1, 2
@@ -184,14 +184,23 @@ def open_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: A file is missing, damaged, or no checkpoint of these formats.
     """
+    return open_with_shares(path)[0]
+
+
+def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[ShareFile, ShareFacts]]]:
+    """Return the content of a checkpoint as `open_checkpoint` does, with its shares, none where it has one file.
+
+    Raises:
+        CheckpointError: A file is missing, damaged, or no checkpoint of these formats.
+    """
     content = read_plain(path)
     has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
     if not content.keys() >= _KEYS or not (has_shares or content["format"] == FORMAT):
         raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(map(str, content))}")
-    if has_shares:
-        attach(content, shares_of(content, path))
+    shares = shares_of(content, path) if has_shares else []
+    attach(content, shares)
     _check_form(content, path)
-    return content
+    return content, shares
 
 
 def check_checkpoint(path: str | Path) -> None:
@@ -201,7 +210,7 @@ def check_checkpoint(path: str | Path) -> None:
         CheckpointError: One of them is missing or damaged.
     """
     content = read_plain(path, mapped=False, fresh=True)
-    check_shares(path, content, fresh=True)
+    check_shares(path, content)
 
 
 def _all_whole(value: Any) -> Any:

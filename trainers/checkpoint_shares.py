@@ -15,24 +15,19 @@ from trainers.errors import CheckpointError, StorageError
 from trainers.stored_tensors import ShareFacts, ShareFile, check_share
 
 
-def check_shares(
-    path: str | Path, content: Mapping[str, Any], *, first: int = 0, every: int = 1, fresh: bool = False
-) -> None:
-    """Read the shares of a checkpoint, each wholly.
+def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Read the shares of a checkpoint, each wholly, and from an object store itself rather than a copy on this machine.
 
     Args:
         path: Its main file.
         content: What its main file says.
-        first: Number of the first share to read, from 0.
-        every: Distance to the next one.
-        fresh: Whether an object store itself is read, and no copy on this machine.
 
     Raises:
         CheckpointError: One of them is not what was written.
     """
     if "shares" in content:
-        for number, facts in list(enumerate(_facts(content, path)))[first::every]:
-            with closing(_share(path, number, content, facts, fresh=fresh)) as share:
+        for number, facts in enumerate(_facts(content, path)):
+            with closing(_share(path, number, content, facts, fresh=True)) as share:
                 check_share(share, facts)
 
 

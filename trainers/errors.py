@@ -24,20 +24,25 @@ _OUT_OF_MEMORY = re.compile(
     r"|_ALLOC(ATION)?_FAILED|(FIND|GET) was unable to find an engine",
     re.IGNORECASE,
 )
+_KILLED_READER = (
+    r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (exited unexpectedly|is killed by signal: (Killed|Terminated))"
+)
+"""What a loader says of a process that reads for it and was ended from outside, mostly for the host's memory."""
 _LOST = re.compile(
     r"connection (closed|reset|refused|was likely closed)|broken pipe|socket (closed|timeout)|timed out (waiting|after)"
     r"|connectFullMesh|failed to (connect|recv|send)|gloo/transport|NCCL error"
-    r"|ncclRemoteError|ncclSystemError|CUDA error",
+    rf"|ncclRemoteError|ncclSystemError|CUDA error|{_KILLED_READER}",
     re.IGNORECASE,
 )
 _LOST_BY_A_PROGRAM = re.compile(
     r"torch\.distributed\.Dist\w*Error|connectFullMesh|gloo/transport|NCCL error|ncclRemoteError|ncclSystemError"
-    r"|CUDA error"
+    rf"|CUDA error|{_KILLED_READER}"
 )
 """What torch alone says: a program may have connections of its own, to a server of data, whose loss is its own."""
 _USERS_FAULT_ON_DEVICE = re.compile(
     r"device-side assert|no kernel image|kernel image is invalid|invalid (configuration )?argument"
-    r"|invalid device function|too many resources requested|CUBLAS_STATUS_(NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH)",
+    r"|invalid device (function|ordinal)|invalid resource handle|initialization error|unsupported toolchain"
+    r"|too many resources requested|CUBLAS_STATUS_(NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH)",
     re.IGNORECASE,
 )
 """What the code asks of a device that can never do it: another attempt ends in the same way."""

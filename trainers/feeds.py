@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from trainers.data import Samples
 from trainers.epoch_plan import EpochLayout, Pass, epoch_layout, passes_of, work_of
 from trainers.seeds import permutation
@@ -55,11 +57,13 @@ class OrderedFeed:
 
     def __init__(self, samples: Samples, layout: EpochLayout, sharing: Sharing) -> None:
         self._samples, self._layout, self._sharing = samples, layout, sharing
+        self._order: tuple[int, Tensor] | None = None  # a pass's number and order, if it has more epochs
 
     def begin(self, epoch: int, steps: int) -> tuple[float, float]:
         """Plan an epoch."""
         number, first = self._layout.place(epoch)
-        order = permutation(len(self._samples), seed=self._sharing.seed, epoch=number)
+        order = self._order_of(number)
+        self._order = (number, order) if self._layout.place(epoch + 1)[0] == number else None
         whole = self._sharing.plan(self._layout.part(order, first))
         self._first = passes_of(whole, steps)
         self._plan = whole[self._first :]
@@ -67,6 +71,12 @@ class OrderedFeed:
         self._steps = steps + sum(one.ends_step for one in self._plan)
         work = work_of(whole)
         return work, work - work_of(self._plan)
+
+    def _order_of(self, number: int) -> Tensor:
+        """Return the order of a pass over the data, int64 [N]; its epochs share it, however short they are."""
+        if self._order is not None and self._order[0] == number:
+            return self._order[1]
+        return permutation(len(self._samples), seed=self._sharing.seed, epoch=number)
 
     @property
     def next_samples(self) -> int:

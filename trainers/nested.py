@@ -24,31 +24,46 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
         function: Called with each tensor.
         value: A tensor, or containers of tensors and anything else, which stays as it is.
     """
-    return tree_map(lambda leaf: _mapped(function, leaf), value)
+    return _mapped(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 
-def _mapped(function: Callable[[Tensor], Tensor], leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        return function(leaf)
+def _mapped(function: Callable[[Any], Any], value: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Return `value` with each leaf replaced; `is_leaf` says which containers are not gone through."""
+    return tree_map(lambda leaf: _mapped_leaf(function, leaf, is_leaf), value, is_leaf=is_leaf)
+
+
+def _mapped_leaf(function: Callable[[Any], Any], leaf: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
+    """Return what becomes of a leaf of torch's pytree, which may be a container of a class that torch does not know."""
     if isinstance(leaf, Mapping):
-        items = {key: map_tensors(function, item) for key, item in leaf.items()}
+        items = {key: _mapped(function, item, is_leaf) for key, item in leaf.items()}
         if not isinstance(leaf, MutableMapping):
             return items
         same = copy.copy(leaf)
         for key, item in items.items():
             same[key] = item
         return same
-    if isinstance(leaf, (tuple, list)):
-        items_of_sequence = [map_tensors(function, item) for item in leaf]
+    if isinstance(leaf, (tuple, list)) and not (is_leaf is not None and is_leaf(leaf)):
+        items_of_sequence = [_mapped(function, item, is_leaf) for item in leaf]
         return type(leaf)(items_of_sequence)
-    return leaf
+    return function(leaf)
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return `value` with its tensors on a device; what can move itself does, such as a packed sequence."""
-    if not isinstance(value, (Tensor, Mapping)) and hasattr(value, "to"):
-        return value.to(device)
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value)
+    """Return `value` with its tensors on a device; what can move itself does, such as a packed sequence or a graph.
+
+    Copies to a GPU go on while the host does; a copy on the CPU is whole when it is returned.
+    """
+    return _mapped(lambda leaf: _moved(leaf, device), value, _moves_itself)
+
+
+def _moved(leaf: Any, device: torch.device) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.to(device, non_blocking=device.type != "cpu")
+    return leaf.to(device) if _moves_itself(leaf) else leaf
+
+
+def _moves_itself(value: Any) -> bool:
+    return not isinstance(value, (Tensor, Mapping)) and callable(getattr(value, "to", None))
 
 
 def in_single_precision(value: Any) -> Any:

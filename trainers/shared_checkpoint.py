@@ -18,12 +18,11 @@ from trainers import checkpoint as checkpoints
 from trainers.atomic_files import write_whole_file
 from trainers.checkpoint_cache import Content
 from trainers.checkpoint_files import share_path
-from trainers.checkpoint_shares import check_shares
 from trainers.checkpoint_store import place_of
 from trainers.checkpoint_urls import is_url, name_of
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, StorageError
-from trainers.stored_tensors import ShareFacts, pieces_in, without_pieces, write_share
+from trainers.stored_tensors import ShareFacts, check_share, pieces_in, without_pieces, write_share
 
 T = TypeVar("T")
 
@@ -69,8 +68,10 @@ def open_together(path: str, group: Group) -> dict[str, Any]:
     opened: list[dict[str, Any]] = []
 
     def look() -> None:
-        opened.append(checkpoints.open_checkpoint(path))
-        check_shares(path, opened[0], first=group.rank, every=group.world_size)
+        content, shares = checkpoints.open_with_shares(path)
+        opened.append(content)
+        for share, facts in shares[group.rank :: group.world_size]:
+            check_share(share, facts)  # through the copy that is open: a small cache may have evicted its file
 
     together(look, group)
     return opened[0]

@@ -203,8 +203,4 @@ class Loader:
         """Yield batches, moved to the device."""
         for batch in in_step(self._batches, self._device) if self._is_in_step else self._batches:
             self._counter.tick()
-            yield (
-                [to_device(part, self._device) for part in batch]
-                if type(batch) is list
-                else to_device(batch, self._device)
-            )
+            yield to_device(batch, self._device)

@@ -116,6 +116,27 @@ def test_a_device_that_fails_while_a_trial_resumes_says_nothing_of_the_file(tria
     assert Failed.of(caught.value, has_begun=False).failure == failure
 
 
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), LostError),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), OutOfMemoryError),
+        (RuntimeError("cannot pickle this"), CheckpointError),
+    ],
+)
+def test_a_device_that_fails_while_a_checkpoint_is_written_says_nothing_of_the_content(
+    tmp_path, monkeypatch, raised, error
+):
+    def save(*_args, **_kwargs):
+        raise raised
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.raises(error) as caught:
+        write_atomically({"a": 1}, tmp_path / "a.pt")
+    assert type(caught.value) is error
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_memory_that_runs_out_while_a_checkpoint_is_read_is_no_damage(trial, monkeypatch):
     def load(*_args, **_kwargs):
         raise MemoryError

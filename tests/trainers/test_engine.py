@@ -15,6 +15,7 @@ from search_spaces.space import Space
 from studies.spec.checks import check_against_task
 from studies.spec.study_spec import parse_spec, spec_to_mapping
 from tests.support.trainer_pool import BLOBS, HERE, Blobs, Block, run_trial, spec_of
+from trainers import feeds
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.data import DatasetSamples, TensorSamples, load_samples
 from trainers.ddp import Group
@@ -428,6 +429,19 @@ def test_a_cut_pass_is_the_same_training(samples_per_epoch):
     for first in (0, per_pass):
         one_pass = [sample for epoch in parts["seen"][first : first + per_pass] for sample in epoch]
         assert one_pass == permutation(50, seed=0, epoch=1 + (first > 0)).tolist()
+
+
+def test_the_order_of_a_pass_is_drawn_once_for_all_its_epochs(monkeypatch):
+    """A pass over large data would cost the square of its epochs."""
+    drawn = []
+
+    def noted(samples, *, seed, epoch):
+        drawn.append(epoch)
+        return permutation(samples, seed=seed, epoch=epoch)
+
+    monkeypatch.setattr(feeds, "permutation", noted)
+    trained(training={"epochs": 8, "samples_per_epoch": 16})  # of 50 samples: four epochs a pass
+    assert drawn == [1, 2]
 
 
 def test_the_schedule_counts_the_steps_of_partial_epochs():

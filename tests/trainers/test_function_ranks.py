@@ -91,6 +91,13 @@ def slow_in_turn(group, spec):
     return [one.epoch for one in course.measurements]
 
 
+def test_a_rank_that_was_asleep_while_the_others_went_on_does_not_take_them_for_lost():
+    within = arrivals._Report(4, arrivals.Place.WITHIN, 103)
+    assert not arrivals._waits_in_vain(arrivals._Report(3, arrivals.Place.END, 100), within)
+    assert arrivals._waits_in_vain(arrivals._Report(3, arrivals.Place.RETURNED, 100), within)
+    assert arrivals._waits_in_vain(arrivals._Report(4, arrivals.Place.END, 100), within)
+
+
 @pytest.mark.parametrize(
     ("what", "says"),
     [

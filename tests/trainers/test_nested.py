@@ -88,6 +88,33 @@ def test_a_packed_sequence_moves_itself() -> None:
     assert packed.batch_sizes.tolist() == [2, 2, 1]
 
 
+class Graph:
+    """What has tensors and moves itself, as graphs of PyTorch Geometric do."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def to(self, device: torch.device) -> Graph:
+        return Graph(device)
+
+
+def test_what_moves_itself_does_so_in_containers_as_well() -> None:
+    meta = torch.device("meta")
+    inside = {"graph": Graph(CPU), "texts": ["a"], "own": OwnDict(graphs=[Graph(CPU)])}
+    graph, (packed, moved) = to_device((Graph(CPU), [pack_sequence([torch.ones(3), torch.ones(2)]), inside]), meta)
+    assert {graph.device, moved["graph"].device, moved["own"]["graphs"][0].device, packed.data.device} == {meta}
+    assert (packed.batch_sizes.tolist(), moved["texts"]) == ([2, 2, 1], ["a"])
+
+
+def test_a_copy_on_the_cpu_is_whole_when_it_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy from a GPU that goes on while the host does would be read too early."""
+    waits: list[bool] = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, _, non_blocking: waits.append(not non_blocking) or self)
+    to_device([torch.ones(1)], CPU)
+    to_device([torch.ones(1)], torch.device("cuda"))
+    assert waits == [True, False]
+
+
 class Mappings(Dataset):
     def __init__(self, task: Blobs, make: Any) -> None:
         self._inputs, self._targets = Blobs.train_data(task, {})

@@ -40,6 +40,7 @@ from trainers.ddp import Group
 from trainers.errors import CheckpointError, StorageError
 from trainers.object_store import ObjectStore, ObjectStoreError
 from trainers.protocol import TrialSpec
+from trainers.shared_checkpoint import open_together
 
 FOLDER = f"s3://{BUCKET}/some/study/trial-00000"
 URL = f"{FOLDER}/epoch-0001.attempt-1.pt"
@@ -116,6 +117,11 @@ def test_ranks_write_their_shares_to_the_store_and_others_read_them(
     for name, value in whole["weights"].items():
         assert torch.equal(value, resumed["weights"][name])
     assert load_model(URL, spec.task, spec.python_path) is not None
+    in_another_cache(tmp_path, monkeypatch, "too small for a checkpoint")
+    monkeypatch.setenv("AUTOML_CACHE_GIB", "1e-9")
+    before = object_store.faults.asked("GET", ".bin")
+    open_together(URL, Group())
+    assert object_store.faults.asked("GET", ".bin") == before + 2, "a share is checked through the copy that is open"
     check_checkpoint(URL)
     PLACE.delete(URL)
     left = object_store.call("list_objects_v2", Prefix=KEY.removesuffix(".pt")).get("Contents", [])

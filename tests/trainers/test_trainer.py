@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from search_spaces.drawing import draw_number, example_params
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
 from tests.support.paths import EXAMPLES
 from tests.support.trainer_pool import HERE, Blobs, run_trial, spec_of
-from trainers.data import load_samples
+from trainers.data import DatasetSamples, load_samples
 from trainers.ddp import Group
 from trainers.epoch_plan import plan_epoch
 from trainers.errors import CheckpointError, classify
@@ -47,6 +50,13 @@ CPU = torch.device("cpu")
         (RuntimeError("CUDA error: no kernel image is available for execution on the device"), TaskError),
         (RuntimeError("CUDA error: invalid configuration argument"), TaskError),
         (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx`"), TaskError),
+        (RuntimeError("CUDA error: invalid device ordinal"), TaskError),
+        (RuntimeError("CUDA error: initialization error"), TaskError),
+        (RuntimeError("CUDA error: the provided PTX was compiled with an unsupported toolchain."), TaskError),
+        (RuntimeError("DataLoader worker (pid(s) 28, 29) exited unexpectedly"), LostError),
+        (RuntimeError("DataLoader worker (pid 28) is killed by signal: Killed. "), LostError),
+        (RuntimeError("DataLoader worker (pid 28) is killed by signal: Segmentation fault. "), TaskError),
+        (RuntimeError("DataLoader worker (pid 28) is killed by signal: Bus error. It is possible that"), TaskError),
         (RuntimeError("FIND was unable to find an engine to execute this computation"), OutOfMemoryError),
         (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), OutOfMemoryError),
         (ConnectionResetError("Connection reset by peer"), TaskError),
@@ -60,6 +70,22 @@ def test_an_exception_is_sorted_by_what_to_do_about_it_and_crosses_processes(exc
     assert type(error) is expected
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.failure) == (expected, str(error), expected.failure)
+
+
+class Ended(Dataset):
+    """Samples whose reading process is ended, as the kernel does where the host's memory runs out."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_reads_and_is_killed_is_lost_and_no_error_of_the_data():
+    with pytest.raises(RuntimeError) as caught:
+        next(DatasetSamples(Ended(), CPU, workers=1).batches([torch.tensor([0, 1])]))
+    assert isinstance(classify(caught.value), LostError)
 
 
 def test_a_real_failed_allocation_is_out_of_memory():
