@@ -317,8 +317,6 @@ class Retraining:
         gang = self._gang_of(event)
         if gang is None:
             return
-        if event.slots_usable:
-            self._free.update(gang.slots)
         if event.failure in _WORTH_ANOTHER_TRY:
             self._lose(event.trial_id, gang, event.message, counts=event.counts)
         else:
