@@ -6,10 +6,20 @@ import math
 
 import pytest
 
-from studies.control.machine_commands import KillGang, StartGang
+from studies.control.machine_commands import DrainGang, KillGang, StartGang
 from studies.control.setup import StudySetup
 from studies.control.state import StudyMachine
-from studies.gangs.protocol import CancelRequested, Event, GangFailed, GangStarted, Measured, SlotsReady, TrialQueued
+from studies.gangs.protocol import (
+    CancelRequested,
+    DrainRequested,
+    Event,
+    GangFailed,
+    GangStarted,
+    Measured,
+    SlotsLeaving,
+    SlotsReady,
+    TrialQueued,
+)
 from studies.money.budget import Limits
 from studies.records import Objective
 from studies.resume_state import ResumeState
@@ -53,3 +63,35 @@ def test_a_gang_that_fails_as_its_trial_ends_gives_its_slot_back(closes: Event) 
     commands = machine.handle([closes, failed, READY, queued(2)], 2.0).commands
     assert [type(one) for one in commands if isinstance(one, KillGang | StartGang)] == [KillGang, StartGang]
     assert [trial.id for trial in machine.running] == [2]
+
+
+def lost() -> GangFailed:
+    return GangFailed(trial_id=1, attempt=1, failure="lost", message="a rank died")
+
+
+STOPS = [DrainRequested(reason="interrupted"), DrainRequested(reason="stopped"), SlotsLeaving(slots=(0,))]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("epochs", [0, 3])
+def test_a_gang_that_has_not_begun_to_train_is_cut(stop: Event, epochs: int) -> None:
+    """It may load data for minutes, which somebody would wait for, or which a node that goes would not live to see."""
+    machine = machine_with_a_trial(Limits(trials=5))
+    if epochs:
+        machine.handle([STARTED, *(measured(epoch) for epoch in range(1, epochs + 1))], 10.0)
+        machine.handle([lost(), READY], 12.0)
+    (trial,) = machine.running
+    commands = machine.handle([stop], 13.0).commands
+    assert KillGang(trial_id=1, attempt=2 if epochs else 1) in commands
+    assert not any(isinstance(one, DrainGang) for one in commands)
+    assert (trial.state, trial.paused_by, trial.resume_epoch) == ("paused", "drain", epochs)
+    assert trial.resume_checkpoint == (f"/epoch-{epochs}" if epochs else None)
+    assert trial.lost_attempts == (1 if epochs else 0), "a cut is none of the attempts that a trial may lose"
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_gang_that_trains_is_told_to_save_and_stop(stop: Event) -> None:
+    machine = machine_with_a_trial(Limits(trials=5))
+    machine.handle([STARTED], 1.0)
+    commands = machine.handle([stop], 2.0).commands
+    assert [type(one) for one in commands] == [DrainGang]
