@@ -16,6 +16,8 @@ from studies.gangs.protocol import (
     GangFailed,
     GangStarted,
     Measured,
+    PartSaved,
+    Progress,
     SlotsLeaving,
     SlotsReady,
     TrialQueued,
@@ -25,7 +27,7 @@ from studies.records import Objective
 from studies.resume_state import ResumeState
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
-from trainers.protocol import Measurement
+from trainers.protocol import EpochPart, Measurement
 
 STARTED = GangStarted(trial_id=1, attempt=1, seconds=1.0)
 READY = SlotsReady(slots=(0,))
@@ -95,3 +97,21 @@ def test_a_gang_that_trains_is_told_to_save_and_stop(stop: Event) -> None:
     machine.handle([STARTED], 1.0)
     commands = machine.handle([stop], 2.0).commands
     assert [type(one) for one in commands] == [DrainGang]
+
+
+@pytest.mark.parametrize("starts_long", [False, True])
+def test_the_rest_of_an_epoch_is_told_by_what_was_trained_since_it_was_resumed(*, starts_long: bool) -> None:
+    """A start of more than some seconds tells that nothing is done yet, which is not where the epoch goes on."""
+    machine = machine_with_a_trial(Limits(hours=20))
+    (trial,) = machine.running
+    machine.handle([STARTED], 10.0)
+    part = EpochPart(epoch=1, fraction=0.8, wall_seconds=8000.0, checkpoint="/part", checkpoint_bytes=1)
+    machine.handle([PartSaved(trial_id=1, attempt=1, part=part)], 8010.0)
+    machine.handle([lost(), READY], 8020.0)
+    if starts_long:
+        machine.handle([Progress(trial_id=1, attempt=2, epoch=0, fraction=0.0, is_first=True)], 8025.0)
+    machine.handle([GangStarted(trial_id=1, attempt=2, seconds=10.0)], 8030.0)
+    for fraction, now in ((0.801, 8040.0), (0.95, 9530.0)):
+        machine.handle([Progress(trial_id=1, attempt=2, epoch=1, fraction=fraction)], now)
+    ahead = machine._live.account.ends_in_seconds(trial, 0.95, 9530.0)
+    assert ahead == pytest.approx((500.0, 10_000.0), rel=0.02)
