@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.launching.objectives import likely_direction, quality_of
+from automl.launching.objectives import direction_is_guess, likely_direction, quality_of
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.probing import TaskFacts, facts_of
 from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
@@ -99,7 +99,7 @@ def prepared_from_code(
     if not changed.get("space"):
         raise SpecError(code.source, ("space",), _no_space(code, facts))
     spec = parse_spec(changed, code.source)
-    sets_some = any(path[0] == "space" for path in paths)
+    sets_some, sets_objectives = (any(path[0] == key for path in paths) for key in ("space", "objectives"))
     prepared = prepare(
         spec if sets_some else spec.model_copy(update={"space": None}),
         source=code.source,
@@ -109,7 +109,7 @@ def prepared_from_code(
     )
     assert prepared.spec.space is not None  # noqa: S101 - `prepare` fills it in
     changed["space"] = prepared.spec.space.to_dict()
-    notes = _notes(code, prepared.spec, facts, sets_space=sets_some)
+    notes = _notes(code, prepared.spec, facts, sets_space=sets_some, sets_objectives=sets_objectives)
     return prepared, Quickstart(spec=prepared.spec, mapping=changed, notes=notes, source=code.source)
 
 
@@ -167,7 +167,9 @@ def _no_space(code: Code, facts: TaskFacts) -> str:
     return f"found none, allowed: {own}, or {_SET_SPACE}"
 
 
-def _notes(code: Code, spec: StudySpec, facts: TaskFacts, *, sets_space: bool) -> tuple[str, ...]:
+def _notes(
+    code: Code, spec: StudySpec, facts: TaskFacts, *, sets_space: bool, sets_objectives: bool
+) -> tuple[str, ...]:
     is_function = facts.parameters is None
     names = listed(spec.space.names()) if spec.space is not None else "none"
     metrics = [one.metric for one in spec.objectives if one.metric not in (*facts.reported, *OUR_METRICS)]
@@ -177,7 +179,16 @@ def _notes(code: Code, spec: StudySpec, facts: TaskFacts, *, sets_space: bool) -
         f"task {spec.task}: a {'training function' if is_function else 'task'} in {code.folder}",
         objectives_note(spec),
         *(unsure if is_function and metrics else ()),
+        *(() if sets_objectives else _guessed_direction(quality_of(facts))),
         f"space: {names}, {'as set' if sets_space else 'its own'}",
         f"training: {spec.training.epochs} epochs, {'by default' if spec.training.epochs == EPOCHS else 'as set'}",
         budget_note(spec),
     )
+
+
+def _guessed_direction(metric: str) -> tuple[str, ...]:
+    """The line that says that nothing tells in which direction a metric is better, if so."""
+    if not direction_is_guess(metric):
+        return ()
+    objectives = f"[{{metric: {metric}, direction: maximize}}, {{metric: cost_usd, direction: minimize}}]"
+    return (f"{metric}: that less of it is better is a guess; --set 'objectives={objectives}' turns it",)

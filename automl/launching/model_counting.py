@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -69,10 +72,12 @@ class Counting:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        """End the process: a study that has ended needs no sizes."""
+        """End the process and all that it has started: a study that has ended needs no sizes."""
         self._is_over = True
-        if self.process is not None:
-            self.process.kill()
+        if self.process is not None and self._thread is not None and self._thread.is_alive():
+            # The thread reads until the last process of the group has closed the pipes, such as a worker of the task's.
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.wait()
 
     def _take(self, process: subprocess.Popen[str], question: str) -> None:

@@ -19,7 +19,7 @@ from automl.launching.paths import absolute_task_options
 from automl.launching.reading import store_overrides
 from automl.launching.spec_yaml import parameter_lines
 from reports.wording import usd
-from search_spaces.wording import found, listed
+from search_spaces.wording import found, listed, one_line
 from studies.spec.checks import with_first_trials
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
@@ -142,7 +142,7 @@ def as_yaml(picked: Quickstart) -> str:
     }
     if ":" in picked.mapping["task"]:  # a training function measures less
         del comments["objectives"]
-    lines = [f"# {note}" for note in picked.notes]
+    lines = [f"# {one_line(note)}" for note in picked.notes]  # a line break of a data file must not write a key
     for key, value in picked.mapping.items():
         lines += ["", f"# {comments[key]}"] if key in comments else []
         lines.append(_section(key, value))

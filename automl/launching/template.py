@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from automl.launching.objectives import likely_direction, quality_of
+from automl.launching.objectives import direction_is_guess, likely_direction, quality_of
 from automl.launching.probing import TaskFacts
 from automl.launching.spec_yaml import flow, parameter_lines, word
 from search_spaces.space import Space
@@ -19,7 +19,7 @@ task: {task}             # a built-in task, or module:Class for your own beside 
 task_options: {options}
 
 objectives:               # always measured: {measured}
-  - {{metric: {metric}, direction: {direction}}}{other_metrics}
+  - {{metric: {metric}, direction: {direction}}}{about_metric}
   - {{metric: cost_usd, direction: minimize}}
 reference_point: auto     # where the hypervolume starts; or a number for each: {{{metric}: 0.5, cost_usd: 0.02}}
 # constraints: [{{metric: {bound}}}]   # bounds that a model has to keep: min, max or both, inclusive
@@ -122,7 +122,7 @@ def template(task: str, facts: TaskFacts | None = None) -> str:
         bound="peak_memory_bytes, max: 8.0e+9" if is_function else "latency_ms, max: 5",
         metric=metric,
         direction=likely_direction(metric),
-        other_metrics=_other_metrics(facts, metric, needs_data=needs_data),
+        about_metric=_about_metric(facts, metric, needs_data=needs_data),
         space="\n".join(_SPACE_OF_DATA if needs_data else _space_lines(facts)),
     )
 
@@ -133,13 +133,15 @@ def _options(needs_data: bool) -> str:
     return "{}          # arguments of the task's constructor"
 
 
-def _other_metrics(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> str:
-    """A comment with the metrics that could be an objective in place of the chosen one."""
+def _about_metric(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> str:
+    """A comment that says if the direction is a guess, and which metrics could be an objective in place of this one."""
     if needs_data:
         return "   # of classes; if the target is a number: val_mse, val_mae or val_r2"
     named = () if facts is None else facts.metrics or facts.reported
     others = [one for one in named if one != chosen and one not in OUR_METRICS]
-    return f"   # the task also measures {', '.join(others)}" if others else ""
+    said = ["whether less is better is a guess"] if direction_is_guess(chosen) else []
+    said += [f"the task also measures {', '.join(others)}"] if others else []
+    return f"   # {'; '.join(said)}" if said else ""
 
 
 def _space_lines(facts: TaskFacts | None) -> list[str]:

@@ -58,9 +58,9 @@ class Draining:
         self.reason = self.reason or reason
         for trial in live.registry.running:
             attempt = trial.attempt
-            # A person waits, or no checkpoint is taken: a trial that has not trained a step yet has nothing to lose.
-            if reason in _SOON - {"error"} and attempt and not (trial.epochs_done or attempt.started):
-                endings.cut(live, trial, "interrupted before its first epoch ended")
+            # A person waits, or no checkpoint is taken.
+            if reason in _SOON - {"error"} and attempt is not None:
+                self._stop_soon(trial, attempt, "interrupted")
             elif attempt is not None:
                 self.drain_gang(trial, attempt, END_SECONDS if reason in _SOON else math.inf)
 
@@ -73,7 +73,14 @@ class Draining:
         """Tell the gangs to stop that hold slots whose devices will be gone soon."""
         for trial in self._live.registry.running:
             if trial.attempt is not None and self.must_leave(trial.attempt):
-                self.drain_gang(trial, trial.attempt, END_SECONDS)
+                self._stop_soon(trial, trial.attempt, "taken off a device that will be gone")
+
+    def _stop_soon(self, trial: Trial, attempt: Attempt, why: str) -> None:
+        """Have a gang stop within seconds; one that has not trained a step has nothing to lose, and may start long."""
+        if attempt.started:
+            self.drain_gang(trial, attempt, END_SECONDS)
+        else:
+            endings.cut(self._live, trial, f"{why} before it trained a step; goes on from epoch {trial.resume_epoch}")
 
     def must_leave(self, attempt: Attempt) -> bool:
         """Whether a device that an attempt holds will be gone soon."""

@@ -317,8 +317,6 @@ class Retraining:
         gang = self._gang_of(event)
         if gang is None:
             return
-        if event.slots_usable:
-            self._free.update(gang.slots)
         if event.failure in _WORTH_ANOTHER_TRY:
             self._lose(event.trial_id, gang, event.message, counts=event.counts)
         else:
@@ -349,13 +347,13 @@ class Retraining:
 
     def _result(self, gang: _Gang, last: Measurement | None, *, failure: str = "") -> Retrained:
         assert self._meter is not None  # noqa: S101 - the pool is open
-        now = self._pool.now()
+        ended_at = self._pool.now() - (0.0 if last is None else last.age_seconds)
         return Retrained(
             spec=gang.spec,
             metrics={} if last is None else last.metrics,
             epochs=0 if last is None else last.epoch,
-            seconds=now - gang.leased_at,
-            cost_nano_usd=self._meter.cost_nano_usd(len(gang.slots), gang.leased_at, now),
+            seconds=ended_at - gang.leased_at,
+            cost_nano_usd=self._meter.cost_nano_usd(len(gang.slots), gang.leased_at, ended_at),
             checkpoint=None if last is None else last.checkpoint,
             failure=failure,
             earlier=() if failure else tuple(gang.earlier),

@@ -317,8 +317,6 @@ class StudyMachine:
         # Time that showed that a configuration diverges was not wasted: it is the trial's.
         is_train = event.failure == "diverged" and attempt.started
         self._live.account.charge_trial(trial, "train" if is_train else "lost", self.now)
-        if event.slots_usable:
-            self._live.give_back(attempt.slots)
         endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
         if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
             self._draining.drain("storage", event.message)

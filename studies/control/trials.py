@@ -75,6 +75,8 @@ class Attempt:
 
     def heard(self, progress: Progress, *, has_part: bool) -> None:
         """Note how far the epoch has come; the first time after a part, what is done is what was saved, about."""
+        if progress.epoch == 0:  # the gang is still in its start, and nothing is known of what was saved
+            return
         if self.progress is None and has_part:
             self.saved_fraction = max(self.saved_fraction, progress.fraction)
         self.progress = progress

@@ -81,11 +81,9 @@ class Gang:
         with self.changing:
             self.over.set()
 
-    def failed(self, failure: Failure, message: str, *, slots_usable: bool) -> GangFailed:
+    def failed(self, failure: Failure, message: str) -> GangFailed:
         """Its end by a failure of its ranks."""
-        return GangFailed(
-            trial_id=self.trial_id, attempt=self.attempt, failure=failure, message=message, slots_usable=slots_usable
-        )
+        return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure=failure, message=message)
 
     def lost(self, message: str) -> GangFailed:
         """Its end by the loss of a rank."""

@@ -321,15 +321,15 @@ class RayPool:
         if not together:
             log.warning("trial %s, attempt %s: %s", gang.number, gang.attempt, last_line(message))
             self._rank_slots.replace_there(gang.slots)
-        self._end_of_gang(gang, gang.failed(failure, message, slots_usable=together))
+        self._end_of_gang(gang, gang.failed(failure, message), usable=gang.slots if together else ())
         if together:
             self._rank_slots.replace_dead(gang.slots)
 
     def _end_of_gang(self, gang: Gang, event: GangFailed, usable: tuple[int, ...] = ()) -> None:
-        """Tell of a gang's end, and then of its slots that are lost: time before that is charged to its trial."""
-        self.post(event)
-        if usable:
-            self.post(SlotsReady(slots=usable))
+        """Tell of a gang's end, and then of its slots, free or lost: time before that is charged to its trial."""
+        self.post(event)  # ignored where the controller has closed the attempt; the slots are free all the same
+        if free := tuple(number for number in usable if not self._nodes.is_leaving(self._slots[number].node)):
+            self.post(SlotsReady(slots=free))
         self._rank_slots.give_back_leaving(gang.slots)
 
     # ------------------------------------------------------------------ events

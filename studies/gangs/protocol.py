@@ -120,9 +120,10 @@ class Progress:
 class GangFailed:
     """A gang cannot go on; its ranks have been ended, or are being ended.
 
+    `SlotsReady` follows for each of its slots that can take another trial, at once or once it has a new process.
+
     Attributes:
         message: One line or a traceback, for the user.
-        slots_usable: Whether its slots can take another trial at once; otherwise `SlotsReady` follows for each.
         counts: Whether it is one of the attempts that a trial has; not if a process was dead before the gang started.
     """
 
@@ -130,7 +131,6 @@ class GangFailed:
     attempt: int
     failure: Failure
     message: str
-    slots_usable: bool = False
     counts: bool = True
 
 

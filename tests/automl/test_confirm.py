@@ -28,7 +28,7 @@ from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.command_line import DIGITS, InProcess, Workplace
 from tests.support.ray_pool import LentPool
-from tests.support.simulated_study import smooth_curve
+from tests.support.simulated_study import HoldingPool, smooth_curve
 from tests.support.stored_study import StoredStudy
 from tests.support.trainer_pool import spec_of
 from trainers.checkpoint import rebuild
@@ -252,6 +252,14 @@ def test_points_of_one_trial_share_a_training_that_ends_at_the_last_of_them() ->
     assert one.earlier[0].cost_nano_usd == 2 * 10_000_000
     (early,) = retraining(Ledger(), SimulatedPool(curve)).run([replace(spec(1, stops=True), test_at=(2, 4))])
     assert (early.epochs, [earlier.epochs for earlier in early.earlier]) == (3, [2])
+
+
+def test_points_whose_measurements_travelled_together_are_paid_to_the_ends_of_their_epochs() -> None:
+    """Else 16@3 cost and took as much as 16@12, and neither `cheapest` nor `knee` could tell them apart."""
+    (one,) = retraining(Ledger(), HoldingPool(curve), slots=1).run([replace(spec(1), test_at=(1, 2, 3))])
+    points = [*one.earlier, one]
+    assert [point.seconds for point in points] == pytest.approx([1.0, 2.0, 3.0])
+    assert [point.cost_nano_usd for point in points] == [10_000_000, 20_000_000, 30_000_000]
 
 
 def test_a_database_that_is_away_for_longer_than_a_moment_ends_no_training(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from automl.launching.paths import absolute_task_options
-from automl.launching.quickstart import quickstart
+from automl.launching.quickstart import quickstart, write_spec
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import load_spec, parse_spec
 from tests.support import optional
@@ -38,6 +39,19 @@ class Place(InProcess):
 @pytest.fixture
 def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "name", ["Street\n(home)", "x\nmlflow: http://evil #", "next\x85line", "separator\u2028x", "bell\x07", "\ufeffmark"]
+)
+def test_the_name_of_a_column_writes_nothing_but_a_comment_of_a_saved_spec(place: Place, name: str) -> None:
+    rows = [["age", name, "rich"], *([str(age * 7 % 50), "the same", "yes" if age % 2 else "no"] for age in range(200))]
+    with (place.folder / "odd.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    picked = quickstart("tabular", {"data": str(place.folder / "odd.csv"), "target": "rich"})
+    write_spec(place.folder / "saved.yaml", picked)
+    assert load_spec(place.folder / "saved.yaml") == picked.spec
+    assert f"left out: {name!r} (constant)" in " ".join(picked.notes)
 
 
 TABULAR = ("--task", "tabular", "--data", "people.csv", "--target", "rich")

@@ -77,7 +77,7 @@ class LentPool:
                 self.ready |= set(event.slots)
             elif isinstance(event, SlotsLost):
                 self.ready -= set(event.slots)
-            elif isinstance(event, GangFailed) and not event.slots_usable:
+            elif isinstance(event, GangFailed):
                 self.ready = {n for n, slot in self.pool._slots.items() if slot.ready}
 
 

@@ -8,6 +8,7 @@ import random
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,29 @@ class FilePool(SimulatedPool):
     def start(self, trial_id: int, spec: Any, slots: tuple[int, ...], until: int) -> None:
         assert spec.resume_from is None or Path(spec.resume_from).exists(), f"{spec.resume_from} was deleted"
         super().start(trial_id, spec, slots, until)
+
+
+class HoldingPool(SimulatedPool):
+    """Hands over every third epoch, and those before it then."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.held: list[tuple[float, Measured]] = []
+
+    def wait(self, seconds: float) -> list[Event]:
+        events: list[Event] = []
+        for event in super().wait(seconds):
+            if not isinstance(event, Measured):
+                events.append(event)
+                continue
+            self.held.append((self.now(), event))
+            if event.measurement.epoch % 3 == 0:
+                events += [
+                    replace(one, measurement=replace(one.measurement, age_seconds=self.now() - at))
+                    for at, one in self.held
+                ]
+                self.held = []
+        return events
 
 
 def spec_mapping(limits: Limits, epochs: int) -> dict[str, object]:

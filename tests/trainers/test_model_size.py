@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
@@ -372,6 +375,35 @@ def test_a_study_that_ends_first_leaves_it_to_the_next(tmp_path: Path) -> None:
     assert process is not None
     assert process.returncode is not None, "nothing goes on behind the user's back"
     assert store.require("counted").counted_examples is None
+    store.close()
+
+
+BUSY_TASK = """
+import os, subprocess, time
+from pathlib import Path
+
+here = Path(__file__).parent
+(here / "written").write_text(str(subprocess.Popen(["sleep", "100"]).pid))
+os.replace(here / "written", here / "child")
+time.sleep(100)
+"""
+
+
+def test_a_study_that_ends_first_waits_for_no_process_that_the_task_has_started(tmp_path: Path) -> None:
+    """Such as the workers of a pool: they hold the output of the process that counts, and live on without it."""
+    (tmp_path / "busy_task.py").write_text(BUSY_TASK)
+    store, prepared = prepared_in(tmp_path)
+    row = find_or_create(store, prepared)
+    busy = replace(prepared, spec=prepared.spec.model_copy(update={"task": "busy_task:Busy"}))
+    deadline = time.monotonic() + 60
+    with Counting(store, row, busy):
+        while not (tmp_path / "child").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ended_at = time.monotonic()
+    assert time.monotonic() - ended_at < 50
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert psutil.Process(int((tmp_path / "child").read_text())).status() == psutil.STATUS_ZOMBIE
     store.close()
 
 

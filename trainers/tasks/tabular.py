@@ -176,7 +176,7 @@ class Tabular(SplitTask):
         cure = f" (--set task_options.kind={other} if that is wrong)" if self._could_be_either else ""
         dates = sum(number.is_date for number in self.encoding.numbers)
         kinds = f"{len(self.encoding.numbers)} of numbers" + (f" ({dates} dates)" if dates else "")
-        left_out = ", ".join(f"{name} ({why})" for name, why in self.encoding.left_out.items())
+        left_out = ", ".join(f"{shown(name)} ({why})" for name, why in self.encoding.left_out.items())
         return (
             f"target: column {column!r}, {what}{cure}",
             f"columns: {kinds}, {len(self.encoding.categories)} of categories"

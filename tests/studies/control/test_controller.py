@@ -46,6 +46,7 @@ from studies.storage.store import LeaseLostError, Store
 from tests.support.sessions import make_study, session_of
 from tests.support.simulated_study import (
     FilePool,
+    HoldingPool,
     Killed,
     SimulatedStudy,
     check_epochs,
@@ -441,33 +442,9 @@ def test_a_pool_that_cannot_be_opened_leaves_a_failed_study_that_can_go_on(tmp_p
 
 
 def test_epochs_that_travelled_together_are_charged_when_they_ended(tmp_path: Path) -> None:
-    class Holding(SimulatedPool):
-        """Hands over every third epoch, and those before it then."""
-
-        def __init__(self, *arguments: Any, **more: Any) -> None:
-            super().__init__(*arguments, **more)
-            self.held: list[tuple[float, Any]] = []
-
-        def wait(self, seconds: float) -> list[Any]:
-            events: list[Any] = []
-            for event in super().wait(seconds):
-                if not isinstance(event, Measured):
-                    events.append(event)
-                    continue
-                self.held.append((self.now(), event))
-                if event.measurement.epoch % 3 == 0:
-                    events += [
-                        dataclasses.replace(
-                            one, measurement=dataclasses.replace(one.measurement, age_seconds=self.now() - at)
-                        )
-                        for at, one in self.held
-                    ]
-                    self.held = []
-            return events
-
     whole = SimulatedStudy(folder_in(tmp_path, "one by one"), slots=1, epochs=9, policy=EVERY_TRIAL)
     whole.run(Limits(trials=2))
-    study = SimulatedStudy(folder_in(tmp_path, "together"), pool=Holding, slots=1, epochs=9, policy=EVERY_TRIAL)
+    study = SimulatedStudy(folder_in(tmp_path, "together"), pool=HoldingPool, slots=1, epochs=9, policy=EVERY_TRIAL)
     study.run(Limits(trials=2))
     for trial, same in zip(check(study).started, whole.record().started, strict=True):
         assert [e.wall_seconds for e in trial.epochs] == pytest.approx([e.wall_seconds for e in same.epochs])

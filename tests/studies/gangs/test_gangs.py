@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from studies.gangs.on_ray import RayPool
-from studies.gangs.protocol import GangFailed, GangStarted, Measured, PoolError
+from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsReady
 from studies.gangs.ray_cluster import check_reachable
 from tests.support.ray_pool import FOLDER, LentPool, collect, train_to, trial_spec
 
@@ -138,6 +138,23 @@ def test_a_fault_of_any_rank_is_called_by_its_name(
     after = trial_spec(trial + 100, tmp_path)
     assert isinstance(train_to(pool, after, (0, 1), 3)[-1], Measured)
     pool.end(after.trial, 1)
+
+
+def test_slots_of_a_gang_that_diverged_come_back_once_also_if_it_is_killed_meanwhile(
+    pool: LentPool, tmp_path: Path
+) -> None:
+    """The controller may have ended the attempt by an earlier measurement, and ignores then that the gang failed."""
+    pids = [slot.pid for slot in pool.pool._slots.values()]
+    pool.start(90, faulty(90, tmp_path, "diverge", at_rank=0), (0, 1), 6)
+    events: list[Event] = []
+    deadline = time.monotonic() + 30
+    while not any(isinstance(event, GangFailed) for event in events):
+        assert time.monotonic() < deadline
+        events += pool.wait(1.0)
+    pool.kill(90, 1)
+    events += pool.wait(0.5)
+    assert sorted(slot for event in events if isinstance(event, SlotsReady) for slot in event.slots) == [0, 1]
+    assert [slot.pid for slot in pool.pool._slots.values()] == pids, "processes that can go on were replaced"
 
 
 @pytest.mark.thorough

@@ -1,0 +1,103 @@
+"""The direction of an objective that nobody has named: what the name of its metric says, or a guess that is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from automl.launching.objectives import direction_is_guess, likely_direction
+from tests.support.command_line import InProcess
+
+FUNCTION = """
+space = {"rate": {"type": "float", "low": 0.1, "high": 1.0}}
+
+def train(trial):
+    for epoch in trial.epochs():
+        trial.report(gain=0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "val_accuracy",
+        "val_AUC",
+        "roc_auc",
+        "val_F1",
+        "f1_macro",
+        "val_R2",
+        "r2_score",
+        "mAP",
+        "val_map50",
+        "val/mAP50-95",
+        "val_acc1",
+        "top5",
+        "recall@5",
+        "precision_at_10",
+        "val_ndcg10",
+        "reward",
+        "episode_return",
+        "val_psnr",
+        "SSIM",
+        "val_mcc",
+        "val_kappa",
+        "mrr",
+        "bleu4",
+        "log_likelihood",
+    ],
+)
+def test_a_metric_of_success_is_maximised(metric: str) -> None:
+    assert (likely_direction(metric), direction_is_guess(metric)) == ("maximize", False)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "val_error",
+        "val_loss",
+        "val_MSE",
+        "RMSE",
+        "val_mae",
+        "cost_usd",
+        "val_perplexity",
+        "val_top5_error",
+        "dice_loss",
+        "accuracy_loss",
+        "brier_score",
+        "latency_ms",
+        "wall_seconds",
+    ],
+)
+def test_a_metric_of_failure_or_cost_is_minimised(metric: str) -> None:
+    assert (likely_direction(metric), direction_is_guess(metric)) == ("minimize", False)
+
+
+@pytest.mark.parametrize("metric", ["gain", "stop", "mapped", "neg_mean_squared_error", "negative_log_likelihood"])
+def test_a_name_that_says_nothing_is_a_guess(metric: str) -> None:
+    assert (likely_direction(metric), direction_is_guess(metric)) == ("minimize", True)
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    return InProcess(tmp_path, capsys, monkeypatch)
+
+
+def test_launch_says_how_to_turn_a_guess(place: InProcess) -> None:
+    turned = "objectives=[{metric: gain, direction: maximize}, {metric: cost_usd, direction: minimize}]"
+    code, out, err = place.run("launch", "mine.py:train", "--dry-run")
+    assert code == 0, err
+    said = " ".join((out + err).split())
+    assert f"gain: that less of it is better is a guess; --set '{turned}' turns it" in said
+    code, out, err = place.run("launch", "mine.py:train", "--dry-run", "--set", turned)
+    said = " ".join((out + err).split())
+    assert (code, "gain (maximize)" in said, "is a guess" in said) == (0, True, False)
+
+
+def test_init_marks_a_guess(place: InProcess) -> None:
+    assert place.run("init", "mine:train")[0] == 0
+    written = (place.folder / "mine.yaml").read_text()
+    assert yaml.safe_load(written)["objectives"][0] == {"metric": "gain", "direction": "minimize"}
+    assert "direction: minimize}   # whether less is better is a guess\n" in written
