@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -164,6 +165,32 @@ def test_moments_of_parquet(tmp_path: Path, column: pa.Array) -> None:
     task = Tabular(str(path), "y")
     assert task.encoding.numbers[0].is_date
     check_all_agree(task, path)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([Decimal(number % 30 + 10).scaleb(-2) for number in range(ROWS * 3)], pa.decimal128(10, 2)),
+        pa.array([datetime(2024, 1, 1 + number % 3, 8) for number in range(ROWS)], pa.timestamp("us")),  # noqa: DTZ001
+        pa.array([one for one in MOMENTS[:3] for _ in range(20)], pa.timestamp("us", "Asia/Tokyo")),
+        pa.array([time(number % 3) for number in range(ROWS)], pa.time64("us")),
+    ],
+    ids=lambda column: str(column.type),
+)  # fmt: skip
+def test_categories_of_parquet_are_levels_by_what_python_has_of_them(tmp_path: Path, column: pa.Array) -> None:
+    path = parquet_file(tmp_path, with_target(column))
+    task = Tabular(str(path), "y", categorical=["x"])
+    assert min(check_all_agree(task, path)[:, 0]) >= 2, "no row is unknown"
+    rows = [{"x": cell} for cell in column.to_pylist()]
+    assert np.array_equal(task.encode(rows).numpy(), encoded(taken_away(task), rows))
+
+
+def test_a_decimal_that_stands_for_nothing_does_so(tmp_path: Path) -> None:
+    cells = [Decimal("-999.00") if number % 4 == 0 else Decimal(number) / 8 for number in range(ROWS)]
+    path = parquet_file(tmp_path, with_target(pa.array(cells, pa.decimal128(10, 3))))
+    task = Tabular(str(path), "y", missing=["-999"])
+    assert check_all_agree(task, path)[:, 1].tolist() == [float(number % 4 == 0) for number in range(ROWS)]
+    assert encoded(taken_away(task), [{"x": Decimal(-999)}, {"x": Decimal("NaN")}])[:, 1].tolist() == [1.0, 1.0]
 
 
 def test_a_moment_may_have_a_zone(tmp_path: Path) -> None:
