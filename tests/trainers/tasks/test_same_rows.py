@@ -15,11 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
+import torch
 
 from automl.predicting.row_files import rows_of
 from automl.standalone.table_rows import TableRows
+from automl.standalone.text_rows import TextRows
+from tests.trainers.tasks.test_text_checkpoint import byte_tokenizer
 from trainers.protocol import TaskError
 from trainers.tasks.parts.splits import split
+from trainers.tasks.parts.tokens import form_of
 from trainers.tasks.tabular import Tabular
 from trainers.tasks.text import Text
 
@@ -267,3 +271,33 @@ def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -
     named = tmp_path / "named.csv"
     named.write_text("sentence\n" + "".join(f"{text}\n" for text in texts))
     assert [text for _, text in rows_of(named, form, "sentence")] == texts
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.parquet"])
+def test_spaces_and_line_breaks_are_the_same_tokens_everywhere(tmp_path: Path, name: str) -> None:
+    """Tokenizers of bytes, as of RoBERTa, have tokens for the space at the end of a text, and for both line breaks."""
+    texts = ["good film\r\nbad film", "a bad film \t", " film"] * 10
+    if name == "train.csv":
+        rows = "".join(f'"{text}",{number % 2}\r\n' for number, text in enumerate(texts))
+        (tmp_path / name).write_bytes(f"sentence,label\r\n{rows}".encode())
+    else:
+        parquet_file(tmp_path, {"sentence": texts, "label": [0, 1] * 15}, name)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(["<pad>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    task = Text(str(tmp_path / name), "sentence", checkpoint=str(tmp_path))
+    form = json.loads(json.dumps(task.preprocessing()))
+    read = [text for _, text in rows_of(tmp_path / name, form)]
+    trained = task.encode(str(tmp_path / name))
+    assert torch.equal(task.encode(texts), trained)
+    alone = TextRows(form)
+    for given in (texts, read):
+        for row, expected in zip(given, trained.tolist(), strict=True):
+            tokens = list(alone.encode(row, 0).numbers)
+            assert tokens == expected[: len(tokens)]
+            assert set(expected[len(tokens) :]) <= {form["pad"]}
+
+
+def test_a_model_of_before_takes_texts_as_they_are() -> None:
+    rows = TextRows(form_of(byte_tokenizer(), longest=32, pad=0))
+    assert len({tuple(rows.encode(text, 0).numbers) for text in ("film\nbad", "film\r\nbad", "film\nbad ")}) == 3
