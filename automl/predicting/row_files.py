@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from automl.exporting.errors import ExportError
 from search_spaces.wording import listed, nearest, shown
-from trainers.tasks.parts.images import ENDINGS
+from trainers.tasks.parts.images import ENDINGS, image_files
 from trainers.tasks.parts.table_files import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -78,7 +78,7 @@ def _chained(first: Row, rest: Iterator[Row]) -> Iterator[Row]:
 def _images(path: Path, kind: str) -> Iterator[Row]:
     if kind != "image":
         raise ExportError(f"{path}: found a folder, allowed: a file with {_wanted(kind)}")
-    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.suffix.lower() in ENDINGS)
+    files = [path] if path.is_file() else image_files(path)
     if not files:
         raise ExportError(f"{path}: found no image in it, allowed: files that end in {listed(ENDINGS)}")
     return ((str(file), str(file)) for file in files)
@@ -252,7 +252,19 @@ def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: 
             yield where, _numbers(where, row, is_whole=not form["dtype"].startswith("float"))
         else:
             name = name or _column(path, list(row), form, column)
-            yield where, "" if row[name] is None else str(row[name])
+            if name not in row:
+                raise ExportError(f"{where}: found no column {name!r}, allowed: rows that all have it")
+            yield where, _word(where, row[name])
+
+
+def _word(where: str, cell: Any) -> str:
+    """Return a text, or the name of a file; Parquet may have its bytes."""
+    if not isinstance(cell, bytes):
+        return "" if cell is None else str(cell)
+    try:
+        return cell.decode()
+    except UnicodeDecodeError as error:
+        raise ExportError(f"{where}: found the byte 0x{cell[error.start]:02x}, allowed: UTF-8 text") from None
 
 
 def _column(path: Path, names: Sequence[str], form: Mapping[str, Any], column: str | None) -> str:

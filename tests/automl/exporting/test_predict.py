@@ -173,6 +173,22 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "one.jsonl").read_text())["file"] == path
 
 
+def test_hidden_files_of_a_folder_are_no_images(tmp_path: Path) -> None:
+    """A zip file of a Mac has a file ._0.png beside each 0.png."""
+    made = pictures(tmp_path / "new", 2, 0)
+    path = Path(made[0][0])
+    path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7Mac OS X")
+    found = [row for _, row in rows_in(tmp_path / "new", {"kind": "image"})]
+    assert found == sorted(path for path, _ in made)
+
+
+def test_a_row_without_the_column_of_texts_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "new.jsonl"
+    path.write_text('{"text": "good", "id": 1}\n{"id": 2}\n')
+    with pytest.raises(ExportError, match=r"new\.jsonl: line 2: found no column 'text', allowed: "):
+        list(rows_in(path, {"kind": "text", "column": "text"}))
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -17,6 +17,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 import torch
 
+from automl.exporting.errors import ExportError
 from automl.predicting.row_files import rows_of
 from automl.standalone.table_rows import TableRows
 from automl.standalone.text_rows import TextRows
@@ -273,6 +274,17 @@ def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -
     assert [text for _, text in rows_of(named, form, "sentence")] == texts
 
 
+def test_texts_of_parquet_may_be_bytes(tmp_path: Path) -> None:
+    texts = [f"{('a good film, très bien', 'a bad one')[number % 2]} {number}" for number in range(30)]
+    columns = {"text": pa.array([one.encode() for one in texts], pa.binary()), "label": ["no", "yes"] * 15}
+    path = parquet_file(tmp_path, columns)
+    form = Text(str(path)).preprocessing()
+    assert [text for _, text in rows_of(path, form)] == texts
+    bad = parquet_file(tmp_path, {"text": pa.array([b"caf\xe9"], pa.large_binary())}, "bad.parquet")
+    with pytest.raises(ExportError, match=r"bad\.parquet: row 1: found the byte 0xe9, allowed: UTF-8 text"):
+        list(rows_of(bad, form))
+
+
 @pytest.mark.parametrize("name", ["train.csv", "train.parquet"])
 def test_spaces_and_line_breaks_are_the_same_tokens_everywhere(tmp_path: Path, name: str) -> None:
     """Tokenizers of bytes, as of RoBERTa, have tokens for the space at the end of a text, and for both line breaks."""
@@ -301,3 +313,24 @@ def test_spaces_and_line_breaks_are_the_same_tokens_everywhere(tmp_path: Path, n
 def test_a_model_of_before_takes_texts_as_they_are() -> None:
     rows = TextRows(form_of(byte_tokenizer(), longest=32, pad=0))
     assert len({tuple(rows.encode(text, 0).numbers) for text in ("film\nbad", "film\r\nbad", "film\nbad ")}) == 3
+
+
+# ---------------------------------------------------------------------- lines
+
+
+def test_lines_may_end_as_on_an_old_mac(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_bytes(
+        "".join(f"{line}\r" for line in ["x,y", *(f"{n * 7 % 23}.5,{'ab'[n % 2]}" for n in range(ROWS))]).encode()
+    )
+    assert len(check_all_agree(Tabular(str(path), "y"), path)) == ROWS
+
+
+def test_a_lone_end_of_line_within_a_cell_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_bytes(
+        b"x,t,y\n" + b"".join(b"%d.5,word %d,%s\n" % (n * 7 % 23, n, b"ab"[n % 2 :][:1]) for n in range(ROWS))
+    )
+    path.write_bytes(path.read_bytes().replace(b"word 7", b"wo\rrd 7"))
+    with pytest.raises(TaskError, match=r"train\.csv: line 9: found 2 columns, allowed: 3, as in the first row"):
+        Tabular(str(path), "y")

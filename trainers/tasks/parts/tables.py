@@ -280,10 +280,10 @@ def _delimiter(path: Path, text: str) -> str:
     if path.name.removesuffix(".gz").endswith(".tsv"):
         return "\t"
     sample = text[:_SAMPLE_CHARACTERS]
-    lines = sample[: sample.rfind("\n") + 1] or sample
+    lines = sample[: max(sample.rfind("\n"), sample.rfind("\r")) + 1] or sample
     best, best_share = ",", 0.0
     for delimiter in DELIMITERS:
-        widths = [len(row) for row in csv.reader(io.StringIO(lines), delimiter=delimiter) if row]
+        widths = [len(row) for row in csv.reader(io.StringIO(lines, newline=""), delimiter=delimiter) if row]
         usual = max(set(widths), key=widths.count)
         share = widths.count(usual) / len(widths)
         if usual > 1 and share > best_share:
