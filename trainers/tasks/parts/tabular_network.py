@@ -191,7 +191,7 @@ class _Categories(nn.Module):
 
     def _means(self) -> Tensor:
         """Return the mean vector of each column's levels that training rows have, [c, embedding]."""
-        vectors = self.table(self.trained)  # not its weight, of which a rank may hold a part alone
+        vectors: Tensor = self.table(self.trained)  # not its weight, of which a rank may hold a part alone
         sums = vectors.new_zeros(len(self.offsets), vectors.shape[1]).index_add(0, self.columns, vectors)
         counts = vectors.new_zeros(len(self.offsets)).index_add(0, self.columns, torch.ones_like(vectors[:, 0]))
         return sums / counts.unsqueeze(-1)
