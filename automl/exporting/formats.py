@@ -124,6 +124,9 @@ def save_program(
     Left out are rows of the user's data, which torch keeps as an example; lines and paths of the user's code, which it
     keeps for messages; and checks of shapes, which are Python. So nothing in the file is code, see
     `automl.standalone.program_check`.
+
+    Raises:
+        ExportError: The model takes or returns a container of the user's own, such as a named tuple.
     """
     _own_memory(program.state_dict)
     program._example_inputs = None  # noqa: SLF001 - there is no public way
@@ -133,7 +136,14 @@ def save_program(
             for node in module.graph.nodes:
                 for name in _OF_THE_CODE:
                     node.meta.pop(name, None)
-    torch.export.save(program, path, extra_files={MANIFEST: json.dumps(manifest), **(papers or {})})
+    try:
+        torch.export.save(program, path, extra_files={MANIFEST: json.dumps(manifest), **(papers or {})})
+    except NotImplementedError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ExportError(
+            f"torch.export cannot write the model's inputs or outputs down: {reason}; allowed: tensors, and tuples, "
+            "lists and dicts of them"
+        ) from error
 
 
 def _own_memory(weights: dict[str, Tensor]) -> None:

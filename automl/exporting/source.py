@@ -122,7 +122,12 @@ def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpe
 
 
 def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
-    """Return the task's own form of rows; else that of numbers, if the model takes one tensor."""
+    """Return the task's own form of rows; else that of numbers, if the model takes one tensor.
+
+    Answers are made of one tensor, so a model with several outputs has no rows: its user calls the program itself.
+    """
+    if not isinstance(call.outputs(), Tensor):
+        return None
     if hasattr(task, "preprocessing"):
         return _as_stored(task.preprocessing())
     if call.kwargs or len(call.args) != 1 or not isinstance(call.args[0], Tensor):

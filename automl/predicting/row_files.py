@@ -17,16 +17,14 @@ from typing import IO, Any
 
 from automl.exporting.errors import ExportError
 from search_spaces.wording import listed, nearest, shown
-from trainers.tasks.parts.images import ENDINGS
+from trainers.tasks.parts.images import ENDINGS, image_files
+from trainers.tasks.parts.table_files import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 
-_PARQUET = (".parquet", ".pq")
 _JSON_LINES = (".jsonl", ".ndjson")
 _TEXT = ".txt"
 _UTF_8, _UTF_8_SIGNED = "utf-8", "utf-8-sig"
-_DELIMITERS = ",;\t|"
 _NUMBERED = re.compile(r"column_(\d+)")
-_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
-_QUOTED = re.compile(r'(?s)"(.*)"')
+_QUOTED = re.compile(QUOTED)
 _BATCH = 1024
 
 Row = tuple[str, Any]
@@ -80,7 +78,7 @@ def _chained(first: Row, rest: Iterator[Row]) -> Iterator[Row]:
 def _images(path: Path, kind: str) -> Iterator[Row]:
     if kind != "image":
         raise ExportError(f"{path}: found a folder, allowed: a file with {_wanted(kind)}")
-    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.suffix.lower() in ENDINGS)
+    files = [path] if path.is_file() else image_files(path)
     if not files:
         raise ExportError(f"{path}: found no image in it, allowed: files that end in {listed(ENDINGS)}")
     return ((str(file), str(file)) for file in files)
@@ -98,7 +96,7 @@ def _lines(path: Path, form: Mapping[str, Any]) -> Iterator[Row]:
 def _table(path: Path, form: Mapping[str, Any], column: str | None) -> Iterator[Row]:
     """Yield rows as mappings; JSON lines may have anything else."""
     ending = _ending(path)
-    if ending in _PARQUET:
+    if ending in PARQUET:
         return _parquet(path)
     if ending in _JSON_LINES:
         return _json_lines(path)
@@ -116,7 +114,7 @@ def _parquet(path: Path) -> Iterator[Row]:
             for batch in file.iter_batches(_BATCH):
                 for row in batch.to_pylist():
                     number += 1
-                    cells = {name: cell for name, cell in row.items() if not _PANDAS_INDEX.fullmatch(name)}
+                    cells = {name: cell for name, cell in row.items() if not is_index(name)}
                     yield f"{path}: row {number}", cells
     except (pa.ArrowInvalid, OSError) as error:
         reason = " ".join(str(error).split())[:100]
@@ -179,16 +177,16 @@ def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
     Where that tells nothing, as in files without names, it is the training file's, or the most frequent one.
     """
     usual = str(trained) if isinstance(trained, str) and len(trained) == 1 and trained not in '"\r\n' else ""
-    there = [one for one in dict.fromkeys(usual + _DELIMITERS) if one in head]
+    there = [one for one in dict.fromkeys(usual + DELIMITERS) if one in head]
 
     def names(delimiter: str) -> int:
         cells = {cell.strip() for cell in next(csv.reader([head], delimiter=delimiter), [])}
         return len(cells.intersection(known))
 
     if not there:
-        return _DELIMITERS[0]
+        return DELIMITERS[0]
     best = max(there, key=names)
-    return best if names(best) or best == usual else max(_DELIMITERS, key=head.count)
+    return best if names(best) or best == usual else max(DELIMITERS, key=head.count)
 
 
 def _unquoted(cells: list[str]) -> list[str]:
@@ -202,9 +200,8 @@ def _is_without_names(first: Sequence[str], known: Sequence[str]) -> bool:
 
 
 def _check_differ(path: Path, names: Sequence[str]) -> None:
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        what = f"found the column {listed(map(shown, doubled))} twice"
+    if twice := doubled(names):
+        what = f"found the column {listed(map(shown, twice))} twice"
         raise ExportError(f"{path}: line 1: {what}, allowed: a first line of names that differ")
 
 
@@ -255,7 +252,19 @@ def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: 
             yield where, _numbers(where, row, is_whole=not form["dtype"].startswith("float"))
         else:
             name = name or _column(path, list(row), form, column)
-            yield where, "" if row[name] is None else str(row[name])
+            if name not in row:
+                raise ExportError(f"{where}: found no column {name!r}, allowed: rows that all have it")
+            yield where, _word(where, row[name])
+
+
+def _word(where: str, cell: Any) -> str:
+    """Return a text, or the name of a file; Parquet may have its bytes."""
+    if not isinstance(cell, bytes):
+        return "" if cell is None else str(cell)
+    try:
+        return cell.decode()
+    except UnicodeDecodeError as error:
+        raise ExportError(f"{where}: found the byte 0x{cell[error.start]:02x}, allowed: UTF-8 text") from None
 
 
 def _column(path: Path, names: Sequence[str], form: Mapping[str, Any], column: str | None) -> str:

@@ -26,6 +26,8 @@ from trainers.task import Task
 
 _LOSS = "val_loss"
 _BATCH = 256
+_CLEANING = {"trimmed", "plain_line_ends"}
+"""What is said of how a text file was read; models of before say nothing of it."""
 _Answering: TypeAlias = Callable[[Any], Any]
 
 
@@ -113,9 +115,14 @@ def compared(
     )
 
 
+def _of_parts(rows: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return how rows become numbers, without what a part of the study has had done to it as it was read."""
+    return None if rows is None else {name: one for name, one in rows.items() if name not in _CLEANING}
+
+
 def _why_not(manifest: Mapping[str, Any], source: Source) -> str:
     """Return why a champion cannot be compared with a model sample by sample; an empty text if it can."""
-    if manifest["rows"] != source.rows:
+    if _of_parts(manifest["rows"]) != _of_parts(source.rows):
         return "the champion takes rows in another form, so the two cannot be compared sample by sample"
     if meaning(manifest["answers"]) != meaning(source.answers):
         return "the champion's outputs mean something else, so the two cannot be compared sample by sample"

@@ -108,8 +108,9 @@ class TokenAnswers:
         """Return `token`, `confidence` and the `probabilities` of the most likely ones."""
         means = _mean_probabilities(outputs)
         best = sorted(range(len(means)), key=means.__getitem__, reverse=True)[: self._count]
-        likely = {self._texts.token(number): means[number] for number in best}
-        return {"token": self._texts.token(best[0]), "confidence": means[best[0]], "probabilities": likely}
+        names = self._texts.names(best)
+        likely = dict(zip(names, [means[number] for number in best], strict=True))
+        return {"token": names[0], "confidence": means[best[0]], "probabilities": likely}
 
 
 class ArrayAnswers:

@@ -18,7 +18,8 @@ class ArrayRows:
     """
 
     kind = "array"
-    fill = 0
+    fill: int | None = None
+    """Filling shorter rows up would change what they say, and the answers with it."""
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         self.dtype = str(form["dtype"])

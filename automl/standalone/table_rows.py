@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from .batches import Encoded, encoded
@@ -144,6 +145,8 @@ class TableRows:
         return max(distance, -self._farthest)
 
     def _text(self, cell: object) -> str | None:
+        if isinstance(cell, Decimal):  # as training takes columns of decimals
+            cell = float(cell)
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
             return None
         if isinstance(cell, bool):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .batches import Encoded, encoded
 from .errors import InputError
+
+_NO_CHARACTER = "\ufffd"
+"""What bytes are decoded to that are no whole character."""
 
 
 class TextRows:
@@ -16,7 +19,8 @@ class TextRows:
         form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens that count; `keep`, which tokens of
             a longer text count, "start" or "end"; `pad`, token that fills shorter ones up, or None if only texts of
             equal length may go together; `unknown`, token of a text that has none; `first`, token in front of each
-            text, or None.
+            text, or None; `trimmed`, whether training cuts off the spaces around a text, and `plain_line_ends`, whether
+            it takes line breaks of Windows as plain ones: models of before have neither, and do not.
 
     Raises:
         ImportError: The package `tokenizers` is not installed.
@@ -29,6 +33,7 @@ class TextRows:
         from tokenizers import Tokenizer
 
         self._tokenizer = Tokenizer.from_str(form["tokenizer"])
+        self._is_trimmed, self._has_plain_line_ends = bool(form.get("trimmed")), bool(form.get("plain_line_ends"))
         self._longest, self._unknown = int(form["longest"]), int(form["unknown"])
         self._keeps_end = form["keep"] == "end"
         if not self._keeps_end:  # the library leaves room for the marks that some tokenizers put around a text
@@ -45,10 +50,24 @@ class TextRows:
         """
         if not isinstance(row, str):
             raise InputError(number, f"row {number + 1}: found {type(row).__name__}, allowed: a text")
-        ids = [*self._first, *(self._tokenizer.encode(row).ids or [self._unknown])]
+        ids = [*self._first, *(self._tokenizer.encode(self._cleaned(row)).ids or [self._unknown])]
         kept = ids[-self._longest :] if self._keeps_end else ids[: self._longest]
         return encoded(self.dtype, (len(kept),), kept)
 
-    def token(self, number: int) -> str:
-        """Return the text of a token."""
-        return str(self._tokenizer.decode([number]))
+    def _cleaned(self, text: str) -> str:
+        plain = text.replace("\r\n", "\n") if self._has_plain_line_ends else text
+        return plain.strip() if self._is_trimmed else plain
+
+    def names(self, numbers: Sequence[int]) -> list[str]:
+        """Return the texts of some tokens; those that a text does not tell apart are as the vocabulary has them.
+
+        Such are parts of a character of several bytes, marks, which have no text, and the beginning and inside of words
+        in some vocabularies.
+        """
+        texts = [str(self._tokenizer.decode([number])) for number in numbers]
+        tokens = [self._tokenizer.id_to_token(number) or f"token {number}" for number in numbers]
+        names = [
+            token if not text or _NO_CHARACTER in text or texts.count(text) > 1 else text
+            for text, token in zip(texts, tokens, strict=True)
+        ]
+        return names if len(set(names)) == len(names) else tokens

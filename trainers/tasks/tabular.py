@@ -14,7 +14,7 @@ from search_spaces.wording import listed, shown
 from trainers.task import Params
 from trainers.tasks.parts import options
 from trainers.tasks.parts.columns import Matrix, fit_encoding
-from trainers.tasks.parts.folds import count_folds, folds_note, with_folds
+from trainers.tasks.parts.folds import count_folds, folds_note, trained_rows, with_folds
 from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_rows
 from trainers.tasks.parts.split_task import SplitTask
@@ -234,7 +234,8 @@ class Tabular(SplitTask):
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None
         models = [
-            tabular_model(params, self.encoding, rows, outputs=outputs, target=self._target) for _ in range(self._folds)
+            tabular_model(params, self.encoding, rows, trained=trained, outputs=outputs, target=self._target)
+            for trained in trained_rows(rows, self._folds)
         ]
         if self._folds == 1:
             return models[0]

@@ -157,7 +157,7 @@ class Text(SplitTask):
             check_columns(str(table.path), table.names, known=table.names, needed=[self._text])
             rows = _texts(table, self._text)
         check_kind(rows, (str,), "texts")
-        return torch.from_numpy(self._to_tokens(list(rows)))
+        return torch.from_numpy(self._to_tokens([self._cleaned(row) for row in rows]))
 
     def decode(self, outputs: Tensor) -> list[str]:
         """Return the labels that the model's outputs [n, classes] say."""
@@ -169,6 +169,7 @@ class Text(SplitTask):
             tokens.form_of(self._tokenizer, longest=self._longest, pad=self._pad)
             | {"column": self._text}
             | self._written
+            | ({} if self._checkpoint is None else self._cleaning)
         )
 
     def postprocessing(self) -> dict[str, Any]:
@@ -249,6 +250,15 @@ class Text(SplitTask):
         """Return the usual baseline, which no checkpoint has, and the answer that looks at no text."""
         trivial = most_frequent_class(self._parts["train"][1], self._parts["validation"][1])
         return [*text_baselines(has_tfidf=self._has_tfidf), trivial]
+
+    @property
+    def _cleaning(self) -> dict[str, bool]:
+        """What reading a file does to its texts; it matters to a checkpoint's tokenizer, ours leave spaces out."""
+        return {"trimmed": True, "plain_line_ends": bool(self._written)}
+
+    def _cleaned(self, text: str) -> str:
+        """Return a text as it would be read from a file like that of training."""
+        return (text.replace("\r\n", "\n") if self._cleaning["plain_line_ends"] else text).strip()
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
         return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=self._pad)

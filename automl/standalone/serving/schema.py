@@ -78,8 +78,8 @@ def openapi_of(settings: Settings, state: ServingState, *, tells_model: bool = T
             "description": about,
         },
         "paths": {
-            "/predict": {"post": _predict(settings, row, answer)},
-            "/predict/batch": {"post": _predict_batch(settings, row, answer)},
+            "/predict": {"post": _predict(settings, row)},
+            "/predict/batch": {"post": _predict_batch(settings, row)},
             "/health": {"get": _health()},
             "/metrics": {"get": _metrics(settings)},
         },
@@ -178,15 +178,14 @@ def _array(form: Mapping[str, Any]) -> dict[str, Any]:
     return schema | {"examples": [example]}
 
 
-def _predict(settings: Settings, row: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
+def _predict(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
     body = _OBJECT | {"properties": {"row": _reference("Row")}, "required": ["row"]}
     model = {"properties": {"model": {"type": "string"}}, "required": ["model"]}
     example = {"row": row["examples"][0]} if "examples" in row else None
-    del answer
     return _post(settings, "Answer one row.", body, {"allOf": [_reference("Answer"), model]}, example)
 
 
-def _predict_batch(settings: Settings, row: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
+def _predict_batch(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
     rows = {"type": "array", "items": _reference("Row"), "minItems": 1, "maxItems": settings.request_rows}
     body = _OBJECT | {"properties": {"rows": rows}, "required": ["rows"]}
     answers = {"type": "array", "items": _reference("Answer")}
@@ -194,7 +193,6 @@ def _predict_batch(settings: Settings, row: Mapping[str, Any], answer: Mapping[s
         "properties": {"answers": answers, "model": {"type": "string"}}, "required": ["answers", "model"],
     }  # fmt: skip
     example = {"rows": [row["examples"][0]] * 2} if "examples" in row else None
-    del answer
     return _post(settings, "Answer several rows.", body, found, example)
 
 

@@ -37,20 +37,8 @@ class Served:
         return self.model.rows.kind == "image"
 
     def answers(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
-        """Return the answer to each row.
-
-        Rows of arrays only go together where their shapes are equal: filling up would change what they say.
-        """
-        if self.model.rows.kind != "array" or -1 not in self.model.rows.shape:
-            return self.model.answered(rows)
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for number, row in enumerate(rows):
-            groups.setdefault(row.shape, []).append(number)
-        found: list[dict[str, Any]] = [{}] * len(rows)
-        for numbers in groups.values():
-            for number, answer in zip(numbers, self.model.answered([rows[one] for one in numbers]), strict=True):
-                found[number] = answer
-        return found
+        """Return the answer to each row."""
+        return self.model.answered(rows)
 
     def refusal(self, error: Exception) -> RequestError:
         """Return what a client is told when the model fails on its rows alone.

@@ -9,11 +9,15 @@ import pytest
 import torch
 
 from automl.exporting.formats import save_program, write_onnx
+from automl.standalone.answers import TokenAnswers
 from automl.standalone.model import load
+from automl.standalone.text_rows import TextRows
 from tests.support import optional
 from tests.trainers.tasks.test_text import reviews
+from tests.trainers.tasks.test_text_checkpoint import byte_tokenizer
 from trainers.programs import example_call, traced
 from trainers.tasks.language_model import LanguageModel
+from trainers.tasks.parts.tokens import form_of, train_tokenizer
 
 PROMPTS = ["the film was", "a story with some", "lovely", ""]
 PAPERS: dict[str, Any] = {
@@ -57,3 +61,37 @@ def test_only_the_last_place_becomes_numbers_of_python(
         row = torch.tensor([list(model.rows.encode(prompt, 0).numbers)])
         expected = network(row)[0, -1].softmax(0).max().item()
         assert answer["confidence"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_tokens_that_decode_alike_keep_their_own_probabilities() -> None:
+    """A Chinese character is three bytes, and a token of one or two of them is no text."""
+    tokenizer = byte_tokenizer()
+    rows = TextRows(form_of(tokenizer, longest=8, pad=None))
+    parts = [tokenizer.token_to_id(character) for character in bytes_of("今")]
+    whole = tokenizer.token_to_id("f")
+    ending = tokenizer.token_to_id("<|end_of_text|>")
+    assert {tokenizer.decode([one]) for one in parts} == {"\ufffd"}
+    logits = [-20.0] * tokenizer.get_vocab_size()
+    for number, logit in zip([*parts, whole, ending], (5.0, 4.0, 3.0, 2.0, 1.0), strict=True):
+        logits[number] = logit
+    answer = TokenAnswers({"count": 5}, rows).answer([logits])
+    assert len(answer["probabilities"]) == 5
+    assert answer["probabilities"][answer["token"]] == answer["confidence"] == max(answer["probabilities"].values())
+    assert list(answer["probabilities"])[3:] == ["f", "<|end_of_text|>"]
+
+
+def test_the_beginning_and_the_inside_of_words_are_told_apart() -> None:
+    tokenizer = train_tokenizer(["the film was the film", "filming the theme"] * 4, vocabulary=100, lowercase=True)
+    tokenizer.decoder = optional.module("tokenizers.decoders").Metaspace()
+    rows = TextRows(form_of(tokenizer, longest=8, pad=None))
+    inside, beginning, other = (tokenizer.token_to_id(token) for token in ("the", "\u2581the", "lm"))
+    assert rows.names([inside, beginning, other]) == ["the", "\u2581the", "lm"]
+    assert rows.names([beginning, other]) == ["the", "lm"]
+
+
+def bytes_of(text: str) -> str:
+    """The characters that stand for the bytes of a text in byte-level vocabularies."""
+    pre_tokenizers = optional.module("tokenizers.pre_tokenizers")
+    (piece, _), *rest = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)
+    assert not rest
+    return str(piece)

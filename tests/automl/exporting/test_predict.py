@@ -24,6 +24,7 @@ from automl.predicting.predict import predict_file
 from automl.predicting.row_files import rows_of as rows_in
 from automl.standalone.model import load, rows_of
 from tests.automl.exporting.test_standalone import pictures, texts, trained
+from tests.automl.serving.models import cubes
 from tests.support import optional
 from tests.support.command_line import Workplace
 from tests.support.task_files import HEADER, people, write
@@ -171,6 +172,28 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert float(alone[3]) == pytest.approx(float(first[3]), abs=1e-6)
     automl("predict", model, path, "--out", tmp_path / "one.jsonl")
     assert json.loads((tmp_path / "one.jsonl").read_text())["file"] == path
+
+
+def test_hidden_files_of_a_folder_are_no_images(tmp_path: Path) -> None:
+    """A zip file of a Mac has a file ._0.png beside each 0.png."""
+    made = pictures(tmp_path / "new", 2, 0)
+    path = Path(made[0][0])
+    path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7Mac OS X")
+    found = [row for _, row in rows_in(tmp_path / "new", {"kind": "image"})]
+    assert found == sorted(path for path, _ in made)
+
+
+def test_a_row_of_numbers_is_answered_alike_beside_a_longer_one(tmp_path: Path) -> None:
+    model = load(cubes(tmp_path / "cubes.pt2"))
+    rows = [[0.5, 0.25], [0.5, 0.25, 1.0, 1.0], [0.75, 0.5]]
+    assert model.predict(rows) == [model.predict([row])[0] for row in rows]
+
+
+def test_a_row_without_the_column_of_texts_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "new.jsonl"
+    path.write_text('{"text": "good", "id": 1}\n{"id": 2}\n')
+    with pytest.raises(ExportError, match=r"new\.jsonl: line 2: found no column 'text', allowed: "):
+        list(rows_in(path, {"kind": "text", "column": "text"}))
 
 
 @pytest.mark.parametrize(

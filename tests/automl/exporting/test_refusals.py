@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
-from automl.exporting.formats import write_package, write_torch_export
+from automl.exporting.errors import ExportError
+from automl.exporting.formats import write_onnx, write_package, write_torch_export
+from automl.exporting.source import _rows
 from automl.standalone.errors import ModelError
 from automl.standalone.model import load
 from tests.automl.exporting.test_onnx import PLAIN
-from tests.support import function_trials
+from tests.support import function_trials, optional
 from trainers.ddp import Group
 from trainers.model_capture import model_of_function
 from trainers.programs import example_call, traced
@@ -77,6 +79,52 @@ def test_nested_inputs_and_outputs_leave_as_a_program(tmp_path: Path) -> None:
     assert torch.equal(outputs["scaled"], many["a"] * 2)
     with pytest.raises(ModelError, match="known to the model's own code alone"):
         load(tmp_path / "m.pt2")
+
+
+class Two(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class Several(nn.Module):
+    def __init__(self, container: Any) -> None:
+        super().__init__()
+        self.container = container
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        return self.container(rows.sum(dim=1), rows)
+
+
+@pytest.mark.parametrize(
+    "container", [lambda *both: both, lambda *both: dict(zip("ab", both, strict=True)), lambda *both: list(both)]
+)
+@pytest.mark.parametrize("ending", [".pt2", ".onnx"])
+def test_a_model_of_several_outputs_leaves_without_rows(tmp_path: Path, container: Any, ending: str) -> None:
+    call = example_call(Several(container), (torch.rand(4, 3),))
+    assert _rows(Rowless(), call) is None  # type: ignore[arg-type]
+    manifest = PLAIN | {"format": 1, "rows": None, "answers": {"kind": "array"}, "programs": [f"m{ending}"]}
+    if ending == ".onnx":
+        optional.module("onnxruntime")
+    (write_onnx if ending == ".onnx" else write_torch_export)([traced(call)], manifest, tmp_path / f"m{ending}")
+    with pytest.raises(ModelError, match="known to the model's own code alone"):
+        load(tmp_path / f"m{ending}")
+
+
+def test_a_model_of_one_output_has_rows() -> None:
+    rows = _rows(Rowless(), example_call(nn.Linear(3, 2), (torch.rand(4, 3),)))  # type: ignore[arg-type]
+    assert rows == {"kind": "array", "dtype": "float32", "shape": [3]}
+
+
+def test_a_named_tuple_is_refused_in_one_line(tmp_path: Path) -> None:
+    program = traced(example_call(Several(Two), (torch.rand(4, 3),)))
+    with pytest.raises(ExportError, match=r"cannot write the model's inputs or outputs down: .*Two") as caught:
+        write_torch_export([program], PLAIN | {"format": 1, "answers": {"kind": "array"}}, tmp_path / "m.pt2")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+class Rowless:
+    """A task that says nothing of its rows."""
 
 
 def function_call(tmp_path: Path, how: str, name: str | None = None, then: str | None = None) -> Any:

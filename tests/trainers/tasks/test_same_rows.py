@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,11 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
+import torch
 
+from automl.exporting.errors import ExportError
 from automl.predicting.row_files import rows_of
 from automl.standalone.table_rows import TableRows
+from automl.standalone.text_rows import TextRows
+from tests.trainers.tasks.test_text_checkpoint import byte_tokenizer
 from trainers.protocol import TaskError
 from trainers.tasks.parts.splits import split
+from trainers.tasks.parts.tokens import form_of
 from trainers.tasks.tabular import Tabular
 from trainers.tasks.text import Text
 
@@ -166,6 +172,32 @@ def test_moments_of_parquet(tmp_path: Path, column: pa.Array) -> None:
     check_all_agree(task, path)
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([Decimal(number % 30 + 10).scaleb(-2) for number in range(ROWS * 3)], pa.decimal128(10, 2)),
+        pa.array([datetime(2024, 1, 1 + number % 3, 8) for number in range(ROWS)], pa.timestamp("us")),  # noqa: DTZ001
+        pa.array([one for one in MOMENTS[:3] for _ in range(20)], pa.timestamp("us", "Asia/Tokyo")),
+        pa.array([time(number % 3) for number in range(ROWS)], pa.time64("us")),
+    ],
+    ids=lambda column: str(column.type),
+)  # fmt: skip
+def test_categories_of_parquet_are_levels_by_what_python_has_of_them(tmp_path: Path, column: pa.Array) -> None:
+    path = parquet_file(tmp_path, with_target(column))
+    task = Tabular(str(path), "y", categorical=["x"])
+    assert min(check_all_agree(task, path)[:, 0]) >= 2, "no row is unknown"
+    rows = [{"x": cell} for cell in column.to_pylist()]
+    assert np.array_equal(task.encode(rows).numpy(), encoded(taken_away(task), rows))
+
+
+def test_a_decimal_that_stands_for_nothing_does_so(tmp_path: Path) -> None:
+    cells = [Decimal("-999.00") if number % 4 == 0 else Decimal(number) / 8 for number in range(ROWS)]
+    path = parquet_file(tmp_path, with_target(pa.array(cells, pa.decimal128(10, 3))))
+    task = Tabular(str(path), "y", missing=["-999"])
+    assert check_all_agree(task, path)[:, 1].tolist() == [float(number % 4 == 0) for number in range(ROWS)]
+    assert encoded(taken_away(task), [{"x": Decimal(-999)}, {"x": Decimal("NaN")}])[:, 1].tolist() == [1.0, 1.0]
+
+
 def test_a_moment_may_have_a_zone(tmp_path: Path) -> None:
     task = Tabular(str(csv_file(tmp_path, with_target([str(moment) for moment in MOMENTS]))), "y")
     noon = datetime(1970, 1, 3, 12, tzinfo=UTC)
@@ -240,3 +272,65 @@ def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -
     named = tmp_path / "named.csv"
     named.write_text("sentence\n" + "".join(f"{text}\n" for text in texts))
     assert [text for _, text in rows_of(named, form, "sentence")] == texts
+
+
+def test_texts_of_parquet_may_be_bytes(tmp_path: Path) -> None:
+    texts = [f"{('a good film, très bien', 'a bad one')[number % 2]} {number}" for number in range(30)]
+    columns = {"text": pa.array([one.encode() for one in texts], pa.binary()), "label": ["no", "yes"] * 15}
+    path = parquet_file(tmp_path, columns)
+    form = Text(str(path)).preprocessing()
+    assert [text for _, text in rows_of(path, form)] == texts
+    bad = parquet_file(tmp_path, {"text": pa.array([b"caf\xe9"], pa.large_binary())}, "bad.parquet")
+    with pytest.raises(ExportError, match=r"bad\.parquet: row 1: found the byte 0xe9, allowed: UTF-8 text"):
+        list(rows_of(bad, form))
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.parquet"])
+def test_spaces_and_line_breaks_are_the_same_tokens_everywhere(tmp_path: Path, name: str) -> None:
+    """Tokenizers of bytes, as of RoBERTa, have tokens for the space at the end of a text, and for both line breaks."""
+    texts = ["good film\r\nbad film", "a bad film \t", " film"] * 10
+    if name == "train.csv":
+        rows = "".join(f'"{text}",{number % 2}\r\n' for number, text in enumerate(texts))
+        (tmp_path / name).write_bytes(f"sentence,label\r\n{rows}".encode())
+    else:
+        parquet_file(tmp_path, {"sentence": texts, "label": [0, 1] * 15}, name)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(["<pad>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    task = Text(str(tmp_path / name), "sentence", checkpoint=str(tmp_path))
+    form = json.loads(json.dumps(task.preprocessing()))
+    read = [text for _, text in rows_of(tmp_path / name, form)]
+    trained = task.encode(str(tmp_path / name))
+    assert torch.equal(task.encode(texts), trained)
+    alone = TextRows(form)
+    for given in (texts, read):
+        for row, expected in zip(given, trained.tolist(), strict=True):
+            tokens = list(alone.encode(row, 0).numbers)
+            assert tokens == expected[: len(tokens)]
+            assert set(expected[len(tokens) :]) <= {form["pad"]}
+
+
+def test_a_model_of_before_takes_texts_as_they_are() -> None:
+    rows = TextRows(form_of(byte_tokenizer(), longest=32, pad=0))
+    assert len({tuple(rows.encode(text, 0).numbers) for text in ("film\nbad", "film\r\nbad", "film\nbad ")}) == 3
+
+
+# ---------------------------------------------------------------------- lines
+
+
+def test_lines_may_end_as_on_an_old_mac(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_bytes(
+        "".join(f"{line}\r" for line in ["x,y", *(f"{n * 7 % 23}.5,{'ab'[n % 2]}" for n in range(ROWS))]).encode()
+    )
+    assert len(check_all_agree(Tabular(str(path), "y"), path)) == ROWS
+
+
+def test_a_lone_end_of_line_within_a_cell_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_bytes(
+        b"x,t,y\n" + b"".join(b"%d.5,word %d,%s\n" % (n * 7 % 23, n, b"ab"[n % 2 :][:1]) for n in range(ROWS))
+    )
+    path.write_bytes(path.read_bytes().replace(b"word 7", b"wo\rrd 7"))
+    with pytest.raises(TaskError, match=r"train\.csv: line 9: found 2 columns, allowed: 3, as in the first row"):
+        Tabular(str(path), "y")

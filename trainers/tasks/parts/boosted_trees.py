@@ -71,7 +71,8 @@ class BoostedTrees(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return logits [n, outputs], or standardised numbers [n]."""
-        values = self.numbers.view(-1)[self._leaves_of(rows, self.roots[: self._grown * self._margins])]
+        roots = self.roots[: self._grown * self._margins]
+        values = self.numbers.view(-1)[self._leaves_of(rows, self._levels_of(rows), roots)]
         margins = values.view(rows.shape[0], self._grown, self._margins).sum(1) + self.base
         return self._outputs_of(margins)
 
@@ -116,15 +117,18 @@ class BoostedTrees(nn.Module):
 
     def _add_margins(self, growth: Growth, rows: Tensor, first: int, last: int, tick: Callable[[], None]) -> None:
         """Add what some trees say to the margins, in their order: a resumed trial comes to the same bits."""
+        levels = self._levels_of(rows)
         for number in range(first * self._margins, last * self._margins):
-            leaves = self._leaves_of(rows, self.roots[number : number + 1])
+            leaves = self._leaves_of(rows, levels, self.roots[number : number + 1])
             growth.margins[:, number % self._margins] += self.numbers.view(-1)[leaves[:, 0]].double().numpy()
             tick()
 
-    def _leaves_of(self, rows: Tensor, roots: Tensor) -> Tensor:
+    def _levels_of(self, rows: Tensor) -> Tensor:
+        return rows.long() if self._levels else rows
+
+    def _leaves_of(self, rows: Tensor, levels: Tensor, roots: Tensor) -> Tensor:
         """Return the leaf, as its place in the flat tensors, that each row falls into, int64 [n, roots]."""
         columns, numbers, branches = self.columns.view(-1), self.numbers.view(-1), self.branches.view(-1)
-        levels = rows.long() if self._levels else rows
         place = roots.expand(rows.shape[0], -1)  # len(rows) would be a constant in a program
         for _ in range(self._options.depth):
             column = columns[place]

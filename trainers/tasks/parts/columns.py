@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from search_spaces.wording import shown
 from trainers.protocol import TaskError
 from trainers.tasks.parts.splits import Rows
-from trainers.tasks.parts.tables import Table, is_number, texts
+from trainers.tasks.parts.tables import Table, holds_numbers, is_number, texts
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]
@@ -243,7 +243,7 @@ def _kind(table: Table, name: str) -> Literal["number", "date", "category"]:
     column = table.columns[name]
     if _is_moment(column):
         return "date"
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+    if holds_numbers(column):
         return "number"
     if pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
         return "category"

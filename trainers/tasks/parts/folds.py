@@ -65,6 +65,11 @@ def with_folds(
     return {**parts, "train": both, "validation": both}
 
 
+def trained_rows(inputs: Matrix, folds: int) -> list[Matrix]:
+    """Return the rows that each fold's model trains on, of the training inputs as `with_folds` returns them."""
+    return [inputs] if folds == 1 else [inputs[inputs[:, -1] != fold] for fold in range(folds)]
+
+
 def folds_note(folds: int) -> str:
     """Return what folds do to a trial, in words."""
     what = "each row is judged by the one that has not seen it, and answers are the mean of all"

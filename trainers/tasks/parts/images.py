@@ -93,7 +93,7 @@ def class_folders(path: Path) -> tuple[str, ...]:
     Raises:
         TaskError: There are fewer than two.
     """
-    names = [one.name for one in path.iterdir() if one.is_dir() and any(_files(one))]
+    names = [one.name for one in path.iterdir() if one.is_dir() and any(image_files(one))]
     if len(names) < 2:
         what = f"found {len(names)} sub-folders with images ({', '.join(ENDINGS[:4])}, ...)"
         allowed = "one for each of at least two classes, or idx files such as train-images-idx3-ubyte.gz"
@@ -132,13 +132,15 @@ def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] |
     """
     image_library()
     unknown = [
-        one.name for one in sorted(folder.iterdir()) if one.is_dir() and one.name not in classes and any(_files(one))
+        one.name
+        for one in sorted(folder.iterdir())
+        if one.is_dir() and one.name not in classes and any(image_files(one))
     ]
     if unknown:
         raise TaskError(
             f"{folder}: found the class {unknown[0]!r}, allowed: those of the training folder, {listed(classes)}"
         )
-    files = [(path, number) for number, name in enumerate(classes) for path in _files(folder / name)]
+    files = [(path, number) for number, name in enumerate(classes) for path in image_files(folder / name)]
     paths = tuple(path for path, _ in files)
     if not paths:
         raise TaskError(f"{folder}: found no images, allowed: files that end in {', '.join(ENDINGS[:4])}, ...")
@@ -234,7 +236,8 @@ def _idx(path: Path, dimensions: int) -> Pixels:
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape).copy()
 
 
-def _files(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
+    """Return the images in a folder, without hidden files, such as those that a Mac writes beside each other one."""
     if not folder.is_dir():
         return []
     return sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and not one.name.startswith("."))

@@ -10,8 +10,10 @@ import gzip
 import io
 import math
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,13 @@ import pyarrow.parquet as pa_parquet
 
 from search_spaces.wording import listed, nearest, shown
 from trainers.protocol import TaskError
+from trainers.tasks.parts.table_files import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "None")
 """Cells that hold nothing, after spaces around them are cut off."""
 
-_DELIMITERS = ",;\t|"
 _ENCODING = "utf-8"
 _SAMPLE_CHARACTERS = 2**17
-_PARQUET = (".parquet", ".pq")
-_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -98,7 +98,7 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
             the line.
     """
     path, form = Path(path), form or Form()
-    if path.name.lower().endswith(_PARQUET):
+    if path.name.lower().endswith(PARQUET):
         return _read_parquet(path, form)
     text = _text(path, form)
     if not text.strip():
@@ -175,11 +175,13 @@ def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) ->
 
 
 def texts(column: Any) -> Any:
-    """Return a column as strings; 3.0 becomes "3", so that a label is the same in a CSV and in Parquet."""
-    if pa.types.is_floating(column.type):
-        return pa.array([_as_text(value) for value in column.to_pylist()], pa.string())
+    """Return a column as strings, those of Python's values; 3.0 becomes "3", so that a label is the same in a CSV."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_decimal(column.type):  # without the text between, Arrow makes 0.35 to 0.35000000000000003
+        column = pc.cast(pc.cast(column, pa.string()), pa.float64())
+    if pa.types.is_floating(column.type) or pa.types.is_temporal(column.type):
+        return pa.array([_as_text(value) for value in column.to_pylist()], pa.string())
     return column if pa.types.is_string(column.type) else pc.cast(column, pa.string())
 
 
@@ -204,7 +206,7 @@ def _read_parquet(path: Path, form: Form) -> Table:
         raise TaskError(f"{path}: found a file that is no Parquet ({_line(error)}), allowed: a Parquet file") from None
     if read.num_rows == 0 or read.num_columns == 0:
         raise TaskError(f"{path}: found no rows, allowed: a table with at least two rows")
-    names = [name for name in read.column_names if not _PANDAS_INDEX.fullmatch(name)]
+    names = [name for name in read.column_names if not is_index(name)]
     columns = {name: _one_chunk(read.column(name)) for name in names}
     return Table(path=path, form=None, columns={name: _clean(column, form) for name, column in columns.items()})
 
@@ -214,14 +216,17 @@ def _one_chunk(column: Any) -> Any:
     joined = joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
     if pa.types.is_dictionary(joined.type):
         joined = joined.dictionary_decode()
-    if pa.types.is_decimal(joined.type):
-        return pc.cast(joined, pa.float64())
     return pc.cast(joined, pa.string()) if pa.types.is_large_string(joined.type) else joined
+
+
+def holds_numbers(column: Any) -> bool:
+    """Whether a column has a type of numbers, as columns of Parquet may."""
+    return any(is_one(column.type) for is_one in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
 
 
 def _clean(column: Any, form: Form) -> Any:
     """Cut spaces off, and make what holds nothing null: NaN, and the words for nothing, numbers such as -999 too."""
-    if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+    if holds_numbers(column):
         numbers = pc.cast(column, pa.float64(), safe=False)
         nothing = [float(word) for word in form.missing if re.fullmatch(_NUMBER, word)]
         is_nothing = pc.or_(pc.is_nan(numbers), pc.is_in(numbers, pa.array(nothing, pa.float64())))
@@ -253,9 +258,7 @@ def read_bytes(path: Path) -> bytes:
         return gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, ValueError) as error:
         raise TaskError(f"{path}: found that it cannot be read ({_line(error)}), allowed: a readable file") from None
-    except Exception as error:
-        if type(error).__module__ != "zlib":
-            raise
+    except zlib.error as error:
         raise TaskError(f"{path}: found damaged gzip ({_line(error)}), allowed: a whole file") from None
 
 
@@ -277,10 +280,10 @@ def _delimiter(path: Path, text: str) -> str:
     if path.name.removesuffix(".gz").endswith(".tsv"):
         return "\t"
     sample = text[:_SAMPLE_CHARACTERS]
-    lines = sample[: sample.rfind("\n") + 1] or sample
+    lines = sample[: max(sample.rfind("\n"), sample.rfind("\r")) + 1] or sample
     best, best_share = ",", 0.0
-    for delimiter in _DELIMITERS:
-        widths = [len(row) for row in csv.reader(io.StringIO(lines), delimiter=delimiter) if row]
+    for delimiter in DELIMITERS:
+        widths = [len(row) for row in csv.reader(io.StringIO(lines, newline=""), delimiter=delimiter) if row]
         usual = max(set(widths), key=widths.count)
         share = widths.count(usual) / len(widths)
         if usual > 1 and share > best_share:
@@ -326,7 +329,7 @@ def _parse_once(text: str, form: Form, *, quoting: bool) -> list[Any] | None:
 
 
 def _unquoted(column: Any) -> Any:
-    return pc.replace_substring_regex(column, r'(?s)^"(.*)"$', r"\1")
+    return pc.replace_substring_regex(column, QUOTED, r"\1")
 
 
 def _ragged(path: Path, form: Form) -> TaskError:
@@ -378,16 +381,15 @@ def _has_header(columns: Sequence[Any], expected: Sequence[str]) -> bool:
 
 def _names(path: Path, columns: Sequence[Any]) -> tuple[str, ...]:
     names = [column[0].as_py() or f"column_{index}" for index, column in enumerate(columns)]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise TaskError(f"{path}: found the column {listed(map(shown, doubled))} twice, allowed: names that differ")
+    if twice := doubled(names):
+        raise TaskError(f"{path}: found the column {listed(map(shown, twice))} twice, allowed: names that differ")
     return tuple(names)
 
 
 def _as_text(value: object) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
+    if isinstance(value, float | Decimal):
         return None if math.isnan(value) else repr(float(value)).removesuffix(".0")  # numpy writes its type
     return None if value is None else str(value)
 

@@ -16,7 +16,7 @@ from trainers.tasks.parts.tree_growth import TreeOptions
 
 
 def tabular_model(
-    params: Params, encoding: Encoding, rows: Matrix, *, outputs: int | None, target: object
+    params: Params, encoding: Encoding, rows: Matrix, *, trained: Matrix, outputs: int | None, target: object
 ) -> nn.Module:
     """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
 
@@ -24,6 +24,7 @@ def tabular_model(
         params: Parameters of the trial.
         encoding: What the columns of a row are.
         rows: Training rows, from which bins are learned, [n, columns].
+        trained: Those of them that this very model trains on, all but a fold's, or all.
         outputs: Number of classes; None for a number.
         target: What is learned, and its scale: weights are refused by a model of another one.
 
@@ -45,6 +46,7 @@ def tabular_model(
     return TabularNetwork(
         dense=encoding.dense,
         category_sizes=sizes,
+        levels=trained[:, encoding.dense : encoding.columns],
         edges=bin_edges(rows[:, :numbers], bins) if bins and numbers else None,
         waves=_waves(params, numbers),
         outputs=outputs,

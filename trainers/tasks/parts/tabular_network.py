@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ class TabularNetwork(nn.Module):
         *,
         dense: int,
         category_sizes: Sequence[int],
+        levels: Matrix,
         edges: Matrix | None,
         waves: Waves | None,
         outputs: int | None,
@@ -46,7 +48,7 @@ class TabularNetwork(nn.Module):
         self.mark = DataMark(meaning)
         self.bins = None if edges is None else _Bins(edges)
         self.waves = waves
-        self.categories = _Categories(category_sizes, embedding) if category_sizes else None
+        self.categories = _Categories(category_sizes, embedding, levels) if category_sizes else None
         inputs = dense + (0 if edges is None else edges.shape[0] * (edges.shape[1] - 1))
         inputs += embedding * len(category_sizes) + (0 if waves is None else waves.outputs)
         self.members: _Members | None = None
@@ -147,21 +149,52 @@ class Waves(nn.Module):
 
 
 class _Categories(nn.Module):
-    """A vector for each level of each category, from one table."""
+    """A vector for each level of each category, from one table.
+
+    Training says nothing of a level that no training row has, such as that for the missing where nothing was missing:
+    its vector would be as random as at first, and so would the answer. It gets the mean of its column's other vectors.
+
+    Args:
+        sizes: Number of levels of each category.
+        embedding: Length of a vector.
+        trained: Levels of the training rows, whole numbers, [n, c].
+    """
 
     offsets: Tensor
+    trained: Tensor
+    """Places in the table of the levels that training rows have."""
+    columns: Tensor
+    """Column of each of them."""
+    is_trained: Tensor
 
-    def __init__(self, sizes: Sequence[int], embedding: int) -> None:
+    def __init__(self, sizes: Sequence[int], embedding: int, trained: Matrix) -> None:
         super().__init__()
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
+        places = np.unique(trained.astype(np.int64) + starts)
+        columns = np.searchsorted(starts, places, side="right") - 1
+        is_trained = np.isin(np.arange(sum(sizes)), places)
+        # Made by torch.tensor, which takes the device that the model is built on.
         self.register_buffer("offsets", torch.tensor(starts), persistent=False)
+        self.register_buffer("trained", torch.tensor(places), persistent=False)
+        self.register_buffer("columns", torch.tensor(columns), persistent=False)
+        self.register_buffer("is_trained", torch.tensor(is_trained), persistent=False)
         self.table = nn.Embedding(sum(sizes), embedding)
         nn.init.normal_(self.table.weight, std=embedding**-0.5)
 
     def forward(self, levels: Tensor) -> Tensor:
         """Return [n, c * embedding] for levels [n, c], whole numbers in float32."""
-        vectors: Tensor = self.table(levels.long() + self.offsets)
+        places = levels.long() + self.offsets
+        vectors: Tensor = self.table(places)
+        if not self.training:
+            vectors = torch.where(self.is_trained[places].unsqueeze(-1), vectors, self._means())
         return vectors.flatten(1)
+
+    def _means(self) -> Tensor:
+        """Return the mean vector of each column's levels that training rows have, [c, embedding]."""
+        vectors: Tensor = self.table(self.trained)  # not its weight, of which a rank may hold a part alone
+        sums = vectors.new_zeros(len(self.offsets), vectors.shape[1]).index_add(0, self.columns, vectors)
+        counts = vectors.new_zeros(len(self.offsets)).index_add(0, self.columns, torch.ones_like(vectors[:, 0]))
+        return sums / counts.unsqueeze(-1)
 
 
 def _plain(inputs: int, width: int, depth: int, dropout: float) -> nn.Module:
