@@ -44,6 +44,7 @@ class Progress:
         study_id: Id of the study's row.
         view: Name of the view.
         state: State of the study.
+        stop_reason: Why the study ended or was drained; None of one that runs.
         study_revision: Revision of the last commit.
         revision: Revision up to which the view is complete.
         must_rebuild: Whether the view holds states that it cannot leave again.
@@ -55,12 +56,18 @@ class Progress:
     study_id: int
     view: ViewName
     state: StudyState
+    stop_reason: str | None
     study_revision: int
     revision: int
     must_rebuild: bool
     is_wanted: bool
     error: str | None
     link: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the study has ended or was drained, and not only to wait for room for its checkpoints."""
+        return self.state != "running" and (self.state, self.stop_reason) != ("drained", "storage")
 
     @property
     def behind(self) -> int:
@@ -78,7 +85,9 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
     """
     s, c = t.studies.c, t.view_cursors.c
     query = (
-        sa.select(s.id, s.state, s.revision, s.spec["mlflow"].as_string().label("mlflow"), c.view, c.error)
+        sa.select(
+            s.id, s.state, s.stop_reason, s.revision, s.spec["mlflow"].as_string().label("mlflow"), c.view, c.error
+        )
         .add_columns(c.revision.label("seen"), c.rebuild, c.details)
         .join(t.view_cursors, c.study_id == s.id)
         .where(s.name == study_name)
@@ -92,6 +101,7 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
             study_id=row.id,
             view=row.view,
             state=row.state,
+            stop_reason=row.stop_reason,
             study_revision=row.revision,
             revision=row.seen,
             must_rebuild=row.rebuild,

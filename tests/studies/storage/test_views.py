@@ -33,6 +33,7 @@ from studies.search.pruners.mo_asha import MoAsha
 from studies.storage import mlflow_connect, pace, view_cursors, view_rows, views, views_process
 from studies.storage import optuna_view as optuna_view_module
 from studies.storage import tables as t
+from studies.storage.changes import StudyChanged
 from studies.storage.engine import StoreError
 from studies.storage.mlflow_runs import mlflow_key
 from studies.storage.optuna_view import OptunaView
@@ -513,6 +514,26 @@ def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.M
     process.stop()
     check_optuna(study.record(), load(study))
     check_mlflow(study.record(), mlflow_uri)
+
+
+def test_views_of_a_study_that_waits_for_a_disk_do_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They mirror what the study does once there is room."""
+    monkeypatch.setattr(views, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(pace, "POLL_SECONDS", 0.01)
+    study = make_study(tmp_path, monkeypatch)
+    study.run(Limits(trials=2))
+    assert views.catch_up(study.store, NAME) == {"optuna": None}
+
+    def follow(seconds: float) -> bool:
+        """Follow the study; returns whether that ended by itself."""
+        end = time.monotonic() + seconds
+        views.follow(study.store, NAME, lambda: time.monotonic() > end, ends_with_study=True)
+        return time.monotonic() < end
+
+    study.store.commit(study.study_id, None, [StudyChanged(columns={"state": "drained", "stop_reason": "storage"})])
+    assert not follow(1.0)
+    study.store.commit(study.study_id, None, [StudyChanged(columns={"stop_reason": "stopped"})])
+    assert follow(60.0)
 
 
 @pytest.mark.thorough
