@@ -235,10 +235,11 @@ def _trial_costs(ask: Asker, _: _Study) -> _Found:
 
 
 def _budget(ask: Asker, study: _Study) -> _Found:
-    """The limits of dollars, hours and trials hold, but for what the study itself calls its overshoot."""
+    """The limits of dollars, hours and trials hold, but for confirmations and what the study calls its overshoot."""
     limits = study.row.spec.get("budget") or {}
     (spent,) = ask(
-        "SELECT COALESCE(SUM(cost_nano_usd), 0) AS cost, COUNT(CASE WHEN kind = 'confirm' THEN 1 END) AS confirms "
+        "SELECT COALESCE(SUM(CASE WHEN kind <> 'confirm' THEN cost_nano_usd END), 0) AS cost, "
+        "COUNT(CASE WHEN kind = 'confirm' THEN 1 END) AS confirms "
         "FROM automl_charges WHERE study_id = :study"
     )
     if limits.get("usd") is not None and spent.cost > limits["usd"] * NANO + study.row.overshoot_nano_usd + NANO_SLACK:
