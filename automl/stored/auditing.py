@@ -20,6 +20,7 @@ from automl.stored.garbage import orphans_of
 from studies.control.folder_owner import FolderTakenError
 from studies.money.ledger import ABSORBS_ROUNDING
 from studies.records import NANO, SIMULATED_TASK
+from studies.storage import tables as t
 from studies.storage.processes import is_known_gone, left_behind
 from studies.storage.store import Store
 from trainers.checkpoint_urls import is_url
@@ -67,10 +68,10 @@ def audit(store: Store, name: str) -> dict[str, Any]:
     Raises:
         StoreError: There is no such study.
     """
-    row = store.require(name)
     findings: list[Finding] = []
     made: list[str] = []
     with store.snapshot() as connection:
+        row = connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first() or store.require(name)
         ask = Asker(connection, row.id)
         study = _Study(row=row, is_driven=_is_driven(ask), rates=_rates(ask))
         for check, look in _CHECKS.items():
@@ -81,7 +82,7 @@ def audit(store: Store, name: str) -> dict[str, Any]:
         files = _mentioned_files(ask)
     if row.spec.get("task") != SIMULATED_TASK:
         made += ["checkpoints", "orphans"]
-        findings += _checkpoint_findings(files)
+        findings += _checkpoint_findings(store, row.id, files)
         try:
             _, orphans = orphans_of(store, name)
         except FolderTakenError as error:
@@ -330,17 +331,22 @@ def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
     return found + [(f"trial {row.number} @ {row.resume_epoch}", str(row.resume_checkpoint)) for row in resumable]
 
 
-def _checkpoint_findings(files: list[tuple[str, str]]) -> Iterator[Finding]:
-    """Those that are missing, or that do not load; each file is read once."""
+def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str]]) -> Iterator[Finding]:
+    """Those that are missing, or that do not load; each file is read once.
+
+    That takes minutes, in which a controller replaces files: whether rows still mention what is wrong is asked again.
+    """
     wheres: dict[str, str] = {}
     for where, path in files:
         wheres.setdefault(path, where)
-    for path, where in wheres.items():
-        if not is_url(path) and not Path(path).is_file():
-            yield Finding(check="checkpoints", where=where, found=f"{path} is missing")
-            continue
-        if problem := _problem_of(path):
-            yield Finding(check="checkpoints", where=where, found=problem)
+    problems = {path: problem for path in wheres if (problem := _problem_of(path))}
+    if not problems:
+        return
+    with store.snapshot() as connection:
+        still_mentioned = {path for _, path in _mentioned_files(Asker(connection, study_id))}
+    for path, problem in problems.items():
+        if path in still_mentioned:
+            yield Finding(check="checkpoints", where=wheres[path], found=problem)
 
 
 def _process_findings(study_uid: str) -> Iterator[Finding]:
@@ -355,6 +361,8 @@ def _process_findings(study_uid: str) -> Iterator[Finding]:
 
 
 def _problem_of(path: str) -> str:
+    if not is_url(path) and not Path(path).is_file():
+        return f"{path} is missing"
     from trainers.checkpoint import check_checkpoint  # loads torch, which takes seconds
     from trainers.errors import CheckpointError
 
