@@ -177,25 +177,31 @@ def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float)
     """Claim a view, so that no other process mirrors it; yields a function that renews the claim during long work.
 
     Raises:
-        ViewBusyError: Another process held the claim for all of `wait_seconds`.
+        ViewBusyError: Another process held the claim for all of `wait_seconds`. The function raises it where the claim
+            has run out and another process has taken it.
     """
     token, until = uuid.uuid4().hex, time.monotonic() + wait_seconds
     while (holder := _try_claim(store, study_id, view, token)) is not None:
         if time.monotonic() >= until:
-            raise ViewBusyError(f"process {holder['pid']} on {holder['host']} is mirroring the {view} view now")
+            raise ViewBusyError(_busy(view, holder))
         time.sleep(CLAIM_POLL_SECONDS)
     renewed = time.monotonic()
 
     def renew() -> None:
         nonlocal renewed
         if time.monotonic() - renewed > CLAIM_SECONDS / 4:
-            _try_claim(store, study_id, view, token)
+            if (other := _try_claim(store, study_id, view, token)) is not None:
+                raise ViewBusyError(_busy(view, other))
             renewed = time.monotonic()
 
     try:
         yield renew
     finally:
         _release(store, study_id, view, token)
+
+
+def _busy(view: ViewName, holder: Mapping[str, Any]) -> str:
+    return f"process {holder['pid']} on {holder['host']} is mirroring the {view} view now"
 
 
 def _where(study_id: int, view: ViewName) -> tuple[sa.ColumnElement[bool], ...]:

@@ -448,6 +448,24 @@ def test_only_one_process_mirrors_a_view_at_a_time(tmp_path: Path, monkeypatch: 
         views.lag(study.store, "nothing")
 
 
+def test_a_pass_whose_claim_ran_out_and_was_taken_does_not_write_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was suspended for long: two passes would insert the same trial."""
+    study = make_study(tmp_path, monkeypatch)
+    study.run(Limits(trials=2))
+    monkeypatch.setattr(view_cursors, "CLAIM_SECONDS", -1.0)  # it runs out at once
+    with view_cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0) as renew:
+        renew()
+        with monkeypatch.context() as patch:
+            patch.setattr(view_cursors, "CLAIM_SECONDS", 60.0)
+            taken = view_cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0)
+            taken.__enter__()
+        with pytest.raises(view_cursors.ViewBusyError, match="is mirroring the optuna view now"):
+            renew()
+        taken.__exit__(None, None, None)
+
+
 # ---------------------------------------------------------------------- side by side
 
 
