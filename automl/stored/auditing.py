@@ -6,6 +6,7 @@ in the same way, neither would find.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -175,12 +176,13 @@ def _prices(ask: Asker, study: _Study) -> _Found:
             "AND pool_opened_at IS NOT NULL"
         )
     }
+    spans = {id_: list(_spans(lease, study.rates.get(id_, []), math.inf)) for id_, lease in leases.items()}
     rows = ask(
         "SELECT id, lease_id, usd_per_slot_hour, since, until FROM automl_charges "
         "WHERE study_id = :study AND since IS NOT NULL ORDER BY id"
     )
     for row in rows:
-        for begin, end, _slots, price in _spans(leases[row.lease_id], study.rates.get(row.lease_id, []), row.until):
+        for begin, end, _slots, price in spans[row.lease_id]:
             wrong = min(end, row.until) - max(begin, row.since)
             if wrong > SECONDS_SLACK and row.usd_per_slot_hour != price:
                 yield f"charge {row.id}", f"{wrong:.3f} s cost {row.usd_per_slot_hour} dollars an hour, due are {price}"
