@@ -12,6 +12,8 @@ from typing import Any
 LONGEST_STORED = 100_000
 """Number of characters of a text that is stored; the middle of a longer one is left out."""
 
+_NOTE_CHARACTERS = 60
+"""Room for the line that says how many characters are left out."""
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 _NOT_PRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline, among them the escape of ANSI sequences
@@ -23,18 +25,21 @@ _NOT_PRINTABLE = re.compile(
 def storable(text: str, most: int = LONGEST_STORED) -> str:
     """Return a text as every database takes it: without NUL and lone surrogates, which are shown escaped.
 
+    A text that was stored is returned as it is, as when a store is copied.
+
     SQLite's driver refuses lone surrogates, as file names that are not UTF-8 have them; PostgreSQL refuses NUL, too.
 
     Args:
         text: Any text.
         most: Number of characters above which the middle is left out.
     """
-    if len(text) > most:
-        half = most // 2
-        text = f"{text[:half]}\n[... {len(text) - 2 * half} characters are left out ...]\n{text[-half:]}"
-    if text.isascii() and "\x00" not in text:  # nearly all texts, and much quicker to find out
+    if not text.isascii() or "\x00" in text:  # few texts, and much quicker to find out
+        text = _NOT_STORABLE.sub(_as_escape, text)
+    if len(text) <= most:
         return text
-    return _NOT_STORABLE.sub(_as_escape, text)
+    half = max(most - _NOTE_CHARACTERS, 0) // 2
+    end = len(text) - half
+    return f"{text[:half]}\n[... {end - half} characters are left out ...]\n{text[end:]}"
 
 
 def last_line(text: str, otherwise: str = "") -> str:

@@ -43,6 +43,10 @@ STOP_REASONS: Mapping[StopReason, str] = {
 """Why a study ended, as a clause for people in which `{study}` stands for its name (`StudyRecord.why_ended`)."""
 NANO = 1_000_000_000
 """Nano-dollars of a dollar: amounts are whole nano-dollars."""
+MOST_USD = 1e9
+"""Largest amount in dollars: as nano-dollars it fits 64 bits."""
+MOST_PRICE = 1e6
+"""Largest price of a slot in dollars per hour: what it charges fits, too."""
 
 TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
 FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})

@@ -13,7 +13,7 @@ from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json
 from studies.queueing.job_queue import JobQueue
-from studies.records import NANO
+from studies.records import MOST_USD, NANO
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 
@@ -28,7 +28,7 @@ def limit() -> None:
 @limit.command("set")
 @kind_argument
 @click.argument("name")
-@click.argument("usd", type=Number(0))
+@click.argument("usd", type=Number(0, MOST_USD))
 @store_option
 def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: str | None) -> None:
     """Let the user or project NAME spend at most USD dollars.

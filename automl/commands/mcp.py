@@ -11,6 +11,7 @@ from automl.stored.opening import store_url
 from automl.terminal.options import Number, folder_type, store_option
 from search_spaces.errors import UserError
 from search_spaces.wording import install_command
+from studies.records import MOST_PRICE
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 
@@ -21,7 +22,10 @@ from studies.storage.store import Store
 @click.option("--code", type=folder_type, multiple=True, help="A folder whose tasks may run; this one without it.")
 @click.option("--artifacts", default="artifacts", show_default=True, help="Folder or URL of checkpoints and reports.")
 @click.option(
-    "--price-per-slot-hour", "price", type=Number(0), help="Dollars of a slot; by default the device's list price."
+    "--price-per-slot-hour",
+    "price",
+    type=Number(0, MOST_PRICE),
+    help="Dollars of a slot; by default the device's list price.",
 )
 def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts: str, price: float | None) -> None:
     """Serve studies to programs that speak the Model Context Protocol.

@@ -13,6 +13,7 @@ from automl.terminal.echo import echo
 from automl.terminal.options import Number, file_type, folder_type, store_option
 from search_spaces.errors import UserError
 from search_spaces.wording import install_command
+from studies.records import MOST_PRICE
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
 
@@ -34,7 +35,10 @@ DEFAULT_PORT = 8765
 @click.option("--mlflow", default="off", show_default=True, help="Tracking URI of MLflow.")
 @click.option("--mlflow-server", metavar="URL", help="MLflow server that admins reach under /mlflow/.")
 @click.option(
-    "--price-per-slot-hour", "price", type=Number(0), help="Dollars of a slot; by default the device's list price."
+    "--price-per-slot-hour",
+    "price",
+    type=Number(0, MOST_PRICE),
+    help="Dollars of a slot; by default the device's list price.",
 )
 @click.option("--worker", "worker_slots", type=click.IntRange(0), help="Run a worker with so many slots; 0: all.")
 def serve(store: str | None, host: str, port: int, token_file: Path | None, **given: Any) -> None:

@@ -97,6 +97,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         watcher,
         counted=counting.sizes,
         on_commit=_starting_views(views, watcher, SmallBudget(most, watcher.warn)),
+        on_room=views.start,  # they may have died meanwhile, with what was on the full disk
         own_logging=logging,
     )
     what_ends = "every trial ends its epoch and is paused"
@@ -146,10 +147,12 @@ class _Sessions:
         *,
         counted: Callable[[], SizeModel | None],
         on_commit: Callable[[StudyMachine], None],
+        on_room: Callable[[], None],
         own_logging: OwnLogging,
     ) -> None:
         self._store, self._row, self._prepared, self._watcher = store, row, prepared, watcher
-        self._counted, self._on_commit, self._own_logging = counted, on_commit, own_logging
+        self._counted, self._own_logging = counted, own_logging
+        self._on_commit, self._on_room = on_commit, on_room
         self._session: Session | None = None
         self._drain_reason: str | None = None
         self._over = self._stood_by = False
@@ -183,6 +186,7 @@ class _Sessions:
                 break
             if self._store.require(self._row.name).stop_reason == "stopped":  # while the disk was tried out
                 break  # else the row of the launch remains: the session refuses a spec that was changed meanwhile
+            self._on_room()
         self._over = True
         return machine
 

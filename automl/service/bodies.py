@@ -10,13 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from automl.exporting.exports import Target
 from studies.queueing.jobs import MOST_PRIORITY
 from studies.queueing.tokens import PROJECT_PATTERN, USER_PATTERN, Role
+from studies.records import MOST_USD
 from studies.spec.errors import SpecError, dotted
 from studies.spec.yaml_reader import read_yaml
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
 Point = Annotated[str, Field(min_length=1, max_length=40)]
-Usd = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Usd = Annotated[float, Field(ge=0, le=MOST_USD, allow_inf_nan=False)]
 
 
 class Body(BaseModel):

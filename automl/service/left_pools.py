@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from search_spaces.errors import RunError
-from studies.control.dead_pools import settle_dead_pools
+from studies.control.dead_pools import settle_left
 from studies.queueing.job_rows import left_studies
-from studies.storage import lease as leases
 from studies.storage.store import Store, StoreError
 
 
@@ -26,18 +25,7 @@ def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
         left = left_studies(connection)
     for study_id in left:
         try:
-            _settle(store, study_id)
+            # Waiting here, the worker would miss heartbeats of its own.
+            settle_left(store, study_id, at_once=True)
         except (StoreError, RunError) as error:  # deleted or taken over meanwhile, or its rows are damaged
             log(f"what a dead controller has left is not charged: {error}", level="warning", study_id=study_id)
-
-
-def _settle(store: Store, study_id: int) -> None:
-    if leases.current_holder(store, study_id) is not None:
-        return
-    lease = leases.acquire(store, study_id, at_once=True)  # waiting here, its worker would miss heartbeats of its own
-    if isinstance(lease, leases.Holder):
-        return
-    try:
-        settle_dead_pools(store, lease)
-    finally:
-        leases.release(store, lease)

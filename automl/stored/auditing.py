@@ -6,6 +6,7 @@ in the same way, neither would find.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from automl.stored.garbage import orphans_of
 from studies.control.folder_owner import FolderTakenError
 from studies.money.ledger import ABSORBS_ROUNDING
 from studies.records import NANO, SIMULATED_TASK
+from studies.storage import tables as t
 from studies.storage.processes import is_known_gone, left_behind
 from studies.storage.store import Store
 from trainers.checkpoint_urls import is_url
@@ -67,10 +69,10 @@ def audit(store: Store, name: str) -> dict[str, Any]:
     Raises:
         StoreError: There is no such study.
     """
-    row = store.require(name)
     findings: list[Finding] = []
     made: list[str] = []
     with store.snapshot() as connection:
+        row = connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first() or store.require(name)
         ask = Asker(connection, row.id)
         study = _Study(row=row, is_driven=_is_driven(ask), rates=_rates(ask))
         for check, look in _CHECKS.items():
@@ -81,7 +83,7 @@ def audit(store: Store, name: str) -> dict[str, Any]:
         files = _mentioned_files(ask)
     if row.spec.get("task") != SIMULATED_TASK:
         made += ["checkpoints", "orphans"]
-        findings += _checkpoint_findings(files)
+        findings += _checkpoint_findings(store, row.id, files)
         try:
             _, orphans = orphans_of(store, name)
         except FolderTakenError as error:
@@ -174,12 +176,13 @@ def _prices(ask: Asker, study: _Study) -> _Found:
             "AND pool_opened_at IS NOT NULL"
         )
     }
+    spans = {id_: list(_spans(lease, study.rates.get(id_, []), math.inf)) for id_, lease in leases.items()}
     rows = ask(
         "SELECT id, lease_id, usd_per_slot_hour, since, until FROM automl_charges "
         "WHERE study_id = :study AND since IS NOT NULL ORDER BY id"
     )
     for row in rows:
-        for begin, end, _slots, price in _spans(leases[row.lease_id], study.rates.get(row.lease_id, []), row.until):
+        for begin, end, _slots, price in spans[row.lease_id]:
             wrong = min(end, row.until) - max(begin, row.since)
             if wrong > SECONDS_SLACK and row.usd_per_slot_hour != price:
                 yield f"charge {row.id}", f"{wrong:.3f} s cost {row.usd_per_slot_hour} dollars an hour, due are {price}"
@@ -235,10 +238,11 @@ def _trial_costs(ask: Asker, _: _Study) -> _Found:
 
 
 def _budget(ask: Asker, study: _Study) -> _Found:
-    """The limits of dollars, hours and trials hold, but for what the study itself calls its overshoot."""
+    """The limits of dollars, hours and trials hold, but for confirmations and what the study calls its overshoot."""
     limits = study.row.spec.get("budget") or {}
     (spent,) = ask(
-        "SELECT COALESCE(SUM(cost_nano_usd), 0) AS cost, COUNT(CASE WHEN kind = 'confirm' THEN 1 END) AS confirms "
+        "SELECT COALESCE(SUM(CASE WHEN kind <> 'confirm' THEN cost_nano_usd END), 0) AS cost, "
+        "COUNT(CASE WHEN kind = 'confirm' THEN 1 END) AS confirms "
         "FROM automl_charges WHERE study_id = :study"
     )
     if limits.get("usd") is not None and spent.cost > limits["usd"] * NANO + study.row.overshoot_nano_usd + NANO_SLACK:
@@ -329,17 +333,22 @@ def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
     return found + [(f"trial {row.number} @ {row.resume_epoch}", str(row.resume_checkpoint)) for row in resumable]
 
 
-def _checkpoint_findings(files: list[tuple[str, str]]) -> Iterator[Finding]:
-    """Those that are missing, or that do not load; each file is read once."""
+def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str]]) -> Iterator[Finding]:
+    """Those that are missing, or that do not load; each file is read once.
+
+    That takes minutes, in which a controller replaces files: whether rows still mention what is wrong is asked again.
+    """
     wheres: dict[str, str] = {}
     for where, path in files:
         wheres.setdefault(path, where)
-    for path, where in wheres.items():
-        if not is_url(path) and not Path(path).is_file():
-            yield Finding(check="checkpoints", where=where, found=f"{path} is missing")
-            continue
-        if problem := _problem_of(path):
-            yield Finding(check="checkpoints", where=where, found=problem)
+    problems = {path: problem for path in wheres if (problem := _problem_of(path))}
+    if not problems:
+        return
+    with store.snapshot() as connection:
+        still_mentioned = {path for _, path in _mentioned_files(Asker(connection, study_id))}
+    for path, problem in problems.items():
+        if path in still_mentioned:
+            yield Finding(check="checkpoints", where=wheres[path], found=problem)
 
 
 def _process_findings(study_uid: str) -> Iterator[Finding]:
@@ -354,6 +363,8 @@ def _process_findings(study_uid: str) -> Iterator[Finding]:
 
 
 def _problem_of(path: str) -> str:
+    if not is_url(path) and not Path(path).is_file():
+        return f"{path} is missing"
     from trainers.checkpoint import check_checkpoint  # loads torch, which takes seconds
     from trainers.errors import CheckpointError
 

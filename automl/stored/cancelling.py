@@ -12,6 +12,7 @@ from search_spaces.wording import listed
 from studies.control.endings import cancelled_in_queue
 from studies.records import CANCELLABLE_STATES, name_of_trial
 from studies.storage import lease as leases
+from studies.storage.queued_trials import end_queued
 from studies.storage.reader import load_study
 from studies.storage.store import Store, StoreError, TrialLine
 
@@ -84,9 +85,7 @@ def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
     if isinstance(lease, leases.Holder):
         return
     try:
-        present = store.find_trial(study_id, trial_id=trial.id)
-        if present is not None and present.state == "queued":
-            store.commit(study_id, lease.token, [cancelled_in_queue(trial.id, time.time())])
+        end_queued(store, lease, cancelled_in_queue(trial.id, time.time()))
     finally:
         leases.release(store, lease)
 

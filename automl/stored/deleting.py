@@ -70,6 +70,7 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
 
     Raises:
         StoreError: There is no such study, a controller drives it, or the folder of its checkpoints is not its own.
+        RunError: That folder cannot be looked at now.
     """
     row = store.require(name)
     refuse_driven(store, row)
@@ -86,12 +87,17 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
 
 
 def _check_folder(store: Store, row: sa.Row[Any]) -> None:
+    """Check that the files of a study may be deleted: what cannot be looked at may be needed by a copy of the study."""
+    folder, again = checkpoints_folder(row), f"`automl delete {shlex.quote(row.name)}"
     try:
-        check_own(checkpoints_folder(row), store, row)
+        check_own(folder, store, row)
     except FolderTakenError as error:
-        raise StoreError(f"{error}; or `automl delete {shlex.quote(row.name)} --keep-files`") from None
-    except (OSError, MissingLibraryError):  # then nothing can be deleted there, which is said later
-        return
+        raise StoreError(f"{error}; or {again} --keep-files`") from None
+    except (OSError, MissingLibraryError) as error:
+        raise RunError(
+            f"{redact(folder)} cannot be looked at now ({_reason(error)}), so nothing is deleted; {again}` tries "
+            "again, with --keep-files without it"
+        ) from None
 
 
 def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
@@ -108,12 +114,15 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
         `views` with None or an error, and a `message` for people.
 
     Raises:
-        StoreError: A controller drives the study now, or its job or one that confirms it has not ended.
-        RunError: A file cannot be deleted; the rows stay.
+        StoreError: A controller drives the study now, its job or one that confirms it has not ended, or the folder of
+            its checkpoints is not its own any more.
+        RunError: That folder cannot be looked at now, or a file cannot be deleted; the rows stay.
     """
     name, queue = what.record.name, JobQueue(store)
-    job = queue.find(name)
-    with undriven(store, store.require(name)) as lease:
+    job, row = queue.find(name), store.require(name)
+    with undriven(store, row) as lease:
+        if what.folder is not None:
+            _check_folder(store, row)  # once more: a copy may have gone on there while the user was asked
         settle_dead_pools(store, lease)
         if job is not None:
             queue.settle_deleted(job)
@@ -178,11 +187,15 @@ def _is_deleted(path: str) -> bool:
     try:
         place_of(path).delete(path)
     except (OSError, MissingLibraryError) as error:
-        log.warning("%s: %s", path, (error.strerror if isinstance(error, OSError) else None) or error)
+        log.warning("%s: %s", path, _reason(error))
         return False
     if not is_url(path):
         _remove_empty(Path(path).parent)
     return True
+
+
+def _reason(error: OSError | MissingLibraryError) -> object:
+    return (error.strerror if isinstance(error, OSError) else None) or error
 
 
 def _is_removed(path: Path) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from automl.stored.specs import from_store
 from reports.wording import exact_usd
+from studies.records import MOST_PRICE
 from studies.storage import lease as leases
 from studies.storage.store import Store, StoreError
 
@@ -23,12 +23,14 @@ def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, An
         Plain values: `study`, `usd_per_slot_hour`, whether the study is `driven`, and a `message` for people.
 
     Raises:
-        StoreError: There is no such study; or the price is negative or no number, or is nothing where only a limit of
-            dollars ends the study.
+        StoreError: There is no such study; or the price is negative, too large for the ledger or no number, or is
+            nothing where only a limit of dollars ends the study.
     """
     row = store.require(name)
-    if not (math.isfinite(usd_per_slot_hour) and usd_per_slot_hour >= 0):
-        raise StoreError(f"price: found {usd_per_slot_hour:g}, allowed: dollars per slot and hour, 0 or more")
+    if not 0 <= usd_per_slot_hour <= MOST_PRICE:  # nor is NaN
+        raise StoreError(
+            f"price: found {usd_per_slot_hour:g}, allowed: dollars per slot and hour from 0 to {MOST_PRICE:,.0f}"
+        )
     if usd_per_slot_hour == 0 and from_store(row.spec, name).budget.is_of_dollars_alone:
         raise StoreError(f"price: found 0, with which budget.usd would never end {name}; allowed: more than 0")
     store.set_price(row.id, usd_per_slot_hour)

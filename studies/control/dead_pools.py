@@ -1,4 +1,4 @@
-"""Arithmetic after a controller's death: what its slots cost from its last charges to its last sign of life."""
+"""Settling after a controller's death: what its slots cost from its last charges to its last sign of life."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from studies.money.ledger import PricedSpan, cost_nano_usd
 from studies.storage import dead_pools
+from studies.storage import lease as leases
 from studies.storage.changes import Charged
 from studies.storage.dead_pools import DeadPool, OpenAttempt
 from studies.storage.lease import Lease
@@ -16,6 +17,27 @@ from studies.storage.store import Store
 def settle_dead_pools(store: Store, lease: Lease) -> None:
     """Charge what pools of dead controllers cost after their last charges; waits some seconds for a locked store."""
     retry_patiently(lambda: dead_pools.settle(store, lease, gap_charges))
+
+
+def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
+    """Settle what dead controllers and confirmations have left of a study that nobody drives now.
+
+    For studies to which no later controller may come. What a living holder has is left to it.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        at_once: Whether a living holder is known to have had the time to renew its lease (`lease.acquire`).
+    """
+    if not dead_pools.are_left(store, study_id) or leases.current_holder(store, study_id) is not None:
+        return
+    lease = leases.acquire(store, study_id, at_once=at_once)
+    if isinstance(lease, leases.Holder):
+        return
+    try:
+        settle_dead_pools(store, lease)
+    finally:
+        leases.release(store, lease)
 
 
 def gap_charges(pool: DeadPool) -> list[Charged]:

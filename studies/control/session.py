@@ -17,7 +17,7 @@ from studies.control import folder_owner, garbage
 from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
 from studies.control.closed_by import ENDS_BY_BUDGET, has_more
 from studies.control.controller import Controller
-from studies.control.dead_pools import settle_dead_pools
+from studies.control.dead_pools import settle_dead_pools, settle_left
 from studies.control.moved_checkpoints import follow_moved, sizes_of, wherever_moved
 from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
 from studies.control.own_logging import OwnLogging
@@ -109,6 +109,7 @@ class Session:
         """
         folder = checkpoint_folder(self._spec, Path(self._row.base_folder))
         if self._is_over():
+            settle_left(self._store, self._row.id)  # of a confirmation that was killed
             self._follow_moved(folder)  # its models are read from there
             return None
         lease = self._take_lease()

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from studies.money.ledger import PriceHistory
+from studies.records import NANO
 from studies.storage import tables as t
 from studies.storage.changes import Charged
 from studies.storage.commit_writer import insert_charges
@@ -50,6 +51,15 @@ class DeadPool:
     attempts: tuple[OpenAttempt, ...]
 
 
+def are_left(store: Store, study_id: int) -> bool:
+    """Return whether a study has a lease that was not released, or a pool that was not closed."""
+    c = t.leases.c
+    is_open = c.pool_opened_at.is_not(None) & c.pool_closed_at.is_(None)
+    query = sa.select(c.id).where(c.study_id == study_id, c.released_at.is_(None) | is_open)
+    with store.snapshot() as connection:
+        return connection.execute(query.limit(1)).first() is not None
+
+
 def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence[Charged]]) -> None:
     """Charge and close, in one transaction, the pools that dead controllers left open; a second call finds none.
 
@@ -78,6 +88,19 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
             insert_charges(connection, lease.study_id, row.id, charges_of(pool))
             closed = sa.update(t.leases).where(t.leases.c.id == row.id)
             connection.execute(closed.values(pool_closed_at=pool.alive_until, revision=revision, died=True))
+        _note_overshoot(connection, lease.study_id)
+
+
+def _note_overshoot(connection: sa.Connection, study_id: int) -> None:
+    """Write down what is spent beyond the budget, as dead ones cannot: a confirmation may spend more."""
+    study = (t.studies.c.id == study_id,)
+    limit = (connection.execute(sa.select(t.studies.c.spec).where(*study)).scalar_one().get("budget") or {}).get("usd")
+    if limit is None:
+        return
+    spent = sa.select(sa.func.coalesce(sa.func.sum(t.charges.c.cost_nano_usd), 0))
+    spent_nano_usd = int(connection.execute(spent.where(t.charges.c.study_id == study_id)).scalar_one())
+    overshoot = max(0, spent_nano_usd - round(limit * NANO))
+    connection.execute(sa.update(t.studies).where(*study).values(overshoot_nano_usd=overshoot))
 
 
 def _next_revision(study_id: int) -> ReturningUpdate[int]:

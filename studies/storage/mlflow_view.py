@@ -32,7 +32,15 @@ from studies.storage.mlflow_runs import (
 from studies.storage.mlflow_study import StudyRun
 from studies.storage.store import Store
 from studies.storage.view_cursors import ViewName
-from studies.storage.view_rows import CHUNK, MirroredStudy, MirroredTrial, Pending, ViewDamagedError, load_trials
+from studies.storage.view_rows import (
+    CHUNK,
+    MirroredStudy,
+    MirroredTrial,
+    Pending,
+    ViewDamagedError,
+    load_trials,
+    with_trials,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
@@ -74,7 +82,7 @@ class MlflowView:
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
         """Log what is new of each trial, then the study's own state."""
         client, runs = self._connected(pending.study), self._remembered(pending.study)
-        self._look_for_own(client, pending, runs)
+        pending = with_trials(store, pending, self._look_for_own(client, pending.study, runs))
         if self._parent is None and pending.since > 0:
             raise ViewDamagedError("the study's parent run is gone from MLflow")
         parent = self._parent or self._create_parent(client, pending.study)
@@ -173,13 +181,14 @@ class MlflowView:
         self._runs = found
         return found
 
-    def _look_for_own(self, client: MlflowClient, pending: Pending, runs: dict[int, KnownRun]) -> None:
+    def _look_for_own(self, client: MlflowClient, study: MirroredStudy, runs: dict[int, KnownRun]) -> set[int]:
         """Take over the first run that the code of each trial has started; the one that was made here is deleted.
 
-        Raises:
-            ViewDamagedError: It is the run of a trial that is not looked at now, so what it lacks would stay out.
+        Returns:
+            Numbers of the trials whose runs lack what earlier passes have mirrored: code starts its run as late as it
+            likes, and nothing may be new of the trial itself.
         """
-        study, looked_at = pending.study, {number for number, _ in pending.trials}
+        late: set[int] = set()
         for run in self._search(client, study, f" AND tags.`{BY_TAG}` = '{BY_SCRIPT}'"):
             run_id, number = run.info.run_id, int(run.data.tags[TRIAL_TAG])
             if run_id in self._own:
@@ -189,13 +198,12 @@ class MlflowView:
             if made_here is None or made_here.run_id not in self._own:
                 if made_here is not None:
                     client.delete_run(made_here.run_id)
-                if number not in looked_at and EPOCHS_TAG not in run.data.tags:
-                    raise ViewDamagedError(
-                        f"trial {number} has a run of its own code, in which the study's values lack"
-                    )
+                if EPOCHS_TAG not in run.data.tags:
+                    late.add(number)
                 runs[number] = _known(run)
             elif PARENT_TAG not in run.data.tags:  # else the code has nested it
                 client.set_tag(run_id, PARENT_TAG, made_here.run_id)
+        return late
 
     def _hang_up(self, client: MlflowClient, parent: KnownRun, runs: dict[int, KnownRun]) -> None:
         """Make the runs that were taken over children of the study's run."""

@@ -44,6 +44,7 @@ class Progress:
         study_id: Id of the study's row.
         view: Name of the view.
         state: State of the study.
+        stop_reason: Why the study ended or was drained; None of one that runs.
         study_revision: Revision of the last commit.
         revision: Revision up to which the view is complete.
         must_rebuild: Whether the view holds states that it cannot leave again.
@@ -55,12 +56,18 @@ class Progress:
     study_id: int
     view: ViewName
     state: StudyState
+    stop_reason: str | None
     study_revision: int
     revision: int
     must_rebuild: bool
     is_wanted: bool
     error: str | None
     link: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the study has ended or was drained, and not only to wait for room for its checkpoints."""
+        return self.state != "running" and (self.state, self.stop_reason) != ("drained", "storage")
 
     @property
     def behind(self) -> int:
@@ -78,7 +85,9 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
     """
     s, c = t.studies.c, t.view_cursors.c
     query = (
-        sa.select(s.id, s.state, s.revision, s.spec["mlflow"].as_string().label("mlflow"), c.view, c.error)
+        sa.select(
+            s.id, s.state, s.stop_reason, s.revision, s.spec["mlflow"].as_string().label("mlflow"), c.view, c.error
+        )
         .add_columns(c.revision.label("seen"), c.rebuild, c.details)
         .join(t.view_cursors, c.study_id == s.id)
         .where(s.name == study_name)
@@ -92,6 +101,7 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
             study_id=row.id,
             view=row.view,
             state=row.state,
+            stop_reason=row.stop_reason,
             study_revision=row.revision,
             revision=row.seen,
             must_rebuild=row.rebuild,
@@ -167,25 +177,31 @@ def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float)
     """Claim a view, so that no other process mirrors it; yields a function that renews the claim during long work.
 
     Raises:
-        ViewBusyError: Another process held the claim for all of `wait_seconds`.
+        ViewBusyError: Another process held the claim for all of `wait_seconds`. The function raises it where the claim
+            has run out and another process has taken it.
     """
     token, until = uuid.uuid4().hex, time.monotonic() + wait_seconds
     while (holder := _try_claim(store, study_id, view, token)) is not None:
         if time.monotonic() >= until:
-            raise ViewBusyError(f"process {holder['pid']} on {holder['host']} is mirroring the {view} view now")
+            raise ViewBusyError(_busy(view, holder))
         time.sleep(CLAIM_POLL_SECONDS)
     renewed = time.monotonic()
 
     def renew() -> None:
         nonlocal renewed
         if time.monotonic() - renewed > CLAIM_SECONDS / 4:
-            _try_claim(store, study_id, view, token)
+            if (other := _try_claim(store, study_id, view, token)) is not None:
+                raise ViewBusyError(_busy(view, other))
             renewed = time.monotonic()
 
     try:
         yield renew
     finally:
         _release(store, study_id, view, token)
+
+
+def _busy(view: ViewName, holder: Mapping[str, Any]) -> str:
+    return f"process {holder['pid']} on {holder['host']} is mirroring the {view} view now"
 
 
 def _where(study_id: int, view: ViewName) -> tuple[sa.ColumnElement[bool], ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -111,7 +111,7 @@ class Pending:
         study: The study as committed.
         since: Revision up to which the view is complete.
         started: Number of started trials.
-        trials: Number and id of each trial that changed since, by number.
+        trials: Number and id of each trial that changed since, or is mirrored anew, by number.
     """
 
     study: MirroredStudy
@@ -168,6 +168,17 @@ def load_pending(store: Store, study_id: int, since: int) -> Pending:
         started = connection.execute(sa.select(sa.func.count()).select_from(t.trials).where(*mine)).scalar_one()
     trials = tuple((int(number), trial_id) for number, trial_id in rows if number is not None)
     return Pending(study=study, since=since, started=started, trials=trials)
+
+
+def with_trials(store: Store, pending: Pending, numbers: Collection[int]) -> Pending:
+    """Add started trials to those that are mirrored; a number that no trial has adds none."""
+    if not numbers:
+        return pending
+    c = t.trials.c
+    query = sa.select(c.number, c.id).where(c.study_id == pending.study.id, c.number.in_(numbers))
+    with store.engine.connect().execution_options(automl_read_only=True) as connection:
+        found = {(int(number), trial_id) for number, trial_id in connection.execute(query) if number is not None}
+    return replace(pending, trials=tuple(sorted({*pending.trials, *found})))
 
 
 def _study(connection: sa.Connection, study_id: int) -> MirroredStudy:

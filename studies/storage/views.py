@@ -197,7 +197,7 @@ def follow(
         study_name: Name of the study.
         until: Asked about twice a second by each thread. What was committed before it turned true is mirrored.
         views: Views to mirror; one that the spec switches off is left out.
-        ends_with_study: Whether to return once the study is no longer running and everything is mirrored.
+        ends_with_study: Whether to return once the study is over and everything is mirrored.
         hurried: Event that says that a command waits for the views; once it is set, passes follow without rests.
     """
     shared = Pace(until, hurried or threading.Event())
@@ -232,7 +232,7 @@ def _follow_one(store: Store, study_name: str, view: ViewName, shared: Pace, end
                 carry_out = shared.carry_out if is_open and view != "traces" else timed
                 where, used = carry_out(partial(mirror.advance, wait_seconds=wait_seconds, opens=not is_open))
                 backoff = BACKOFF_FIRST_SECONDS
-                over = ends_with_study and where.state != "running" and where.behind == 0
+                over = ends_with_study and where.is_over and where.behind == 0
                 if last or (over and at - began > LINGER_SECONDS):
                     return
                 seconds = shared.rest_after(used if is_open else 0.0) if where.behind else pace.POLL_SECONDS

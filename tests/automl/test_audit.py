@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 
 from automl.stored import auditing
 from automl.stored.auditing import audit
+from automl.stored.findings import Asker
 from automl.stored.garbage import collect
 from studies.control.orphans import YOUNG_SECONDS, find_orphans
 from studies.money.budget import Limits
@@ -221,6 +222,45 @@ def test_young_files_of_a_study_that_runs_are_left_alone(artifacts: Artifacts) -
         str(artifacts.orphans[-1])
     ]
     assert artifacts.orphans[-1].parent.is_dir(), "a rank may be about to write into it"
+
+
+def test_a_checkpoint_that_a_controller_replaces_during_an_audit_is_no_finding(
+    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are read for minutes; the rows say what was there before."""
+    store, mentioned, read = artifacts.study.store, auditing._mentioned_files, list[int]()
+    artifacts.study.change(state="running")
+    artifacts.study.taken_by(os.getpid())
+
+    def then_replaced(ask: Asker) -> list[tuple[str, str]]:
+        found = mentioned(ask)
+        if not read:
+            newer = artifacts.write("trial-00001/epoch-0002.attempt-1.pt")
+            change(store, f"UPDATE automl_trials SET resume_epoch = 2, resume_checkpoint = '{newer}' WHERE number = 1")
+            artifacts.resumable.unlink()
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(auditing, "_mentioned_files", then_replaced)
+    assert [one for one in findings(store, "small") if one[0] == "checkpoints"] == []
+    artifacts.kept.unlink()
+    assert [one for one in findings(store, "small") if one[0] == "checkpoints"] == [("checkpoints", "trial 0 @ 2")]
+
+
+def test_revisions_of_views_are_compared_with_the_studys_of_the_same_moment(
+    study: SimulatedStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require = study.store.require
+
+    def then_mirrored(name: str) -> sa.Row[Any]:
+        row = require(name)
+        study.store.commit(row.id, None, [])
+        with closing(Store(study.store.url)) as other:
+            catch_up(other, name)
+        return row
+
+    monkeypatch.setattr(study.store, "require", then_mirrored)
+    assert audit(study.store, NAME)["findings"] == []
 
 
 def test_a_process_that_outlives_its_command_is_a_finding(

@@ -603,6 +603,21 @@ def test_a_wrong_parameter_is_blamed_on_its_option(mistyped: Mistyped, given: tu
     assert study.store.queued(study.id) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "bounds"),
+    [
+        (("limit", "set", "user", "ann", "1e10"), "0<=x<=1000000000.0"),
+        (("serve", "--price-per-slot-hour", "1e7"), "0<=x<=1000000.0"),
+        (("mcp", "--price-per-slot-hour", "1e7"), "0<=x<=1000000.0"),
+    ],
+)
+def test_dollars_that_no_ledger_holds_are_refused(mistyped: Mistyped, command: tuple[str, ...], bounds: str) -> None:
+    StoredStudy(mistyped.folder)
+    code, out, err = mistyped.run(*command)
+    assert (code, out) == (2, "")
+    assert f"is not in the range {bounds}" in err
+
+
 def test_export_names_the_models_that_there_are(mistyped: Mistyped) -> None:
     study = StoredStudy(mistyped.folder)
     study.trial(epochs=4, checkpoints=(3,), state="pruned")

@@ -19,6 +19,7 @@ from automl.stored import deleting
 from automl.stored.deleting import delete_study, doomed
 from automl.stored.specs import stored_form
 from reports.page import write_report
+from studies.control.folder_owner import MARKER
 from studies.spec.study_spec import parse_spec
 from studies.storage import lease as leases
 from studies.storage import mlflow_connect
@@ -173,6 +174,25 @@ def test_a_controller_that_comes_meanwhile_keeps_its_study(place: Place) -> None
     place.study.taken_by(os.getpid())
     with pytest.raises(StoreError, match="automl stop small"):
         delete_study(place.store, what)
+    assert len(list(place.artifacts.rglob("*.pt"))) == 2
+
+
+def test_a_folder_that_cannot_be_looked_at_keeps_its_files(place: Place) -> None:
+    (place.artifacts / MARKER).mkdir()  # reading it fails, as on a disk that does not answer
+    code, out, err = place.run("delete", "small", "--yes")
+    assert (code, out) == (1, "")
+    assert f"{place.artifacts} cannot be looked at now (Is a directory), so nothing is deleted" in err
+    assert place.store.study_names() == ["small", "other"]
+    assert len(list(place.artifacts.rglob("*.pt"))) == 2
+    assert place.run("delete", "small", "--yes", "--keep-files")[0] == 0
+
+
+def test_a_copy_that_goes_on_in_the_folder_while_the_user_is_asked_keeps_its_files(place: Place) -> None:
+    what = doomed(place.store, "small")
+    (place.artifacts / MARKER).write_text(f"{place.store.require('small').uid}\na lease of the copy\n")
+    with pytest.raises(StoreError, match=r"a copy of small in another store has gone on.*--keep-files"):
+        delete_study(place.store, what)
+    assert place.store.study_names() == ["small", "other"]
     assert len(list(place.artifacts.rglob("*.pt"))) == 2
 
 

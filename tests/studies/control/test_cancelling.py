@@ -20,6 +20,7 @@ from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.storage import tables as t
 from studies.storage.store import StoreError
+from studies.storage.view_cursors import lag
 from tests.support.command_line import InProcess
 from tests.support.simulated_study import FilePool, SimulatedStudy, check_epochs, check_ledger
 from tests.support.stored_study import StoredStudy
@@ -160,6 +161,7 @@ def test_what_is_queued_in_a_study_that_rests_is_cancelled_at_once(tmp_path: Pat
     resting = study(tmp_path)
     resting.run(Limits(trials=3))
     first, second = (enqueue_trial(resting.store, "simulated", {"learning_rate": 0.5})["name"] for _ in range(2))
+    behind = lag(resting.store, "simulated")
     asked = list[str]()
     sa.event.listen(resting.store.engine, "before_cursor_execute", lambda *parts: asked.append(parts[2]))
     said = cancel_trial(resting.store, "simulated", first, wait_seconds=0.0)
@@ -167,6 +169,7 @@ def test_what_is_queued_in_a_study_that_rests_is_cancelled_at_once(tmp_path: Pat
     assert (said["state"], said["trial"], said["driven"]) == ("pruned", None, False)
     assert not [one for one in asked if "automl_epochs" in one], "the whole study was read"
     assert [one.name for one in resting.record().enqueued] == [second]
+    assert lag(resting.store, "simulated") == behind, "no view has anything to catch up with"
     with pytest.raises(StoreError, match=f"trial: found {first}, which is pruned; allowed: one that is queued"):
         cancel_trial(resting.store, "simulated", first, wait_seconds=0.0)
     with pytest.raises(StoreError, match=f"trial: found q99, allowed: {second}"):

@@ -191,13 +191,23 @@ def test_slots_that_were_lost_cost_nothing_after_the_controllers_death(tmp_path:
     assert seconds == pytest.approx(2 * killed_at, rel=1e-6)
 
 
-@pytest.mark.parametrize(("usd", "said"), [(-1.0, "0 or more"), (float("nan"), "0 or more"), (0.0, "more than 0")])
+@pytest.mark.parametrize(
+    ("usd", "said"),
+    [
+        (-1.0, "from 0 to 1,000,000"),
+        (float("nan"), "from 0 to 1,000,000"),
+        (1e7, "from 0 to 1,000,000"),
+        (0.0, "more than 0"),
+    ],
+)
 def test_a_price_that_makes_no_sense_is_refused(tmp_path: Path, usd: float, said: str) -> None:
     study = SimulatedStudy(tmp_path)
     study.run(Limits(usd=0.01))
     with pytest.raises(StoreError, match=said):
         set_price(study.store, "simulated", usd)
     assert study.store.price_that_was_set(study.study_id) is None
+    set_price(study.store, "simulated", 1e6)
+    assert study.store.price_that_was_set(study.study_id) == 1e6
 
 
 def test_another_price_of_the_spec_replaces_the_one_that_was_set(tmp_path: Path) -> None:

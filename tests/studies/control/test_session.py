@@ -14,16 +14,18 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
+from automl.stored.auditing import audit
 from studies.control.closed_by import ENDS_BY_BUDGET
 from studies.control.folder_owner import claim
 from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
+from studies.records import NANO
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.storage import lease as leases
 from studies.storage import tables as t
-from studies.storage.changes import StudyChanged, StudyColumns
+from studies.storage.changes import Charged, PoolChanged, StudyChanged, StudyColumns
 from studies.storage.deletion import delete_rows
 from studies.storage.reader import load_study
 from studies.storage.retrying import PATIENCE_SECONDS
@@ -390,6 +392,32 @@ def test_a_study_that_has_ended_leaves_no_file_that_no_row_mentions(store: Store
 
     assert session_of(store, on_commit=write).run() is not None
     assert not trial.exists()
+
+
+def test_a_study_that_is_over_settles_what_a_confirmation_that_was_killed_has_left(store: Store) -> None:
+    """No controller comes that would do so, and what a confirmation costs may be more than the budget."""
+    assert session_of(store).run() is not None
+    beside = {"views", "checkpoints"}  # nothing mirrors this study, and its pool writes no files
+    row = store.require("simulated")
+    spent = load_study(store, "simulated").cost_nano_usd / NANO
+    store.change_spec(row.id, {**row.spec, "budget": {**row.spec["budget"], "usd": spent}})
+    lease = leases.acquire(store, row.id)
+    assert isinstance(lease, leases.Lease)
+    since, price = lease.acquired_at, 3600.0
+    opened = PoolChanged(columns={"pool_opened_at": since, "pool_slots": 1, "usd_per_slot_hour": price})
+    confirm = Charged(kind="confirm", trial_id=None, attempt=None, slots=1, slot_numbers=(0,), since=since, seconds=4.0,
+                      usd_per_slot_hour=price, cost_nano_usd=4 * NANO, at=since + 4.0)  # fmt: skip
+    store.commit(row.id, lease.token, [opened, confirm])
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(t.leases).where(t.leases.c.id == lease.id).values(
+            pid=2**22 + 1, heartbeat_at=since + 5.0, expires_at=0.0
+        ))  # fmt: skip
+    assert {one["check"] for one in audit(store, "simulated")["findings"]} - beside == {"slot_seconds", "left_running"}
+    assert session_of(store).run() is None
+    assert {one["check"] for one in audit(store, "simulated")["findings"]} <= beside
+    record = load_study(store, "simulated")
+    assert record.overshoot_nano_usd == 5 * NANO, "four dollars of the training, one for the second after it"
+    assert record.state == "closed"
 
 
 def test_what_a_search_knows_of_trials_is_always_up_to_date(tmp_path: Path) -> None:

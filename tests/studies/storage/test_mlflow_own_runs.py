@@ -109,8 +109,13 @@ def test_a_run_of_the_code_replaces_one_that_was_made_before(place: Place) -> No
 
 def test_a_run_of_the_code_that_appears_late_is_written_to_as_well(place: Place) -> None:
     place.mirror()
+    before = place.runs()
     first = place.code_logs(0, 1)
     place.study.run(Limits(trials=3))  # nothing is new of the trial itself
     place.mirror()
     place.check(first, trials=3)
-    assert len(place.runs()) == 4
+    after = place.runs()
+    assert len(after) == 4
+    kept = {run_id for run_id, run in before.items() if run.data.tags.get("automl.trial") != "0"}
+    assert len(kept) == 2
+    assert kept < after.keys(), "the study's run and those of other trials stay as they are"

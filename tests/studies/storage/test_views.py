@@ -33,6 +33,7 @@ from studies.search.pruners.mo_asha import MoAsha
 from studies.storage import mlflow_connect, pace, view_cursors, view_rows, views, views_process
 from studies.storage import optuna_view as optuna_view_module
 from studies.storage import tables as t
+from studies.storage.changes import StudyChanged
 from studies.storage.engine import StoreError
 from studies.storage.mlflow_runs import mlflow_key
 from studies.storage.optuna_view import OptunaView
@@ -447,6 +448,24 @@ def test_only_one_process_mirrors_a_view_at_a_time(tmp_path: Path, monkeypatch: 
         views.lag(study.store, "nothing")
 
 
+def test_a_pass_whose_claim_ran_out_and_was_taken_does_not_write_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was suspended for long: two passes would insert the same trial."""
+    study = make_study(tmp_path, monkeypatch)
+    study.run(Limits(trials=2))
+    monkeypatch.setattr(view_cursors, "CLAIM_SECONDS", -1.0)  # it runs out at once
+    with view_cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0) as renew:
+        renew()
+        with monkeypatch.context() as patch:
+            patch.setattr(view_cursors, "CLAIM_SECONDS", 60.0)
+            taken = view_cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0)
+            taken.__enter__()
+        with pytest.raises(view_cursors.ViewBusyError, match="is mirroring the optuna view now"):
+            renew()
+        taken.__exit__(None, None, None)
+
+
 # ---------------------------------------------------------------------- side by side
 
 
@@ -513,6 +532,26 @@ def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.M
     process.stop()
     check_optuna(study.record(), load(study))
     check_mlflow(study.record(), mlflow_uri)
+
+
+def test_views_of_a_study_that_waits_for_a_disk_do_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They mirror what the study does once there is room."""
+    monkeypatch.setattr(views, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(pace, "POLL_SECONDS", 0.01)
+    study = make_study(tmp_path, monkeypatch)
+    study.run(Limits(trials=2))
+    assert views.catch_up(study.store, NAME) == {"optuna": None}
+
+    def follow(seconds: float) -> bool:
+        """Follow the study; returns whether that ended by itself."""
+        end = time.monotonic() + seconds
+        views.follow(study.store, NAME, lambda: time.monotonic() > end, ends_with_study=True)
+        return time.monotonic() < end
+
+    study.store.commit(study.study_id, None, [StudyChanged(columns={"state": "drained", "stop_reason": "storage"})])
+    assert not follow(1.0)
+    study.store.commit(study.study_id, None, [StudyChanged(columns={"stop_reason": "stopped"})])
+    assert follow(60.0)
 
 
 @pytest.mark.thorough
