@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from automl.confirming import confirm
-from automl.service import confirm_jobs
+from automl.service import confirm_jobs, job_process
 from automl.service.confirm_jobs import run_confirm_job
 from automl.service.errors import ConflictError
 from search_spaces.errors import StoppedError
@@ -18,7 +18,7 @@ from studies.gangs.simulated import Curve, SimulatedPool
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import Job, RunOutcome
 from studies.queueing.turns import Start
-from studies.records import NANO
+from studies.records import NANO, StopReason
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from tests.support.service import TestedService
@@ -112,6 +112,27 @@ def test_a_job_that_was_drained_trains_what_is_left(confirming: Confirming) -> N
     assert len(record.confirmations) == 3
     assert sum(one.cost_nano_usd for one in record.confirmations) <= record.cost_nano_usd
     assert confirming.queue.require("small:confirm-1").spent_nano_usd == record.cost_nano_usd
+
+
+@pytest.mark.parametrize(("reason", "outcome", "state"), [
+    ("stopped", "stopped", "stopped"),
+    ("interrupted", "preempted", "queued"),
+])  # fmt: skip
+def test_a_confirmation_that_automl_stop_ends_spends_nothing_more(
+    confirming: Confirming, monkeypatch: pytest.MonkeyPatch, reason: StopReason, outcome: RunOutcome, state: str
+) -> None:
+    confirming.submit("0@4")
+
+    def log(line: str, **_fields: Any) -> None:
+        if ", seed " in line:
+            confirming.pool.post(DrainRequested(reason=reason))
+
+    monkeypatch.setattr(job_process, "writer", lambda **_: log)
+    job = confirming.begin()
+    assert job.run is not None
+    assert job_process.run(confirming.study.store, job.run.id) == outcome
+    assert confirming.queue.require(job.study).state == state
+    assert isinstance(confirming.queue.take_turn(confirming.worker, 2), Start) == (state == "queued")
 
 
 def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming: Confirming) -> None:
