@@ -31,6 +31,7 @@ from automl.terminal.texts import late_views_text
 from search_spaces.errors import StoppedError, UserError
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, RunOutcome
+from studies.queueing.needs import study_slots
 from studies.records import NANO
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreAwayError, StoreError
@@ -120,8 +121,7 @@ def _prepared(queue: JobQueue, job: Job) -> Prepared:
 
 
 def _placed(spec: StudySpec, queue: JobQueue, job: Job) -> StudySpec:
-    slots = len(job.run.slot_numbers) if job.run is not None else 1
-    resources = spec.resources.model_copy(update={"slots": slots})
+    resources = spec.resources.model_copy(update={"slots": study_slots(job)})
     return spec.model_copy(update={"store": queue.store.url, "resources": resources})
 
 

@@ -237,6 +237,7 @@ def _run(row: sa.Row[Any]) -> Run:
     return Run(
         id=row.id,
         worker=row.name,
+        device=row.device,
         slot_numbers=tuple(row.slot_numbers),
         cap_nano_usd=row.cap_nano_usd,
         started_at=row.started_at,
@@ -260,6 +261,7 @@ def _job(row: Any, charges: _Charges, run: Run | None, left_run: Run | None, use
         slots=row.slots,
         least_slots=largest_gang(row.stored_gangs or row.submitted_gangs),
         device=row.device or "auto",
+        cpus_per_rank=row.cpus_per_rank or 1,
         limit_nano_usd=row.limit_nano_usd,
         spent_nano_usd=max(int(row.spent_nano_usd), charged),
         confirmed_nano_usd=charges.confirmed[row.study],

@@ -49,6 +49,7 @@ class Run:
         started_at: Begin by the database's clock, in seconds since 1970.
         ended_at: End by the same clock; None while it runs.
         outcome: How it ended; None while it runs.
+        device: "cpu" or "cuda", what the worker has.
     """
 
     id: int
@@ -58,6 +59,7 @@ class Run:
     started_at: float
     ended_at: float | None
     outcome: RunOutcome | None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,11 +75,13 @@ class Job:
         priority: Jobs of a higher priority go first, and may displace those of a lower one.
         state: State of the job.
         reason: Why it is in that state, in one line; empty if there is nothing to say.
-        slots: Number of slots that it wants; None takes all slots of its worker.
-        least_slots: Number of slots that its worker must have if it takes all of them: the largest gang that its space
-            allows. 1 as long as a task's own space is not known, of which its first run keeps what fits.
+        slots: Number of slots that its study wants; None takes all slots of its worker.
+        least_slots: Number of slots that its study must have if it takes all of its worker: the largest gang that its
+            space allows. 1 as long as a task's own space is not known, of which its first run keeps what fits.
         device: "cpu", "cuda" or "auto", as its spec has it: a worker without GPUs cannot take a job that wants "cuda".
             Read of jobs that have not ended; "auto" of others, whose specs need not be looked into each second.
+        cpus_per_rank: Number of CPUs of each of its slots where they are CPUs. Read of jobs that have not ended; 1 of
+            others.
         limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
         spent_nano_usd: What was charged for it so far, in nano-dollars, which its user and project pay.
         request: What somebody asks of its run; None if nobody asks for anything.
@@ -110,6 +114,7 @@ class Job:
     trace_parent: str | None = None
     least_slots: int = 1
     device: str = "auto"
+    cpus_per_rank: int = 1
     confirmed_nano_usd: int = 0
     used_up_nano_usd: int | None = None
     run: Run | None = None

@@ -205,5 +205,7 @@ def test_a_job_that_confirms_needs_a_worker_on_which_its_study_fits(service: Tes
         study="small", project="vision", user="ann", spec={}, base_folder="/", slots=None, limit_nano_usd=1
     )
     service.queue.ask(service.queue.submit(plain), "stop")
-    StoredStudy(service.folder, space=WIDE).trial(epochs=4, checkpoints=(2, 4), state="complete")
-    assert confirm_jobs.submit(service.studies(), "small", (), 3, 1.0).least_slots == 2
+    resources = {"cpus_per_rank": 2}
+    StoredStudy(service.folder, space=WIDE, resources=resources).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    job = confirm_jobs.submit(service.studies(), "small", (), 3, 1.0)
+    assert (job.least_slots, job.cpus_per_rank) == (2, 2)

@@ -21,15 +21,18 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
+from automl.launching.preparing import prepare
 from automl.service import confirm_jobs, job_process
 from automl.service.job_process import INTERRUPTED
 from automl.service.worker import AWAY_SECONDS, BEAT_SECONDS, Worker
 from automl.stored.auditing import audit
+from studies.gangs.available_slots import find_slots
 from studies.queueing.heartbeats import EXPIRY_SECONDS
 from studies.queueing.job_queue import Submission
 from studies.queueing.jobs import Run
 from studies.queueing.turns import Start, Wait
 from studies.records import NANO
+from studies.spec.study_spec import parse_spec
 from studies.storage import tables as t
 from studies.storage.reader import load_study
 from tests.support import waiting
@@ -466,6 +469,20 @@ def test_whoever_asks_for_a_confirmation_pays_for_it(service: TestedService) -> 
     assert spent["bob"] > 0
     assert sum(spent.values()) == load_study(service.store, "vision.a").cost_nano_usd
     assert findings(service) == []
+
+
+@pytest.mark.parametrize("slots", ["auto", 2])
+def test_a_job_has_the_slots_and_the_price_that_launch_would_give_it(
+    service: TestedService, monkeypatch: pytest.MonkeyPatch, slots: str | int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    resources = {"slots": slots, "cpus_per_rank": 4, "device": "cpu"}
+    service.studies().submit(spec_of("a", resources=resources))
+    cpus = find_slots("cpu", 1, None).slots
+    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=cpus), cpus)
+    assert isinstance(turn, Start)
+    launched = prepare(parse_spec(spec_of("a", resources=resources)), source="a", base_folder=service.folder)
+    assert job_process._prepared(service.queue, turn.job).place == launched.place
 
 
 @pytest.mark.parametrize(("devices", "seen"), [((), ""), (("4", "6"), "6")])
