@@ -83,7 +83,7 @@ def write_manifests(
         training: Parameters and epochs of one training, as `arguments_of_training` takes them.
 
     Raises:
-        UserError: The spec does not fit the target, or the folder has files.
+        UserError: The spec does not fit the target, the folder has files, or too much code lies beside the spec.
     """
     values = {**values_of_image(), **machines.values(spec.study), "task": spec.task}
     match target:

@@ -115,6 +115,26 @@ def test_the_code_of_a_task_of_ones_own_goes_into_the_image(tmp_path: Path) -> N
     assert (tmp_path / "out" / "study" / "parts" / "layers.py").exists()
 
 
+@pytest.mark.parametrize("sections", [
+    {"task": {"command": [sys.executable, "train.py"]}, "objectives": [{"metric": "loss"}],
+     "space": {"width": {"type": "int", "low": 1, "high": 4}}},
+    {"search": {"sampler": "mine:Sampler", "pruner": "none"}},
+    {"search": {"sampler": "random", "pruner": "mine:Pruner"}},
+])  # fmt: skip
+def test_code_that_is_no_task_goes_into_the_image_as_well(sections: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    assert (written(tmp_path, "compose", **sections) / "study" / "train.py").exists()
+
+
+def test_no_code_is_left_out_of_the_image_without_a_word(tmp_path: Path) -> None:
+    for number in range(201):
+        (tmp_path / f"part_{number}.py").write_text("")
+    assert not (written(tmp_path, "compose") / "study" / "part_0.py").exists(), "a built-in task needs none"
+    with pytest.raises(UserError, match=f"{tmp_path}: found 201 Python files beside small.yaml .*at most 200"):
+        written(tmp_path, "kustomize", search={"sampler": "mine:Sampler", "pruner": "none"})
+    assert not (tmp_path / "kustomize").exists()
+
+
 def test_kuberay_takes_its_job(tmp_path: Path) -> None:
     job, claim = documents(written(tmp_path, "kuberay") / "rayjob.yaml")
     check_by("rayjob.json", job)
