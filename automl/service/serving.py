@@ -19,13 +19,12 @@ from automl.service.context import ServiceContext
 from automl.service.log_lines import JsonHandler
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.listening import address, listening_socket
-from automl.standalone.serving.settings import is_loopback
+from automl.standalone.serving.settings import is_loopback, token_problem
 from search_spaces.errors import UserError
 from studies.queueing import tokens
 
 SHUTDOWN_SECONDS = 10
 """Time for requests that are under way when the service ends; watchers are cut then."""
-SHORTEST_TOKEN = 16
 _FILE_TOKEN = "token file"  # noqa: S105 - the name of the token, not the token
 
 
@@ -88,14 +87,16 @@ def take_token(context: ServiceContext, file: Path) -> None:
     """Let the token of a file be an admin's: for containers, which get it as a secret.
 
     Raises:
-        UserError: The file cannot be read, or its token is too short.
+        UserError: The file cannot be read, has several tokens, or one that can be guessed or no header can bring.
     """
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file: {file} cannot be read ({error})") from None
-    if len(token) < SHORTEST_TOKEN:
-        raise UserError(f"--token-file: found {len(token)} characters in {file}, allowed: at least {SHORTEST_TOKEN}")
+    if len(token.split()) > 1:
+        raise UserError(f"--token-file: found {len(token.split())} words in {file}, allowed: one token, an admin's")
+    if problem := token_problem(token):
+        raise UserError(f"--token-file: {problem} ({file})")
     tokens.keep(context.store, token, name=_FILE_TOKEN, user="admin", project="admin", role="admin")
 
 

@@ -114,6 +114,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def token_problem(token: str) -> str:
+    """Return what is wrong with a token: it can be guessed, or no header can bring it; empty if nothing is."""
+    if len(token) >= _SHORTEST_TOKEN and token.isascii() and token.isprintable() and " " not in token:
+        return ""
+    allowed = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"
+    return f"found a token of {len(token)} characters, allowed: {allowed}"
+
+
 def _with_token(found: Settings) -> Settings:
     if found.token_file is None:
         token = None if found.token is None else found.token.get_secret_value()
@@ -127,9 +135,8 @@ def _with_token(found: Settings) -> Settings:
             raise ServeError(f"{place}: {found.token_file} cannot be read: {reason}") from None
     if token is None:
         return found
-    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        allowed = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"
-        raise ServeError(f"{place}: found a token of {len(token)} characters, allowed: {allowed}")
+    if problem := token_problem(token):
+        raise ServeError(f"{place}: {problem}")
     return found.model_copy(update={"token": SecretStr(token)})
 
 
