@@ -26,7 +26,7 @@ from automl.service import confirm_jobs, job_process
 from automl.service.job_process import INTERRUPTED
 from automl.service.worker import AWAY_SECONDS, BEAT_SECONDS, Worker
 from automl.stored.auditing import audit
-from studies.gangs.available_slots import find_slots
+from studies.gangs import available_slots
 from studies.queueing.heartbeats import EXPIRY_SECONDS
 from studies.queueing.job_queue import Submission
 from studies.queueing.jobs import Run
@@ -475,11 +475,10 @@ def test_whoever_asks_for_a_confirmation_pays_for_it(service: TestedService) -> 
 def test_a_job_has_the_slots_and_the_price_that_launch_would_give_it(
     service: TestedService, monkeypatch: pytest.MonkeyPatch, slots: str | int
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(available_slots, "available_cpus", lambda: 8.0)
     resources = {"slots": slots, "cpus_per_rank": 4, "device": "cpu"}
     service.studies().submit(spec_of("a", resources=resources))
-    cpus = find_slots("cpu", 1, None).slots
-    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=cpus), cpus)
+    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=8), 8)
     assert isinstance(turn, Start)
     launched = prepare(parse_spec(spec_of("a", resources=resources)), source="a", base_folder=service.folder)
     assert job_process._prepared(service.queue, turn.job).place == launched.place
