@@ -85,6 +85,18 @@ def test_behind_https_the_cookie_is_secure(service: TestedService) -> None:
         assert "Secure" in client.post("/login", data={"token": service.token()}).headers["set-cookie"]
 
 
+@pytest.mark.parametrize(("scheme", "is_secure"), [("https", True), ("HTTPS, http", True), ("http", False)])
+def test_behind_a_proxy_on_another_machine_the_cookie_is_secure(
+    service: TestedService, client: TestClient, scheme: str, is_secure: bool
+) -> None:
+    """Such as Docker's gateway, or the pod of an ingress, whom uvicorn does not believe."""
+    headers = {"X-Forwarded-Proto": scheme}
+    cookie = client.post("/login", data={"token": service.token()}, headers=headers).headers["set-cookie"]
+    assert ("Secure" in cookie) == is_secure
+    with_token = {**headers, **support.bearer(service.token())}  # a plain connection does not send such a cookie
+    assert ("Secure" in client.post("/logout", headers=with_token).headers["set-cookie"]) == is_secure
+
+
 def test_a_page_of_another_site_logs_nobody_in(service: TestedService, client: TestClient) -> None:
     answer = client.post("/login", data={"token": service.token()}, headers={"Origin": "http://evil.example"})
     assert answer.status_code == 403
