@@ -24,7 +24,7 @@ from automl.stored.specs import from_store
 from reports.wording import mapping
 from studies.control.retraining import SpentError
 from studies.queueing.job_queue import JobQueue, Submission
-from studies.queueing.jobs import CONFIRM_MARK, ENDED, Job, RunOutcome
+from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, RunOutcome
 from studies.queueing.needs import study_slots
 from studies.records import NANO
 from studies.storage.engine import StoreError
@@ -107,7 +107,7 @@ def _confirmable(studies: TeamStudies, name: str) -> Job:
     if job.state not in ENDED:
         raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
     for one in JobQueue(studies.store).jobs(project=job.project):
-        if one.study.startswith(job.study + CONFIRM_MARK) and one.state not in ENDED:
+        if one.study.startswith(job.study + CONFIRM_MARK) and one.state not in OVER:
             raise ConflictError(f"study: found {job.study!r}, of which {one.study} is {one.state}; wait for its end")
     return job
 

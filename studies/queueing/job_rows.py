@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from studies.queueing import job_queries as queries
 from studies.queueing.accounts import Account, account
-from studies.queueing.jobs import CONFIRM_MARK, ENDED, Job, JobState, Run, WorkerLine
+from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, JobState, Run, WorkerLine
 from studies.queueing.ledger_sums import ledger_sums
 from studies.queueing.needs import largest_gang
 from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
@@ -290,7 +290,7 @@ def check_may_go_on(connection: sa.Connection, job: Job) -> None:
     if state not in ENDED:
         raise StoreError(f"study: found {job.study!r}, which is {state}; allowed: one that has ended")
     for one in load_with_confirmations(connection, job.study.partition(CONFIRM_MARK)[0]):
-        if one.state not in ENDED | {"deleted"}:
+        if one.state not in OVER:
             raise StoreError(f"study: found {job.study!r}, while {one.study} is {one.state}; wait for its end")
 
 

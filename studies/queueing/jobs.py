@@ -21,6 +21,8 @@ RunOutcome = Literal["done", "stopped", "failed", "cancelled", "preempted", "los
 
 ENDED: frozenset[JobState] = frozenset({"done", "stopped", "failed", "cancelled"})
 """States from which a job can be queued again; a deleted one cannot, since its ledger is gone."""
+OVER: frozenset[JobState] = ENDED | {"deleted"}
+"""States in which nothing more happens to a job; from each it can be deleted, also if its deletion broke off before."""
 GOES_BACK: frozenset[RunOutcome] = frozenset({"preempted", "lost", "died", "capped"})
 """Outcomes of runs after which the job waits for its next turn."""
 
@@ -119,6 +121,11 @@ class Job:
     used_up_nano_usd: int | None = None
     run: Run | None = None
     left_run: Run | None = None
+
+    @property
+    def confirms(self) -> str:
+        """Name of the study of which it trains models again; empty of other jobs."""
+        return self.study.rpartition(CONFIRM_MARK)[0] if self.kind == "confirm" else ""
 
     @property
     def ledger_nano_usd(self) -> int:
