@@ -19,7 +19,8 @@ from automl.service.context import ServiceContext
 from automl.service.log_lines import JsonHandler
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.listening import address, listening_socket
-from automl.standalone.serving.settings import is_loopback, token_problem
+from automl.standalone.serving.loopback import is_loopback
+from automl.standalone.serving.settings import token_problem
 from search_spaces.errors import UserError
 from studies.queueing import tokens
 
@@ -55,7 +56,7 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
         UserError: The address cannot be had, or others could reach it without a token.
     """
     needs_token = tokens.any_valid(context.store)
-    if not needs_token and not is_loopback(listening.host) and listening.host != "localhost":
+    if not needs_token and not is_loopback(listening.host):
         raise UserError(
             f"--host: found {listening.host}, which others reach, and no token, allowed: 127.0.0.1, or a token first "
             "(`automl token add NAME --user USER --project PROJECT --role admin`)"

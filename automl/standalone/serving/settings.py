@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +11,9 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .errors import ServeError
+from .loopback import is_loopback
 
 PREFIX = "AUTOML_SERVE_"
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _SHORTEST_TOKEN = 16
 Positive = Annotated[int, Field(ge=1)]
 
@@ -104,14 +103,6 @@ def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
             f"or --token-file FILE or {PREFIX}TOKEN"
         )
     return found
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def token_problem(token: str) -> str:
