@@ -131,7 +131,7 @@ def _within(prepared: Prepared, job: Job) -> Prepared:
     if cap is None:
         return prepared
     if cap != job.limit_nano_usd:
-        cap -= _margin(cap - job.spent_nano_usd, prepared)
+        cap -= _margin(cap - job.ledger_nano_usd, prepared)
     budget = prepared.spec.budget.model_copy(update={"usd": cap / NANO})
     return replace(prepared, spec=prepared.spec.model_copy(update={"budget": budget}))
 
