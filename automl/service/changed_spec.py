@@ -64,9 +64,9 @@ def _confirm_limit(job: Job, overrides: Sequence[str]) -> int | None:
         path, usd = split_override(override)
         if path != ("budget", "usd"):
             raise SpecError("overrides", path, found(override, "budget.usd, of what confirms a study"))
-        is_number = isinstance(usd, int | float) and not isinstance(usd, bool)
-        if not (is_number and job.spent_nano_usd / NANO < usd <= _MOST_USD):
-            allowed = f"a number above the {exact_usd(job.spent_nano_usd / NANO)} that are spent, and up to 1e9"
+        spent_usd = job.spent_nano_usd / NANO
+        if isinstance(usd, bool) or not isinstance(usd, int | float) or not spent_usd < usd <= _MOST_USD:
+            allowed = f"a number above the {exact_usd(spent_usd)} that are spent, and up to 1e9"
             raise SpecError("overrides", path, found(usd, allowed))
         limit = round(usd * NANO)
     return limit
