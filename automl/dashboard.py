@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import ipaddress
 import logging
 import signal
 import threading
@@ -20,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from automl.dashboard_page import Application, with_front_page
 from automl.dashboard_study import show
+from automl.standalone.serving.loopback import is_loopback, names_this_machine
 from automl.stored.looking import rest_seconds
 from search_spaces.errors import UserError
 from studies.storage.engine import StoreError, exists, parse_url, shown
@@ -32,7 +32,6 @@ DEFAULT_PORT = 8080
 PORTS_TRIED = 20
 LOOK_SECONDS = 5.0
 """Time between two looks at the studies for new plots."""
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 log = logging.getLogger(__name__)
 
 
@@ -166,8 +165,7 @@ def application(
 ) -> Application:
     """Return the dashboard as a WSGI application, which on a loopback address answers to loopback names only.
 
-    A web page can have its own name resolved to 127.0.0.1, and then read or delete studies here ("DNS rebinding"). The
-    Host header names the page's own host.
+    A page of another site could read or delete studies here otherwise.
 
     Args:
         storage: Optuna's storage.
@@ -175,12 +173,11 @@ def application(
         pages: Function that puts pages of ours before those of the dashboard.
     """
     inner = pages(optuna_dashboard_of(storage))
-    if not _is_loopback(host):
+    if not is_loopback(host):
         return inner
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        name = str(environ.get("HTTP_HOST", "localhost")).lower()
-        if name.rsplit(":", 1)[0] not in LOOPBACK_NAMES and name not in LOOPBACK_NAMES | {host}:
+        if not names_this_machine(str(environ.get("HTTP_HOST", "")), host):
             start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
             return [b"this dashboard answers to localhost only\n"]
         return inner(environ, start_response)
@@ -246,10 +243,3 @@ def _address(server: WSGIServer, storage: Any, host: str, study: str | None) -> 
     name = f"[{host}]" if ":" in host else host
     path = "" if study is None else f"dashboard/studies/{storage.get_study_id_from_name(study)}"
     return f"http://{name}:{server.server_port}/{path}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -25,4 +25,12 @@ class RunError(Exception):
 
 
 class StoppedError(RunError):
-    """Somebody ended the work before its time, by a signal or `automl stop`: exit code 130."""
+    """Somebody ended the work before its time, by a signal or `automl stop`: exit code 130.
+
+    Attributes:
+        by_command: Whether `automl stop` did; otherwise a signal did, which may mean that the work goes on elsewhere.
+    """
+
+    def __init__(self, message: str, *, by_command: bool = False) -> None:
+        super().__init__(message)
+        self.by_command = by_command

@@ -196,12 +196,14 @@ def test_the_rooms_of_the_search_have_an_order(room: str, above: tuple[str, ...]
 def test_studies_see_of_trainers_the_protocol_only() -> None:
     """The controller never imports torch, and a gang starts its trainer by an entry point inside the rank."""
     # Doors: a spec is checked against what trainer, task and command declare; a rank's messages are unpacked in its own
-    # process; who deletes, weighs and finds checkpoints asks the place where they are, which loads no torch.
+    # process; who deletes, weighs and finds checkpoints asks the place where they are, which loads no torch; slots are
+    # counted by the CPUs that ranks may use.
     places = {"trainers.protocol", "trainers.checkpoint_store", "trainers.checkpoint_urls"}
     allowed = {
         "studies.spec.sections": {"trainers.trainer_options"},
         "studies.spec.checks": {"trainers.trainer_options", "trainers.probe", "trainers.commands.command"},
         "studies.spec.study_spec": {"trainers.commands.command"},
+        "studies.gangs.available_slots": {"trainers.available_cpus"},
         "studies.gangs.ray_actors": {"trainers.rank_messages", "trainers.rank_output"},
         "studies.control.stored_orphans": {"trainers.object_store"},
         "studies.control.orphans": {"trainers.object_store", "trainers.checkpoint_files"},

@@ -38,7 +38,6 @@ LEFT_OUT = {
     "kubectl apply --filename rayjob.yaml": CLUSTER,
     'echo "POSTGRES_PASSWORD=$(openssl rand -hex 16)" > .env': CLUSTER,
     "docker compose up --build --detach --wait": CLUSTER,
-    "docker compose up --detach --scale worker=2": CLUSTER,
     "automl dashboard": STAYS,
     "automl serve --uploads uploads --worker 0": STAYS,
     'curl -H "Authorization: Bearer $TOKEN" --data-binary @churn.csv '

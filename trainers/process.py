@@ -16,13 +16,14 @@ from pathlib import Path
 
 import torch
 
+from trainers.available_cpus import CPU_QUOTA, available_cpus
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Numbers of these options of `mallopt` in glibc's malloc.h."""
 _SMALL_BLOCK, _LARGE_BLOCK = 2**18, 2**25
 """Bytes of a block of memory from which glibc returns it at once when it is freed: what we set, and where glibc's own
 limit ends, which rises to the largest block that was freed up to this."""
 
-_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _PEAK_LASTS_SECONDS = 0.1
 
 _YOUNG, _ALL = 1, 2
@@ -59,20 +60,18 @@ def pin_to_cpus(cpus: Collection[int]) -> None:
 
 
 def cpus_of_each_gpu(
-    devices: Path = Path("/dev"), gpus: Path = Path("/proc/driver/nvidia/gpus"), quota: Path = _CPU_QUOTA
+    devices: Path = Path("/dev"),
+    gpus: Path = Path("/proc/driver/nvidia/gpus"),
+    quota: Path = CPU_QUOTA,
 ) -> int:
     """Return the CPUs for each GPU, of those that this process may use: a container's or a job's share of a machine.
 
     Args:
         devices: Folder of device files.
         gpus: Folder with an entry for each GPU of the machine, whoever may use it.
-        quota: The container's file of CPU time, "microseconds period" or "max period".
+        quota: Argument of `available_cpus`.
     """
-    cpus = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        microseconds, period = (float(word) for word in quota.read_text(encoding="ascii").split())
-        cpus = min(cpus, microseconds / period)
-    return max(1, int(cpus / max(1, _usable_gpus(devices, gpus))))
+    return max(1, int(available_cpus(quota) / max(1, _usable_gpus(devices, gpus))))
 
 
 def _usable_gpus(devices: Path, gpus: Path) -> int:

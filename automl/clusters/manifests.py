@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from automl.clusters.options import cpus_of_node
 from automl.clusters.study_image import CHECKPOINTS, values_of_image, write_image, write_texts
 from automl.exporting.outputs import new_folder
 from automl.given_parameters import read_params
@@ -35,19 +36,21 @@ class Machines:
     Attributes:
         nodes: Number of nodes with slots, of pods of a training, or of workers.
         gpus_per_node: Number of GPUs of each.
-        cpus_per_node: Number of CPUs of each.
+        cpus_per_node: Number of CPUs of each; None takes 4 for each GPU, or 4 in all, and with compose all that the
+            machine has.
         image: Name of the image with its tag; None names it after the study.
     """
 
     nodes: int
     gpus_per_node: int
-    cpus_per_node: int
+    cpus_per_node: int | None = None
     image: str | None = None
 
     def values(self, study: str) -> dict[str, Any]:
         """Return what templates name of them."""
         name = cluster_name(study, "study")
         image = self.image or f"{name}:latest"
+        cpus = self.cpus_per_node or cpus_of_node(self.gpus_per_node)
         image_name, tag = _parts(image)
         return {
             "name": name,
@@ -58,8 +61,8 @@ class Machines:
             "dockerfile": "Dockerfile.gpu" if self.gpus_per_node else "Dockerfile",
             "nodes": self.nodes,
             "gpus": self.gpus_per_node,
-            "cpus": self.cpus_per_node,
-            "memory": f"{_GIB_PER_CPU * self.cpus_per_node}Gi",
+            "cpus": cpus,
+            "memory": f"{_GIB_PER_CPU * cpus}Gi",
         }
 
 
@@ -83,7 +86,7 @@ def write_manifests(
         training: Parameters and epochs of one training, as `arguments_of_training` takes them.
 
     Raises:
-        UserError: The spec does not fit the target, or the folder has files.
+        UserError: The spec does not fit the target, the folder has files, or too much code lies beside the spec.
     """
     values = {**values_of_image(), **machines.values(spec.study), "task": spec.task}
     match target:
@@ -94,7 +97,9 @@ def write_manifests(
             arguments = arguments_of_training(spec, machines.nodes, ranks, **(training or {}))
             values |= {"ranks": ranks, "arguments": arguments}
         case "compose":
-            values |= {"mlflow_port": _MLFLOW_PORT, "postgres": _POSTGRES}
+            if machines.nodes > 1:
+                raise UserError(f"--nodes: found {machines.nodes}, allowed: 1, the machine of the only worker")
+            values |= {"mlflow_port": _MLFLOW_PORT, "postgres": _POSTGRES, "worker_slots": machines.cpus_per_node}
         case "kustomize":
             pass
     with new_folder(out) as folder:

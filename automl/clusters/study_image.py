@@ -10,7 +10,9 @@ from typing import Any
 
 from automl.images.pinned import pinned
 from automl.templates import rendered
+from search_spaces.errors import UserError
 from studies.spec.study_spec import StudySpec
+from trainers.commands.command import COMMAND
 
 FOLDER = "/home/automl/study"
 """Folder of the spec and its code in the image, in which all commands run."""
@@ -30,6 +32,7 @@ _WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
 """What an extra needs may not be installed here, and has no version then. Jobs of KubeRay come by Ray's dashboard."""
 _NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})
 _MOST_FILES = 200
+"""Number of Python files above which a folder is more than the code of a study."""
 
 
 def values_of_image() -> dict[str, Any]:
@@ -53,10 +56,11 @@ def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
     Args:
         folder: The folder, which is there.
         spec: The study's spec.
-        file: File that it was read from; Python files beside it and below are copied if the task is the user's own.
+        file: File that it was read from; Python files beside it and below are copied if any code is the user's own.
 
     Raises:
         ExportError: A package that the image needs is not installed here, so that its version is not known.
+        UserError: There are too many Python files.
     """
     write_texts(folder, rendered(_TEMPLATES, values_of_image()))
     lines = [_with_extra(line) for line in pinned(_PACKAGES)]
@@ -64,7 +68,7 @@ def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
     study = folder / "study"
     study.mkdir()
     shutil.copyfile(file, study / f"{spec.study}.yaml")
-    if ":" in spec.task:
+    if _has_own_code(spec):
         for code in code_beside(file):
             place = study / code.relative_to(file.absolute().parent)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -78,15 +82,30 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
+def _has_own_code(spec: StudySpec) -> bool:
+    """Whether a study needs more than this package: a command, or an object of a module."""
+    names = (spec.task, spec.search.sampler, spec.search.pruner.name)
+    return spec.task == COMMAND or any(":" in name for name in names)
+
+
 def code_beside(file: Path) -> list[Path]:
-    """Return the Python files beside a spec and below, at most `_MOST_FILES`; hidden folders are left out."""
+    """Return the Python files beside a spec and below; hidden folders are left out.
+
+    Raises:
+        UserError: There are more than `_MOST_FILES`.
+    """
     base = file.absolute().parent
     found = []
     for code in sorted(base.rglob("*.py")):
         parts = code.relative_to(base).parts
         if not any(part in _NO_CODE or part.startswith(".") for part in parts):
             found.append(code)
-    return found[:_MOST_FILES]
+    if len(found) > _MOST_FILES:
+        raise UserError(
+            f"{base}: found {len(found)} Python files beside {file.name} and below, allowed: at most {_MOST_FILES}; "
+            "put the spec and its code into a folder of their own"
+        )
+    return found
 
 
 def _with_extra(line: str) -> str:

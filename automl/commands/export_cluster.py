@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from automl.clusters.manifests import Machines, Target, write_manifests
-from automl.clusters.options import allocation_of, cpus_of_node, nodes_options, slurm_options
+from automl.clusters.options import allocation_of, nodes_options, slurm_options
 from automl.clusters.slurm_job import write_job
 from automl.launching.reading import read_spec
 from automl.terminal.echo import echo
@@ -91,7 +91,8 @@ def pytorchjob(
 def compose(spec: Path, out: Path, *, as_json: bool, **given: Any) -> None:
     """Write a compose file for the service.
 
-    PostgreSQL, MLflow, the service and its workers are in it; the image for them is written as well.
+    PostgreSQL, MLflow, the service and a worker with all CPUs of the machine, or --cpus-per-task of them, or
+    --gpus-per-node GPUs are in it; the image for them is written as well.
     """
     _write("compose", spec, out, given, as_json=as_json)
 
@@ -123,7 +124,7 @@ def _write(
     machines = Machines(
         nodes=given["nodes"],
         gpus_per_node=given["gpus_per_node"],
-        cpus_per_node=given["cpus_per_task"] or cpus_of_node(given["gpus_per_node"]),
+        cpus_per_node=given["cpus_per_task"],
         image=given["image"],
     )
     write_manifests(target, parsed, file=spec, machines=machines, out=out, training=training)

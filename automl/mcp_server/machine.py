@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 
 from studies.gangs.available_slots import find_slots
 from studies.money.prices import price_of
+from trainers.available_cpus import available_cpus
 
 _CHUNK_BYTES = 2**20
 _MEASURED_BYTES = 64 * 2**20
@@ -48,7 +48,7 @@ def this_machine() -> Machine:
         device=places.device,
         device_name=places.device_name,
         slots=places.slots,
-        cores=len(os.sched_getaffinity(0)),
+        cores=max(1, int(available_cpus())),
         usd_per_slot_hour=price.usd_per_slot_hour,
         price_source=price.source,
     )

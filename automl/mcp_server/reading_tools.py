@@ -14,9 +14,9 @@ from pydantic import Field
 from automl.mcp_server.answers import ToolProblem
 from automl.mcp_server.backend import Backend
 from automl.mcp_server.tool import Arguments, ServedTool
+from studies.queueing.jobs import ENDED, OVER
 
 StudyName = Annotated[str, Field(min_length=1, max_length=200, description="Name of the study.")]
-ENDED = frozenset({"done", "stopped", "failed", "cancelled"})
 LOOK_SECONDS = 1.0
 _NEXT_BY_STATE: Mapping[str, str] = {
     "queued": "call watch: a worker has to take it; a reason, if there is one, says what it waits for",
@@ -25,6 +25,7 @@ _NEXT_BY_STATE: Mapping[str, str] = {
     "stopped": "call resume to go on, or recommendation",
     "failed": "read the reason; mend the cause, then call resume, or launch another spec",
     "cancelled": "call recommendation for what it has found",
+    "deleted": "nothing; where its deletion broke off, somebody has to delete it again",
 }
 _SHORT = ("state", "stop_reason", "error", "trials", "running", "cost_usd", "budget", "hypervolume")
 
@@ -90,7 +91,7 @@ async def watch(backend: Backend, given: Watching) -> Mapping[str, Any]:
         found = await in_thread(lambda: backend.status(given.study))
         seen = _version(found)
         before = seen if before is None else before
-        has_ended = found["job"]["state"] in ENDED
+        has_ended = found["job"]["state"] in OVER
         if seen != before or has_ended or time.monotonic() >= until:
             short = {name: found["study"].get(name) for name in _SHORT} if found["study"] else None
             return {

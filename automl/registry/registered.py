@@ -41,6 +41,8 @@ COMPARED_WITH = "automl.compared_with"
 DEFAULT_URI = "sqlite:///mlflow.db"
 _SCHEME = "models:/"
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))")
+_NO_SUCH = frozenset({"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"})
+"""What MLflow answers where a model or a version is not there, and where an alias is not."""
 _MODEL = "model"
 """Folder of a run's artifacts that holds the model, and of an MLflow model that holds the package."""
 
@@ -169,7 +171,7 @@ class Registry:
         Raises:
             ExportError: The registry does not answer.
         """
-        return next((one for one in self.versions(name) if CHAMPION in one.aliases), None)
+        return self._named(name, alias=CHAMPION)
 
     def find(self, uri: str) -> Version:
         """Return the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names.
@@ -180,13 +182,32 @@ class Registry:
         named = _URI.fullmatch(uri)
         if named is None:
             raise ExportError(f"MODEL: found {uri!r}, allowed: models:/NAME@ALIAS or models:/NAME/VERSION")
-        versions = self.versions(named["name"])
-        for one in versions:
-            if named["alias"] in one.aliases or (named["version"] and one.number == int(named["version"])):
-                return one
-        have = numbers_of(versions)
+        found = self._named(**named.groupdict())
+        if found is not None:
+            return found
+        have = numbers_of(self.versions(named["name"]))
         what = f"versions {have}" if have else f"a registered model ({self._names()})"
         raise ExportError(f"MODEL: found {uri!r}, which is not in the registry {redact(self.given)}; allowed: {what}")
+
+    def _named(self, name: str, *, alias: str | None = None, version: str | None = None) -> Version | None:
+        """Return the version of a model with an alias or a number; None if there is none.
+
+        One question, however many versions there are: a server asks it every two seconds.
+        """
+        from mlflow.exceptions import MlflowException
+
+        if self._is_empty:
+            return None
+        try:
+            if alias is not None:
+                return self._version(self._client.get_model_version_by_alias(name, alias))
+            return self._version(self._client.get_model_version(name, str(version)))
+        except MlflowException as error:
+            if error.error_code in _NO_SUCH:
+                return None
+            raise self._gone(error) from error
+        except Exception as error:
+            raise self._gone(error) from error
 
     def package(self, version: Version, folder: Path) -> Path:
         """Return the folder with a version's package, copied into `folder` unless it lies on this machine.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import json
 import urllib.error
 import urllib.request
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode, urlsplit
 
 from automl.remote.errors import RefusedError, UnreachableError
+from automl.standalone.serving.loopback import is_loopback
 from search_spaces.errors import UserError
 from studies.tracing.trace_context import inherited
 
@@ -53,7 +53,7 @@ class ServiceClient:
         self.url = url.rstrip("/")
         self._token = token
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
-        if is_this_machine(parts.hostname):
+        if is_loopback(parts.hostname):
             handlers.append(urllib.request.ProxyHandler({}))  # a proxy would ask its own machine
         self._opener = urllib.request.build_opener(*handlers)
 
@@ -183,14 +183,6 @@ def _with_query(path: str, query: Mapping[str, Any]) -> str:
 def study_path(study: str, *parts: object) -> str:
     """Return the path of a study, or of a part of it."""
     return "/".join(["/studies", *(quote(str(part), safe="") for part in (study, *parts))])
-
-
-def is_this_machine(host: str) -> bool:
-    """Whether the host of a URL is this machine's own interface."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _detail(error: urllib.error.HTTPError) -> str:

@@ -141,7 +141,7 @@ def _progress(status: dict[str, Any]) -> str:
 
 def _ended(client: ServiceClient, status: dict[str, Any], telling: Telling) -> int:
     job = status.get("job")
-    if job is None:
+    if job is None or job["state"] == "deleted":
         echo("the study was deleted", err=True)
         return FAILED
     if status["study"] is None:

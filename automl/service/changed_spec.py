@@ -8,6 +8,7 @@ from automl.launching.resuming import check_budget
 from automl.service.errors import ConflictError, ForbiddenError
 from automl.service.policy import CHANGEABLE
 from automl.stored.specs import from_store, stored_form
+from reports.wording import exact_usd
 from search_spaces.wording import found, listed
 from studies.queueing.jobs import Job
 from studies.queueing.tokens import Identity
@@ -17,6 +18,8 @@ from studies.spec.overrides import split_override
 from studies.spec.study_spec import StudySpec, apply_resume_overrides
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+
+_MOST_USD = 1e9
 
 
 def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:
@@ -31,7 +34,7 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
     Raises:
         ForbiddenError: The budget is not theirs to change.
         ConflictError: The study has never started.
-        SpecError: An override is wrong.
+        SpecError: An override is wrong, or there is nothing of that kind to change.
     """
     for override in overrides:
         section = str(split_override(override)[0][0])
@@ -40,6 +43,8 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
         if section == "budget" and not (identity.is_admin or identity.user == job.user):  # its owner would pay
             allowed = "studies of your own; an admin may change that of all"
             raise ForbiddenError(f"budget: found a study of {job.user}, allowed: {allowed}")
+    if job.kind == "confirm":
+        return _confirm_limit(job, overrides)
     row = store.study_row(job.study)
     if row is None:
         if overrides:
@@ -50,6 +55,21 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
         check_budget(load_study(store, job.study), spec, overrides)
         store.change_spec(row.id, stored_form(spec))
     return nano_usd_of(spec)
+
+
+def _confirm_limit(job: Job, overrides: Sequence[str]) -> int | None:
+    """The budget of a job that confirms, in nano-dollars; nothing else of it can be changed."""
+    limit = job.limit_nano_usd
+    for override in overrides:
+        path, usd = split_override(override)
+        if path != ("budget", "usd"):
+            raise SpecError("overrides", path, found(override, "budget.usd, of what confirms a study"))
+        spent_usd = job.spent_nano_usd / NANO
+        if isinstance(usd, bool) or not isinstance(usd, int | float) or not spent_usd < usd <= _MOST_USD:
+            allowed = f"a number above the {exact_usd(spent_usd)} that are spent, and up to 1e9"
+            raise SpecError("overrides", path, found(usd, allowed))
+        limit = round(usd * NANO)
+    return limit
 
 
 def nano_usd_of(spec: StudySpec) -> int | None:

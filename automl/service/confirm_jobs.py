@@ -24,7 +24,8 @@ from automl.stored.specs import from_store
 from reports.wording import mapping
 from studies.control.retraining import SpentError
 from studies.queueing.job_queue import JobQueue, Submission
-from studies.queueing.jobs import CONFIRM_MARK, ENDED, Job, RunOutcome
+from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, RunOutcome
+from studies.queueing.needs import study_slots
 from studies.records import NANO
 from studies.storage.engine import StoreError
 from studies.storage.store import Store
@@ -70,7 +71,7 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
         raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
     job = _confirmable(studies, name)
     record = studies.record(name)
-    device = mapping(record.spec.get("resources")).get("device", "auto")
+    resources = mapping(record.spec.get("resources"))
     meant = chosen_points(record, points, from_store(record.spec, job.study).training.epochs)
     queue = JobQueue(studies.store)
     names = [one.study.rpartition(CONFIRM_MARK) for one in queue.jobs(project=job.project)]
@@ -85,7 +86,7 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
             "study": job.study,
             "points": [str(point) for point in meant],
             "seeds": seeds,
-            "resources": {"device": device},
+            "resources": {name: resources[name] for name in ("device", "cpus_per_rank") if name in resources},
             "space": record.spec.get("space"),
         },
         base_folder=queue.spec_of(job)[1],
@@ -106,7 +107,7 @@ def _confirmable(studies: TeamStudies, name: str) -> Job:
     if job.state not in ENDED:
         raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
     for one in JobQueue(studies.store).jobs(project=job.project):
-        if one.study.startswith(job.study + CONFIRM_MARK) and one.state not in ENDED:
+        if one.study.startswith(job.study + CONFIRM_MARK) and one.state not in OVER:
             raise ConflictError(f"study: found {job.study!r}, of which {one.study} is {one.state}; wait for its end")
     return job
 
@@ -130,7 +131,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
     try:
         done = confirm(
             queue.store, study, asked["points"], seeds=int(asked["seeds"]), keeps_models=False, say=log,
-            slots=len(job.run.slot_numbers), job_id=job.id,
+            slots=study_slots(job), job_id=job.id,
             most_nano_usd=lambda: cap - queue.require(job.study).spent_nano_usd,
         )  # fmt: skip
     except SpentError as error:  # what was trained until then counts

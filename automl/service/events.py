@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from automl.service.errors import MissingError
 from automl.service.team_studies import TeamStudies
-from studies.queueing.jobs import ENDED
+from studies.queueing.jobs import OVER
 from studies.queueing.tokens import lasts
 
 LOOK_SECONDS = 1.0
@@ -41,7 +41,7 @@ async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
                 status = await asyncio.to_thread(studies.status, name)
                 seen, silent = now, 0.0
                 yield f"event: status\ndata: {json.dumps(status, default=str)}\n\n"
-                if status["job"]["state"] in ENDED:
+                if status["job"]["state"] in OVER:
                     break
         except MissingError:  # it was deleted
             break

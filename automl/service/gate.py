@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from sqlalchemy.exc import DBAPIError
 
 from automl.service.local_identity import local_identity
-from automl.standalone.serving.settings import LOOPBACK_NAMES, is_loopback
+from automl.standalone.serving.loopback import names_this_machine
 from studies.queueing.tokens import Identity, identify
 from studies.storage.store import Store
 
@@ -48,8 +48,7 @@ class Gate:
     """
 
     def __init__(self, app: Asgi, store: Store, *, needs_token: bool, host: str) -> None:
-        self._app, self._store, self._needs_token = app, store, needs_token
-        self._names = LOOPBACK_NAMES | {host}
+        self._app, self._store, self._needs_token, self._host = app, store, needs_token, host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -90,8 +89,7 @@ class Gate:
     def _problem(self, scope: Scope) -> tuple[int, str] | None:
         """What is wrong with where a request comes from; None if nothing is."""
         host = header(scope, "host")
-        if not self._needs_token and not self._is_own_name(host):
-            # A web page can have its own name resolved to 127.0.0.1, and then act here ("DNS rebinding").
+        if not self._needs_token and not names_this_machine(host, self._host):
             return 403, "header Host: found another name, allowed: this machine's own"
         length = header(scope, "content-length")
         is_upload = scope["path"].startswith(UPLOADS)
@@ -104,11 +102,6 @@ class Gate:
         if site not in OWN_SITE or (origin and _place(origin) != host):
             return 403, "header Origin: found another site, allowed: this service's own pages"
         return None
-
-    def _is_own_name(self, host: str) -> bool:
-        before, colon, port = host.lower().rpartition(":")
-        bare = (before if colon and port.isdecimal() else host.lower()).strip("[]")
-        return not bare or bare in self._names or is_loopback(bare)
 
     async def _identity(self, scope: Scope) -> Identity | None:
         if scope["path"] in OPEN_PATHS:  # they answer also while the store is away

@@ -31,6 +31,7 @@ from automl.terminal.texts import late_views_text
 from search_spaces.errors import StoppedError, UserError
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, RunOutcome
+from studies.queueing.needs import study_slots
 from studies.records import NANO
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreAwayError, StoreError
@@ -66,8 +67,9 @@ def run(store: Store, run_id: int) -> RunOutcome:
 
     try:
         outcome, reason = _driven(queue, job, log)
-    except (StoppedError, KeyboardInterrupt):
-        outcome, reason = _patiently(lambda: _when_interrupted(queue, job), log), ""
+    except (StoppedError, KeyboardInterrupt) as error:
+        was_stopped = isinstance(error, StoppedError) and error.by_command
+        outcome, reason = _patiently(lambda: _when_interrupted(queue, job, was_stopped=was_stopped), log), ""
     except StoreAwayError:
         raise
     except UserError as error:
@@ -119,8 +121,7 @@ def _prepared(queue: JobQueue, job: Job) -> Prepared:
 
 
 def _placed(spec: StudySpec, queue: JobQueue, job: Job) -> StudySpec:
-    slots = len(job.run.slot_numbers) if job.run is not None else 1
-    resources = spec.resources.model_copy(update={"slots": slots})
+    resources = spec.resources.model_copy(update={"slots": study_slots(job)})
     return spec.model_copy(update={"store": queue.store.url, "resources": resources})
 
 
@@ -130,7 +131,7 @@ def _within(prepared: Prepared, job: Job) -> Prepared:
     if cap is None:
         return prepared
     if cap != job.limit_nano_usd:
-        cap -= _margin(cap - job.spent_nano_usd, prepared)
+        cap -= _margin(cap - job.ledger_nano_usd, prepared)
     budget = prepared.spec.budget.model_copy(update={"usd": cap / NANO})
     return replace(prepared, spec=prepared.spec.model_copy(update={"budget": budget}))
 
@@ -148,9 +149,9 @@ def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str
     if record.state == "closed":
         outcome = outcome_of_closed(job, record.stop_reason)
         return outcome, "" if outcome == "capped" else record.why_ended or ""
-    interrupted = _patiently(lambda: _when_interrupted(queue, job), writer(study=job.study))
     was_stopped = record.stop_reason == "stopped" and not ended.interrupted  # by `automl stop`
-    return ("stopped" if was_stopped and interrupted == "preempted" else interrupted), ""
+    log = writer(study=job.study)
+    return _patiently(lambda: _when_interrupted(queue, job, was_stopped=was_stopped), log), ""
 
 
 def outcome_of_closed(job: Job, stop_reason: str | None) -> RunOutcome:
@@ -160,9 +161,15 @@ def outcome_of_closed(job: Job, stop_reason: str | None) -> RunOutcome:
     return "capped" if is_capped else "done"
 
 
-def _when_interrupted(queue: JobQueue, job: Job) -> RunOutcome:
-    asked = queue.require(job.study).request
-    return {"stop": "stopped", "cancel": "cancelled"}.get(asked or "", "preempted")  # type: ignore[return-value]
+def _when_interrupted(queue: JobQueue, job: Job, *, was_stopped: bool) -> RunOutcome:
+    """How a run ended that was interrupted, or stopped by `automl stop` rather than by a request to the queue."""
+    match queue.require(job.study).request:
+        case "stop":
+            return "stopped"
+        case "cancel":
+            return "cancelled"
+        case _:
+            return "stopped" if was_stopped else "preempted"
 
 
 def drain_when_worker_dies() -> None:

@@ -70,16 +70,25 @@ def login(request: Request, context: Context, form: Form) -> Response:
         problem = "This token is not valid: it may be mistyped, expired or revoked."
         return page(request, "login.html", status=401, problem=problem)
     answer = to("/")
-    is_secure = request.url.scheme == "https"
+    is_secure = _is_https(request)
     answer.set_cookie(COOKIE, token, max_age=COOKIE_SECONDS, httponly=True, samesite="strict", secure=is_secure)
     return answer
 
 
+def _is_https(request: Request) -> bool:
+    """Whether the browser speaks HTTPS, to this process or to any proxy in front: uvicorn believes those of 127.0.0.1.
+
+    Who forges the header can only make the cookie stricter.
+    """
+    client_scheme = request.headers.get("x-forwarded-proto", "").strip().lower()
+    return request.url.scheme == "https" or client_scheme.startswith("https")
+
+
 @router.post("/logout")
-def logout() -> Response:
+def logout(request: Request) -> Response:
     """Let the browser forget its token."""
     answer = to("/login")
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_https(request))
     return answer
 
 

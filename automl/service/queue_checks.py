@@ -142,7 +142,8 @@ def queue_found(store: Store) -> str:
 
 
 def _worker_for(job: Job) -> str:
-    slots = f" --slots {needed(job)}" if needed(job) > 1 or job.slots is not None else ""
+    count = needed(job, "cpu")
+    slots = f" --slots {count}" if count > 1 or job.slots is not None else ""
     return f"`automl worker{slots}` on a machine that can, or `automl cancel {job.study}` at the service"
 
 

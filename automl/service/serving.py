@@ -19,13 +19,13 @@ from automl.service.context import ServiceContext
 from automl.service.log_lines import JsonHandler
 from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.listening import address, listening_socket
-from automl.standalone.serving.settings import is_loopback
+from automl.standalone.serving.loopback import is_loopback
+from automl.standalone.serving.settings import token_problem
 from search_spaces.errors import UserError
 from studies.queueing import tokens
 
 SHUTDOWN_SECONDS = 10
 """Time for requests that are under way when the service ends; watchers are cut then."""
-SHORTEST_TOKEN = 16
 _FILE_TOKEN = "token file"  # noqa: S105 - the name of the token, not the token
 
 
@@ -56,7 +56,7 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
         UserError: The address cannot be had, or others could reach it without a token.
     """
     needs_token = tokens.any_valid(context.store)
-    if not needs_token and not is_loopback(listening.host) and listening.host != "localhost":
+    if not needs_token and not is_loopback(listening.host):
         raise UserError(
             f"--host: found {listening.host}, which others reach, and no token, allowed: 127.0.0.1, or a token first "
             "(`automl token add NAME --user USER --project PROJECT --role admin`)"
@@ -88,14 +88,16 @@ def take_token(context: ServiceContext, file: Path) -> None:
     """Let the token of a file be an admin's: for containers, which get it as a secret.
 
     Raises:
-        UserError: The file cannot be read, or its token is too short.
+        UserError: The file cannot be read, has several tokens, or one that can be guessed or no header can bring.
     """
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file: {file} cannot be read ({error})") from None
-    if len(token) < SHORTEST_TOKEN:
-        raise UserError(f"--token-file: found {len(token)} characters in {file}, allowed: at least {SHORTEST_TOKEN}")
+    if len(token.split()) > 1:
+        raise UserError(f"--token-file: found {len(token.split())} words in {file}, allowed: one token, an admin's")
+    if problem := token_problem(token):
+        raise UserError(f"--token-file: {problem} ({file})")
     tokens.keep(context.store, token, name=_FILE_TOKEN, user="admin", project="admin", role="admin")
 
 

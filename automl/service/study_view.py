@@ -15,7 +15,7 @@ from reports.wording import mapping, metric, plural, usd
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.baselines import baselines
-from studies.queueing.jobs import ENDED, Job
+from studies.queueing.jobs import ENDED, OVER, Job
 from studies.recommendation import name_of, ranked_points
 from studies.records import NANO, TRIAL_STATES, StudyRecord, TrialRecord
 from studies.reference_point import reference_of
@@ -108,7 +108,12 @@ class StudyView:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended, so that it can be resumed or deleted."""
+        """Whether nothing more happens to the job, so that it can be deleted."""
+        return self.job.state in OVER
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the job has ended and can be resumed."""
         return self.job.state in ENDED
 
 

@@ -19,8 +19,9 @@ import sqlalchemy as sa
 
 from automl.collector_check import CURE, collector_found
 from automl.findings import WrongError, finding
-from automl.remote.client import ServiceClient, is_this_machine
+from automl.remote.client import ServiceClient
 from automl.service import queue_checks
+from automl.standalone.serving.loopback import is_loopback
 from automl.stored.opening import store_url
 from reports.wording import duration, size_in_bytes
 from search_spaces.wording import install_command
@@ -139,7 +140,7 @@ class _Service:
         client = self._client
         client.get("/queue")
         parts = urlsplit(client.url)
-        if client.has_token and parts.scheme == "http" and not is_this_machine(str(parts.hostname)):
+        if client.has_token and parts.scheme == "http" and not is_loopback(str(parts.hostname)):
             raise WrongError(f"accepted, but {client.url} is without TLS: it can be read on the way",
                              "put a proxy with HTTPS before the service")  # fmt: skip
         return "accepted" if client.has_token else "none is given, and none is needed"

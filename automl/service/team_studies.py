@@ -20,7 +20,7 @@ from studies.analysis import trial_rows
 from studies.queueing import job_rows
 from studies.queueing.accounts import Account, AccountKind
 from studies.queueing.job_queue import JobQueue, Submission
-from studies.queueing.jobs import ENDED, MOST_NAME_CHARS, MOST_PRIORITY, Job, JobKind
+from studies.queueing.jobs import MOST_NAME_CHARS, MOST_PRIORITY, OVER, Job, JobKind
 from studies.queueing.tokens import Identity
 from studies.records import NANO, StudyRecord
 from studies.spec.errors import SpecError
@@ -294,7 +294,7 @@ class TeamStudies:
         """
         self._check_may_write()
         job = self.job(name)
-        if job.state not in ENDED | {"deleted"}:
+        if job.state not in OVER:
             raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
         if self.store.study_row(job.study) is not None:
             return delete_study(self.store, doomed(self.store, job.study))
@@ -376,4 +376,9 @@ def _record_of(store: Store, job: Job) -> StudyRecord | None:
 
 
 def _not_started(job: Job) -> MissingError:
+    if job.confirms:
+        allowed = f"{job.confirms!r}, their study"
+        return MissingError(f"study: found {job.study!r}, which trains models again; allowed: {allowed}")
+    if job.state == "deleted":
+        return MissingError(f"study: found {job.study!r}, which is deleted; allowed: another study")
     return MissingError(f"study: found {job.study!r}, which is {job.state} and has not started yet")

@@ -22,6 +22,7 @@ from studies.queueing.heartbeats import EXPIRY_SECONDS, WorkerGoneError
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, Run
 from studies.queueing.turns import Start
+from studies.storage.retrying import is_away
 from studies.tracing import trace_context
 
 POLL_SECONDS = 1.0
@@ -82,6 +83,7 @@ class Worker:
     _beaten_at: float = field(default=float("-inf"), init=False)
     _steady_since: float = field(default=float("-inf"), init=False)
     _rests_until: float = field(default=float("-inf"), init=False)
+    _problem: str = field(default="", init=False)
 
     def leave(self, reason: str) -> None:
         """Take no more jobs, let those that run drain, and end; safe in signal handlers."""
@@ -93,12 +95,27 @@ class Worker:
         self.log_folder.mkdir(parents=True, exist_ok=True)
         self._join()
         while not (self._leaves and not self._running):
-            with suppress(DBAPIError):  # the database is away: jobs go on, and it is asked again
-                self.step()
+            self._step_or_tell()
             time.sleep(POLL_SECONDS)
         with suppress(DBAPIError):  # others find out by the heartbeat that it has gone
             self.queue.leave(self._id)
         self.traces.close()
+
+    def _step_or_tell(self) -> None:
+        """Take a step; jobs go on if the database is away or refuses it, and it is asked again.
+
+        Each problem is told once, until a step succeeds.
+        """
+        try:
+            self.step()
+        except DBAPIError as error:
+            problem = "does not answer" if is_away(error) else "refuses what the worker asks"
+            line = f"the store {problem} ({str(error.orig).splitlines()[0]}); jobs go on, and it is asked again"
+            if line != self._problem:
+                self.log(line, level="warning" if is_away(error) else "error", worker=self.name)
+            self._problem = line
+        else:
+            self._problem = ""
 
     def step(self) -> None:
         """Renew the heartbeat, hand requests on, take in what has ended, and start what is next."""

@@ -263,7 +263,8 @@ class Retraining:
             case GangFailed():
                 self._failed(event)
             case DrainRequested(reason="interrupted" | "stopped"):
-                raise StoppedError(event.message or "stopped before its time; what was trained is charged")
+                message = event.message or "stopped before its time; what was trained is charged"
+                raise StoppedError(message, by_command=event.reason == "stopped")
             case DrainRequested():
                 raise PoolError(event.message or "the slots were taken away")
             case _:

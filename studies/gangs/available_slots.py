@@ -12,6 +12,7 @@ from functools import cache
 from typing import Literal
 
 from studies.gangs.protocol import PoolError
+from trainers.available_cpus import available_cpus
 
 _SLICE, _UNKNOWN_SLICE = "MIG-", "GPU (MIG slice)"
 
@@ -44,7 +45,7 @@ def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, auto
         PoolError: GPUs are wanted and there are none, or the cluster cannot be reached.
     """
     if ray_address is None:
-        cpu_slots, gpu_names = len(os.sched_getaffinity(0)) // cpus_per_rank, local_gpu_names()
+        cpu_slots, gpu_names = int(available_cpus()) // cpus_per_rank, local_gpu_names()
     else:
         from studies.gangs.ray_cluster import cluster_room
 

@@ -11,30 +11,32 @@ import sqlalchemy as sa
 
 from studies.storage import tables as t
 
-_DEVICE = sa.case(
-    (t.jobs.c.ended_at.is_(None), sa.type_coerce(t.jobs.c.spec, sa.JSON)["resources", "device"].as_string())
-).label("device")
+_IS_OPEN = t.jobs.c.ended_at.is_(None)
+_SUBMITTED = sa.type_coerce(t.jobs.c.spec, sa.JSON)
+_RESOURCES = (
+    sa.case((_IS_OPEN, _SUBMITTED["resources", "device"].as_string())).label("device"),
+    sa.case((_IS_OPEN, _SUBMITTED["resources", "cpus_per_rank"].as_integer())).label("cpus_per_rank"),
+)
 _WORLD_SIZE = ("space", "world_size")
 _STORED = sa.select(sa.type_coerce(t.studies.c.spec, sa.JSON)[_WORLD_SIZE]).where(t.studies.c.name == t.jobs.c.study)
-_TAKES_ALL = sa.and_(t.jobs.c.ended_at.is_(None), t.jobs.c.slots.is_(None))
+_TAKES_ALL = sa.and_(_IS_OPEN, t.jobs.c.slots.is_(None))
 _GANGS = (
-    sa.case((_TAKES_ALL, sa.type_coerce(t.jobs.c.spec, sa.JSON)[_WORLD_SIZE])).label("submitted_gangs"),
+    sa.case((_TAKES_ALL, _SUBMITTED[_WORLD_SIZE])).label("submitted_gangs"),
     sa.case((_TAKES_ALL, _STORED.correlate(t.jobs).scalar_subquery())).label("stored_gangs"),
 )
 _OPEN = t.job_runs.c.ended_at.is_(None)
 
 _READ = [one for one in t.jobs.c if one.name not in {"spec", "base_folder"}]
-JOBS = sa.select(*_READ, _DEVICE, *_GANGS).order_by(t.jobs.c.id)
-"""All jobs, oldest first; `device` is NULL of those that have ended.
+JOBS = sa.select(*_READ, *_RESOURCES, *_GANGS).order_by(t.jobs.c.id)
+"""All jobs, oldest first; `device` and `cpus_per_rank` are NULL of those that have ended.
 
 `submitted_gangs` and `stored_gangs` are the parameter `world_size` in the spec as submitted and in that of the study,
 of jobs that take all slots of their worker and have not ended.
 """
 
-OPEN_RUNS = (
-    sa.select(t.job_runs, t.workers.c.name).join(t.workers, t.workers.c.id == t.job_runs.c.worker_id).where(_OPEN)
-)
-"""Runs that have not ended, with the `name` of their worker."""
+_OF_WORKER = (t.workers.c.name, t.workers.c.device)
+OPEN_RUNS = sa.select(t.job_runs, *_OF_WORKER).join(t.workers, t.workers.c.id == t.job_runs.c.worker_id).where(_OPEN)
+"""Runs that have not ended, with `name` and `device` of their worker."""
 
 _LATEST_RUNS_OF_QUEUED = (
     sa.select(sa.func.max(t.job_runs.c.id))
@@ -54,7 +56,7 @@ _LEFT_POOLS = (
 )
 _LATEST_RUN = sa.select(sa.func.max(t.job_runs.c.id)).where(t.job_runs.c.job_id == t.jobs.c.id)
 LEFT_RUNS = (
-    sa.select(t.job_runs, t.workers.c.name, t.leases.c.study_id)
+    sa.select(t.job_runs, *_OF_WORKER, t.leases.c.study_id)
     .select_from(t.leases)
     .join(t.studies, t.studies.c.id == t.leases.c.study_id)
     .join(t.jobs, sa.and_(*_LEFT_POOLS))
@@ -63,8 +65,8 @@ LEFT_RUNS = (
     # Else somebody's command drives the study of a job that is over.
     .where(t.leases.c.acquired_at < t.job_runs.c.ended_at)
 )
-"""Latest runs, ended, of jobs whose study has a pool that was opened before and not closed, with `name` of the worker
-and `study_id`."""
+"""Latest runs, ended, of jobs whose study has a pool that was opened before and not closed, with `name` and
+`device` of the worker and `study_id`."""
 
 LOOK = (
     sa.select(

@@ -17,7 +17,7 @@ from studies.queueing.accounts import Account, AccountKind, allowance, overdrawn
 from studies.queueing.ending_runs import end_run, end_worker
 from studies.queueing.heartbeats import EXPIRY_SECONDS, dead_workers
 from studies.queueing.jobs import (
-    ENDED,
+    OVER,
     Job,
     JobKind,
     JobRequest,
@@ -193,7 +193,7 @@ class JobQueue:
         """
         with self._turn() as connection:
             for one in job_rows.load_with_confirmations(connection, job.study):
-                if one.state not in ENDED | {"deleted"}:
+                if one.state not in OVER:
                     raise StoreError(f"study: found {one.study!r}, which is {one.state}; allowed: one that has ended")
                 settled = {"state": "deleted", "reason": "", "spent_nano_usd": one.spent_nano_usd}
                 connection.execute(sa.update(t.jobs).where(t.jobs.c.id == one.id).values(settled))

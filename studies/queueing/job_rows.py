@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from studies.queueing import job_queries as queries
 from studies.queueing.accounts import Account, account
-from studies.queueing.jobs import CONFIRM_MARK, ENDED, Job, JobState, Run, WorkerLine
+from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, JobState, Run, WorkerLine
 from studies.queueing.ledger_sums import ledger_sums
 from studies.queueing.needs import largest_gang
 from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
@@ -237,6 +237,7 @@ def _run(row: sa.Row[Any]) -> Run:
     return Run(
         id=row.id,
         worker=row.name,
+        device=row.device,
         slot_numbers=tuple(row.slot_numbers),
         cap_nano_usd=row.cap_nano_usd,
         started_at=row.started_at,
@@ -260,6 +261,7 @@ def _job(row: Any, charges: _Charges, run: Run | None, left_run: Run | None, use
         slots=row.slots,
         least_slots=largest_gang(row.stored_gangs or row.submitted_gangs),
         device=row.device or "auto",
+        cpus_per_rank=row.cpus_per_rank or 1,
         limit_nano_usd=row.limit_nano_usd,
         spent_nano_usd=max(int(row.spent_nano_usd), charged),
         confirmed_nano_usd=charges.confirmed[row.study],
@@ -288,7 +290,7 @@ def check_may_go_on(connection: sa.Connection, job: Job) -> None:
     if state not in ENDED:
         raise StoreError(f"study: found {job.study!r}, which is {state}; allowed: one that has ended")
     for one in load_with_confirmations(connection, job.study.partition(CONFIRM_MARK)[0]):
-        if one.state not in ENDED | {"deleted"}:
+        if one.state not in OVER:
             raise StoreError(f"study: found {job.study!r}, while {one.study} is {one.state}; wait for its end")
 
 

@@ -21,6 +21,8 @@ RunOutcome = Literal["done", "stopped", "failed", "cancelled", "preempted", "los
 
 ENDED: frozenset[JobState] = frozenset({"done", "stopped", "failed", "cancelled"})
 """States from which a job can be queued again; a deleted one cannot, since its ledger is gone."""
+OVER: frozenset[JobState] = ENDED | {"deleted"}
+"""States in which nothing more happens to a job; from each it can be deleted, also if its deletion broke off before."""
 GOES_BACK: frozenset[RunOutcome] = frozenset({"preempted", "lost", "died", "capped"})
 """Outcomes of runs after which the job waits for its next turn."""
 
@@ -49,6 +51,7 @@ class Run:
         started_at: Begin by the database's clock, in seconds since 1970.
         ended_at: End by the same clock; None while it runs.
         outcome: How it ended; None while it runs.
+        device: "cpu" or "cuda", what the worker has.
     """
 
     id: int
@@ -58,6 +61,7 @@ class Run:
     started_at: float
     ended_at: float | None
     outcome: RunOutcome | None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,11 +77,13 @@ class Job:
         priority: Jobs of a higher priority go first, and may displace those of a lower one.
         state: State of the job.
         reason: Why it is in that state, in one line; empty if there is nothing to say.
-        slots: Number of slots that it wants; None takes all slots of its worker.
-        least_slots: Number of slots that its worker must have if it takes all of them: the largest gang that its space
-            allows. 1 as long as a task's own space is not known, of which its first run keeps what fits.
+        slots: Number of slots that its study wants; None takes all slots of its worker.
+        least_slots: Number of slots that its study must have if it takes all of its worker: the largest gang that its
+            space allows. 1 as long as a task's own space is not known, of which its first run keeps what fits.
         device: "cpu", "cuda" or "auto", as its spec has it: a worker without GPUs cannot take a job that wants "cuda".
             Read of jobs that have not ended; "auto" of others, whose specs need not be looked into each second.
+        cpus_per_rank: Number of CPUs of each of its slots where they are CPUs. Read of jobs that have not ended; 1 of
+            others.
         limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
         spent_nano_usd: What was charged for it so far, in nano-dollars, which its user and project pay.
         request: What somebody asks of its run; None if nobody asks for anything.
@@ -110,10 +116,16 @@ class Job:
     trace_parent: str | None = None
     least_slots: int = 1
     device: str = "auto"
+    cpus_per_rank: int = 1
     confirmed_nano_usd: int = 0
     used_up_nano_usd: int | None = None
     run: Run | None = None
     left_run: Run | None = None
+
+    @property
+    def confirms(self) -> str:
+        """Name of the study of which it trains models again; empty of other jobs."""
+        return self.study.rpartition(CONFIRM_MARK)[0] if self.kind == "confirm" else ""
 
     @property
     def ledger_nano_usd(self) -> int:

@@ -27,14 +27,31 @@ def largest_gang(form: object) -> int:
     return int(parameter.top)
 
 
-def needed(job: Job) -> int:
-    """Return the number of slots that a worker must have to run a job."""
-    return job.least_slots if job.slots is None else job.slots
+def needed(job: Job, device: str) -> int:
+    """Return the number of slots that a worker must have to run a job.
+
+    Args:
+        job: The job.
+        device: "cpu" or "cuda", what the worker has.
+    """
+    return (job.least_slots if job.slots is None else job.slots) * _worker_slots_each(job, device)
 
 
-def wanted(job: Job, slots: int) -> int:
-    """Return the number of slots that a job takes of a worker that has `slots`."""
-    return slots if job.slots is None else job.slots
+def wanted(job: Job, slots: int, device: str) -> int:
+    """Return the number of slots that a job takes of a worker that has `slots` of a device."""
+    return slots if job.slots is None else needed(job, device)
+
+
+def study_slots(job: Job) -> int:
+    """Return the number of slots that the study of a job has on those of its open run."""
+    if job.run is None:
+        return 1
+    return max(len(job.run.slot_numbers) // _worker_slots_each(job, job.run.device), 1)
+
+
+def _worker_slots_each(job: Job, device: str) -> int:
+    """Number of a worker's slots that a slot of a study is: one GPU, or one CPU of those that each rank has."""
+    return 1 if "cuda" in {device, job.device} else job.cpus_per_rank
 
 
 def can_run(job: Job, slots: int, device: str) -> bool:
@@ -45,7 +62,7 @@ def can_run(job: Job, slots: int, device: str) -> bool:
         slots: Number of slots of the worker.
         device: "cpu" or "cuda", what the worker has.
     """
-    return needed(job) <= slots and (job.device != "cuda" or device == "cuda")
+    return needed(job, device) <= slots and (job.device != "cuda" or device == "cuda")
 
 
 def no_worker_for(job: Job, workers: Sequence[WorkerLine]) -> str:
@@ -57,12 +74,17 @@ def no_worker_for(job: Job, workers: Sequence[WorkerLine]) -> str:
     """
     if not workers:
         return "none is alive"
-    most = max(line.slots for line in workers)
-    slots = f"{needed(job)} slot{'' if needed(job) == 1 else 's'}"
-    if needed(job) > most:
-        return f"wants {slots}, the largest worker has {most}"
+    slots = _slots_text(job, "cpu" if any(line.device == "cpu" for line in workers) else "cuda")
+    if all(needed(job, line.device) > line.slots for line in workers):
+        return f"wants {slots}, the largest worker has {max(line.slots for line in workers)}"
     if job.device == "cuda" and all(line.device != "cuda" for line in workers):
         return "wants a GPU, and no worker has one"
     if not any(can_run(job, line.slots, line.device) for line in workers):
         return f"wants a GPU and {slots}, and no worker has both"
     return ""
+
+
+def _slots_text(job: Job, device: str) -> str:
+    count, each = needed(job, device), _worker_slots_each(job, device)
+    why = f" ({count // each} x {each} CPUs)" if each > 1 else ""
+    return f"{count} slot{'' if count == 1 else 's'}{why}"

@@ -95,11 +95,11 @@ def next_turn(
     if not mine:
         return Wait()
     head = mine[0]
-    if wanted(head, slots) <= len(free):
-        return Start(job=head, slot_numbers=tuple(free[: wanted(head, slots)]))
+    if (count := wanted(head, slots, device)) <= len(free):
+        return Start(job=head, slot_numbers=tuple(free[:count]))
     expected = _expected_elsewhere(line, rooms)
     here = next((job for job in mine if job.id not in expected), None)
-    displaced = () if here is None else _displaced(here, running, slots, len(free))
+    displaced = () if here is None else _displaced(here, running, wanted(here, slots, device) - len(free))
     if here is not None and displaced and now - here.queued_at >= PATIENCE_SECONDS:
         return MakeRoom(job=here, displaced=displaced)
     return Wait(job=head)
@@ -110,19 +110,19 @@ def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
     left, expected = dict(enumerate(rooms)), set()
     for job in line:
         able = [number for number, room in left.items() if can_run(job, room.worker_slots, room.device)]
-        fitting = [number for number in able if wanted(job, left[number].worker_slots) <= left[number].slots]
+        takes = {number: wanted(job, left[number].worker_slots, left[number].device) for number in able}
+        fitting = [number for number in able if takes[number] <= left[number].slots]
         if fitting:
             room = left[fitting[0]]
-            left[fitting[0]] = replace(room, slots=room.slots - wanted(job, room.worker_slots))
+            left[fitting[0]] = replace(room, slots=room.slots - takes[fitting[0]])
             expected.add(job.id)
         else:  # they keep their free slots for it
             left = {number: room for number, room in left.items() if number not in able}
     return expected
 
 
-def _displaced(head: Job, running: Sequence[Job], slots: int, free: int) -> tuple[Job, ...]:
-    """Jobs that have to make room for the head of the line, those that are asked already left out."""
-    missing = wanted(head, slots) - free
+def _displaced(head: Job, running: Sequence[Job], missing: int) -> tuple[Job, ...]:
+    """Jobs that have to leave as many slots to the head of the line, those that are asked already left out."""
     lower = [job for job in running if job.run is not None and job.priority < head.priority]
     lower.sort(key=lambda job: (job.request is None, job.priority, -(job.run.started_at if job.run else 0.0)))
     chosen = []

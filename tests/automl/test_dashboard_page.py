@@ -88,10 +88,12 @@ def test_all_else_is_left_to_optuna_dashboard(study: StoredStudy, method: str, p
     assert Browser(study).get(path, method) == ("200", f"inner {method} {path}")
 
 
-def test_only_loopback_names_get_the_page(study: StoredStudy) -> None:
+@pytest.mark.parametrize("own", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_only_loopback_names_get_the_page(study: StoredStudy, own: str) -> None:
     storage = open_storage(study.store.url)
-    app = application(storage, "127.0.0.1", lambda inner: with_front_page(inner, study.store, IDS.get))
-    for host, status in (("localhost:8080", "200 OK"), ("evil.example", "403 Forbidden")):
+    app = application(storage, own, lambda inner: with_front_page(inner, study.store, IDS.get))
+    address = f"[{own}]:8080" if ":" in own else f"{own}:8080"
+    for host, status in ((address, "200 OK"), ("localhost:8080", "200 OK"), ("evil.example", "403 Forbidden")):
         said: list[str] = []
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "HTTP_HOST": host}
         body = b"".join(app(environ, lambda one, _headers, said=said: said.append(one)))  # type: ignore[misc]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from automl.exporting.errors import ExportError
 from automl.registry.promotion import newer_champion
 from automl.registry.registered import Registry, registry_of
 from automl.standalone.serving.roles import CHAMPION
@@ -66,3 +69,39 @@ def test_models_beyond_the_first_page_are_there(folder: Path) -> None:
     register(folder, *(f"model-{number:03d}" for number in range(102)))
     (version,) = Registry(None).versions()
     assert version.name == "model-101"
+
+
+def test_who_asks_for_one_version_is_not_told_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server asks every two seconds, for its champion and for its challenger."""
+    register(folder, "moons")
+    client = open_client(f"sqlite:///{folder}/mlflow.db")
+    registry = Registry(None)
+    registry.name_version(registry.versions("moons")[0], CHAMPION)
+    asked: Counter[str] = Counter()
+    for name in ("search_model_versions", "get_model_version", "get_model_version_by_alias"):
+        plain = getattr(type(client), name)
+
+        def counted(*given: Any, name: str = name, plain: Any = plain, **more: Any) -> Any:
+            asked[name] += 1
+            return plain(*given, **more)
+
+        monkeypatch.setattr(type(client), name, counted)
+    for number in (2, 3):
+        client.create_model_version("moons", str(folder))
+        asked.clear()
+        uris = (f"models:/moons@{CHAMPION}", "models:/moons/1")
+        found = [registry.champion("moons"), *map(registry.find, uris)]
+        assert [one and (one.label, one.aliases) for one in found] == 3 * [("moons/1", (CHAMPION,))]
+        assert asked == {"get_model_version_by_alias": 2, "get_model_version": 1}, number
+
+
+@pytest.mark.parametrize(("uri", "allowed"), [
+    ("models:/moons@nobody", "versions 1"),
+    ("models:/moons/7", "versions 1"),
+    ("models:/suns@champion", r"a registered model \(moons\)"),
+])  # fmt: skip
+def test_a_version_that_is_not_there_is_told_with_those_that_are(folder: Path, uri: str, allowed: str) -> None:
+    register(folder, "moons")
+    with pytest.raises(ExportError, match=f"found '{uri}', which is not in the registry .*; allowed: {allowed}$"):
+        Registry(None).find(uri)
+    assert Registry(None).champion("moons") is None

@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from .loopback import names_this_machine
 from .metrics import Metrics
 from .replies import Reply, ReplyHeaders
-from .settings import LOOPBACK_NAMES, Settings, is_loopback
+from .settings import Settings
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -50,8 +51,8 @@ class Gate:
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], settings: Settings, metrics: Metrics):
         self._app, self._token, self._metrics = app, settings.token, metrics
-        names = LOOPBACK_NAMES | {settings.host}
-        self._knows_host = lru_cache(_KNOWN_HOSTS)(lambda host: _is_one_of(names, host)) if settings.is_open else None
+        knows_host = lambda host: names_this_machine(host.decode("latin-1"), settings.host)  # noqa: E731
+        self._knows_host = lru_cache(_KNOWN_HOSTS)(knows_host) if settings.is_open else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -88,13 +89,6 @@ class Gate:
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Note a request that was answered."""
         self._metrics.answered(path if path in _PATHS else "other", status, seconds)
-
-
-def _is_one_of(names: frozenset[str], host: bytes) -> bool:
-    name = host.decode("latin-1").lower()
-    before, colon, port = name.rpartition(":")
-    bare = (before if colon and port.isdecimal() else name).strip("[]")
-    return not bare or bare in names or is_loopback(bare)
 
 
 def _refusal(status: int, message: str, headers: ReplyHeaders = ()) -> Reply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +11,9 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .errors import ServeError
+from .loopback import is_loopback
 
 PREFIX = "AUTOML_SERVE_"
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _SHORTEST_TOKEN = 16
 Positive = Annotated[int, Field(ge=1)]
 
@@ -106,12 +105,12 @@ def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
     return found
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+def token_problem(token: str) -> str:
+    """Return what is wrong with a token: it can be guessed, or no header can bring it; empty if nothing is."""
+    if len(token) >= _SHORTEST_TOKEN and token.isascii() and token.isprintable() and " " not in token:
+        return ""
+    allowed = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"
+    return f"found a token of {len(token)} characters, allowed: {allowed}"
 
 
 def _with_token(found: Settings) -> Settings:
@@ -127,9 +126,8 @@ def _with_token(found: Settings) -> Settings:
             raise ServeError(f"{place}: {found.token_file} cannot be read: {reason}") from None
     if token is None:
         return found
-    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        allowed = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"
-        raise ServeError(f"{place}: found a token of {len(token)} characters, allowed: {allowed}")
+    if problem := token_problem(token):
+        raise ServeError(f"{place}: {problem}")
     return found.model_copy(update={"token": SecretStr(token)})
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -48,6 +49,8 @@ def written(folder: Path, target: Target, machines: Machines = MACHINES, **secti
     file = folder / "small.yaml"
     file.write_text(yaml.safe_dump(DIGITS))
     out = folder / target
+    if target == "compose":
+        machines = replace(machines, nodes=1)
     write_manifests(target, spec_of(DIGITS, **sections), file=file, machines=machines, out=out)
     return out
 
@@ -113,6 +116,26 @@ def test_the_code_of_a_task_of_ones_own_goes_into_the_image(tmp_path: Path) -> N
     write_manifests("kuberay", spec_of(SLOW), file=file, machines=MACHINES, out=tmp_path / "out")
     assert (tmp_path / "out" / "study" / "slow.yaml").read_text() == file.read_text()
     assert (tmp_path / "out" / "study" / "parts" / "layers.py").exists()
+
+
+@pytest.mark.parametrize("sections", [
+    {"task": {"command": [sys.executable, "train.py"]}, "objectives": [{"metric": "loss"}],
+     "space": {"width": {"type": "int", "low": 1, "high": 4}}},
+    {"search": {"sampler": "mine:Sampler", "pruner": "none"}},
+    {"search": {"sampler": "random", "pruner": "mine:Pruner"}},
+])  # fmt: skip
+def test_code_that_is_no_task_goes_into_the_image_as_well(sections: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    assert (written(tmp_path, "compose", **sections) / "study" / "train.py").exists()
+
+
+def test_no_code_is_left_out_of_the_image_without_a_word(tmp_path: Path) -> None:
+    for number in range(201):
+        (tmp_path / f"part_{number}.py").write_text("")
+    assert not (written(tmp_path, "compose") / "study" / "part_0.py").exists(), "a built-in task needs none"
+    with pytest.raises(UserError, match=f"{tmp_path}: found 201 Python files beside small.yaml .*at most 200"):
+        written(tmp_path, "kustomize", search={"sampler": "mine:Sampler", "pruner": "none"})
+    assert not (tmp_path / "kustomize").exists()
 
 
 def test_kuberay_takes_its_job(tmp_path: Path) -> None:
@@ -291,6 +314,42 @@ def test_compose_takes_its_file(tmp_path: Path) -> None:
         assert named <= set(composed["volumes"])
     assert services["service"]["ports"] == ["127.0.0.1:8765:8765"], "nobody else's machine reaches it"
     assert services["worker"]["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "machines", "options"),
+    [
+        ("compose", Machines(nodes=1, gpus_per_node=0), ["--device", "cpu"]),
+        ("compose", Machines(nodes=1, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
+        ("compose", Machines(nodes=1, gpus_per_node=2, cpus_per_node=3), []),
+        ("kustomize", Machines(nodes=2, gpus_per_node=0), ["--device", "cpu", "--slots", "4"]),
+        ("kustomize", Machines(nodes=2, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
+        ("kustomize", Machines(nodes=2, gpus_per_node=2), []),
+    ],
+)
+def test_a_worker_offers_what_its_container_was_given(
+    target: Target, machines: Machines, options: list[str], tmp_path: Path
+) -> None:
+    """It sees all CPUs of its node, whatever part of them it has asked for."""
+    out = written(tmp_path, target, machines)
+    if target == "compose":
+        (composed,) = documents(out / "compose.yaml")
+        command = composed["services"]["worker"]["command"]
+        assert "--scale" not in (out / "README.md").read_text(), "a second worker has the same devices"
+    else:
+        (deployment,) = documents(out / "workers.yaml")
+        check_kubernetes(deployment)
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        command = container["args"]
+    assert command == ["automl", "worker", *options]
+
+
+def test_compose_has_one_machine(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(yaml.safe_dump(DIGITS))
+    with pytest.raises(UserError, match="--nodes: found 2, allowed: 1"):
+        write_manifests("compose", spec_of(DIGITS), file=file, machines=MACHINES, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["service", "worker"])

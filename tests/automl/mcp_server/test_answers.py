@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import httpx2
 import pytest
 
+from automl.mcp_server import reading_tools
 from automl.mcp_server.answers import MOST_CHARACTERS, text_of
 from automl.mcp_server.server import TOOLS
 from studies.queueing.job_queue import JobQueue
+from studies.queueing.jobs import JobState
 from studies.storage.engine import exists
 from studies.storage.store import Store
 from tests.support.mcp_clients import Caller, over_http, over_stdio
@@ -63,6 +65,10 @@ def test_hostile_arguments_get_answers(service: TeamService) -> None:
 
     anyio.run(drive)
     assert JobQueue(service.store).jobs() == []
+
+
+def test_each_state_of_a_job_says_what_to_do_next() -> None:
+    assert set(reading_tools._NEXT_BY_STATE) == set(get_args(JobState))
 
 
 @pytest.mark.thorough

@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from automl.confirming import confirm
-from automl.service import confirm_jobs
+from automl.service import confirm_jobs, job_process
 from automl.service.confirm_jobs import run_confirm_job
-from automl.service.errors import ConflictError
+from automl.service.errors import ConflictError, ForbiddenError
+from automl.service.policy import Policy
+from automl.service.team_studies import TeamStudies
 from search_spaces.errors import StoppedError
 from studies.gangs.protocol import DrainRequested
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import Job, RunOutcome
+from studies.queueing.tokens import Identity
 from studies.queueing.turns import Start
-from studies.records import NANO
+from studies.records import NANO, StopReason
+from studies.spec.errors import SpecError
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from tests.support.service import TestedService
@@ -63,11 +67,11 @@ class Confirming:
         self.pool = Pool(self.started)
         return self.pool
 
-    def submit(self, *points: str) -> None:
+    def submit(self, *points: str, limit_nano_usd: int = NANO) -> None:
         asked = {"study": "small", "points": list(points), "seeds": 3}
         self.queue.submit(
             Submission(kind="confirm", study="small:confirm-1", project="p", user="bob", spec=asked, base_folder="/",
-                       slots=2, limit_nano_usd=NANO)
+                       slots=2, limit_nano_usd=limit_nano_usd)
         )  # fmt: skip
 
     def begin(self) -> Job:
@@ -114,6 +118,27 @@ def test_a_job_that_was_drained_trains_what_is_left(confirming: Confirming) -> N
     assert confirming.queue.require("small:confirm-1").spent_nano_usd == record.cost_nano_usd
 
 
+@pytest.mark.parametrize(("reason", "outcome", "state"), [
+    ("stopped", "stopped", "stopped"),
+    ("interrupted", "preempted", "queued"),
+])  # fmt: skip
+def test_a_confirmation_that_automl_stop_ends_spends_nothing_more(
+    confirming: Confirming, monkeypatch: pytest.MonkeyPatch, reason: StopReason, outcome: RunOutcome, state: str
+) -> None:
+    confirming.submit("0@4")
+
+    def log(line: str, **_fields: Any) -> None:
+        if ", seed " in line:
+            confirming.pool.post(DrainRequested(reason=reason))
+
+    monkeypatch.setattr(job_process, "writer", lambda **_: log)
+    job = confirming.begin()
+    assert job.run is not None
+    assert job_process.run(confirming.study.store, job.run.id) == outcome
+    assert confirming.queue.require(job.study).state == state
+    assert isinstance(confirming.queue.take_turn(confirming.worker, 2), Start) == (state == "queued")
+
+
 def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming: Confirming) -> None:
     confirming.submit("0@2", "0@4")
     first = confirming.begin()
@@ -123,6 +148,33 @@ def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming:
     assert confirming.run(confirming.begin()) == ("done", "")
     record = load_study(confirming.study.store, "small")
     assert (len(confirming.started), len(record.confirmations), record.cost_nano_usd) == (3, 6, cost)
+
+
+def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(
+    confirming: Confirming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirm_jobs, "refresh", lambda *_: True)
+    confirming.submit("0@4", limit_nano_usd=NANO * 15 // 100)  # of 0.24
+    first = confirming.begin()
+    outcome, reason = confirming.run(first)
+    assert (outcome, reason) == ("failed", "the money for it is used up: 1 of 3 trainings are over; give more")
+    confirming.end(first, "failed")
+    before, spent = len(confirming.started), confirming.queue.require("small:confirm-1").spent_nano_usd
+    bob, ann = (
+        TeamStudies(confirming.study.store, Policy(code_folders={}, artifacts="a"), identity)
+        for identity in (Identity(user=user, project="p", role="member", token_id=1) for user in ("bob", "ann"))
+    )
+    with pytest.raises(ForbiddenError, match="found a study of bob"):
+        ann.resume("small:confirm-1", ("budget.usd=1",))
+    wrong = {"budget.trials=9": "budget.usd", "faults.crash.retries=1": "budget.usd", "budget.usd=true": "found true",
+             f"budget.usd={spent / NANO}": "a number above the", "budget.usd=null": "found null"}  # fmt: skip
+    for override, problem in wrong.items():
+        with pytest.raises(SpecError, match=problem):
+            bob.resume("small:confirm-1", (override,))
+    assert bob.resume("small:confirm-1", ("budget.usd=1",)).limit_nano_usd == NANO
+    assert confirming.run(confirming.begin()) == ("done", "")
+    assert len(confirming.started) - before == 2
+    assert len(load_study(confirming.study.store, "small").confirmations) == 3
 
 
 def test_another_job_and_whoever_calls_the_command_again_have_all_trained_again(confirming: Confirming) -> None:
@@ -184,5 +236,7 @@ def test_a_job_that_confirms_needs_a_worker_on_which_its_study_fits(service: Tes
         study="small", project="vision", user="ann", spec={}, base_folder="/", slots=None, limit_nano_usd=1
     )
     service.queue.ask(service.queue.submit(plain), "stop")
-    StoredStudy(service.folder, space=WIDE).trial(epochs=4, checkpoints=(2, 4), state="complete")
-    assert confirm_jobs.submit(service.studies(), "small", (), 3, 1.0).least_slots == 2
+    resources = {"cpus_per_rank": 2}
+    StoredStudy(service.folder, space=WIDE, resources=resources).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    job = confirm_jobs.submit(service.studies(), "small", (), 3, 1.0)
+    assert (job.least_slots, job.cpus_per_rank) == (2, 2)

@@ -67,6 +67,19 @@ def test_priority_and_budget_are_told_and_a_store_that_is_away_ends_nothing(serv
     asyncio.run(watch())
 
 
+def test_a_deletion_that_broke_off_ends_the_stream(service: TestedService) -> None:
+    studies = watched(service)
+    studies.cancel("a")
+    service.queue.settle_deleted(studies.job("a"))
+
+    async def watch() -> None:
+        stream = module.events(studies, "a")
+        assert (await next_job(stream))["state"] == "deleted"
+        assert (await asyncio.wait_for(anext(stream), 30.0)).startswith("event: end")
+
+    asyncio.run(watch())
+
+
 def test_a_token_that_is_revoked_hears_no_more(service: TestedService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENCE_SECONDS", 0.2)
     studies = watched(service)

@@ -14,6 +14,9 @@ from fastapi.testclient import TestClient
 
 from automl.service.app import bare_app
 from automl.service.gate import COOKIE, LARGEST_BODY, OPEN_PATHS
+from automl.service.serving import take_token
+from search_spaces.errors import UserError
+from studies.queueing import tokens
 from tests.support.service import TestedService, bearer, spec_of
 
 
@@ -58,6 +61,26 @@ def test_no_route_answers_without_a_token(service: TestedService, client: TestCl
 def test_a_browser_is_led_to_the_login(client: TestClient) -> None:
     answer = client.get("/api/v1/me", headers={"Accept": "text/html"}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+
+
+ONE = "one-token-of-an-admin"
+
+
+@pytest.mark.parametrize(("text", "problem"), [
+    (f"{ONE}\nand-that-of-another\n", "found 2 words in .*token, allowed: one token, an admin's"),
+    ("too-short", "found a token of 9 characters, allowed: at least 16 printable ASCII"),
+    ("mit-ümlaut-und-lang", "found a token of 19 characters, allowed: at least 16 printable ASCII"),
+])  # fmt: skip
+def test_a_file_with_more_than_one_token_locks_nobody_out(service: TestedService, text: str, problem: str) -> None:
+    file = service.folder / "token"
+    file.write_text(text)
+    with pytest.raises(UserError, match=f"^--token-file: {problem}"):
+        take_token(service.context, file)
+    file.write_text(f"{ONE}\n")
+    take_token(service.context, file)
+    identity = tokens.identify(service.store, ONE)
+    assert identity is not None
+    assert identity.is_admin
 
 
 def test_a_revoked_token_is_refused_at_once(service: TestedService, client: TestClient) -> None:

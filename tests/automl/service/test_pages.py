@@ -14,17 +14,21 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
+from automl.service import confirm_jobs
 from automl.service.rendering import rendered
 from automl.service.spec_form import FURTHER, SHOWN, fields, offered_tasks, spec_of
 from automl.service.study_view import view_of
 from automl.service.table_spec import columns_of
 from studies import analysis
+from studies.queueing.job_queue import Submission
+from studies.queueing.jobs import Job
 from studies.queueing.tokens import Role
 from studies.records import NANO, ConfirmationRecord
 from studies.spec.study_spec import parse_spec
 from tests.reports.test_page import hostile
 from tests.support import service as support
 from tests.support.service import TestedService, with_policy
+from tests.support.stored_study import StoredStudy
 from tests.support.study_factory import build_study
 from trainers.protocol import TEST_PREFIX
 
@@ -83,6 +87,18 @@ def test_a_token_logs_in_and_its_cookie_is_out_of_reach(service: TestedService, 
 def test_behind_https_the_cookie_is_secure(service: TestedService) -> None:
     with TestClient(service.app(), base_url="https://team.example", follow_redirects=False) as client:
         assert "Secure" in client.post("/login", data={"token": service.token()}).headers["set-cookie"]
+
+
+@pytest.mark.parametrize(("scheme", "is_secure"), [("https", True), ("HTTPS, http", True), ("http", False)])
+def test_behind_a_proxy_on_another_machine_the_cookie_is_secure(
+    service: TestedService, client: TestClient, scheme: str, is_secure: bool
+) -> None:
+    """Such as Docker's gateway, or the pod of an ingress, whom uvicorn does not believe."""
+    headers = {"X-Forwarded-Proto": scheme}
+    cookie = client.post("/login", data={"token": service.token()}, headers=headers).headers["set-cookie"]
+    assert ("Secure" in cookie) == is_secure
+    with_token = {**headers, **support.bearer(service.token())}  # a plain connection does not send such a cookie
+    assert ("Secure" in client.post("/logout", headers=with_token).headers["set-cookie"]) == is_secure
 
 
 def test_a_page_of_another_site_logs_nobody_in(service: TestedService, client: TestClient) -> None:
@@ -355,3 +371,45 @@ def test_the_yaml_of_a_check_can_be_submitted(service: TestedService, client: Te
     checked = logged_in(service, client).post("/submit", data={"how": "yaml", "yaml": text, "do": "check"})
     assert "Nothing is queued yet" in checked.text
     assert client.post("/submit", data={"how": "yaml", "yaml": text}).headers["location"] == "/studies/vision.again"
+
+
+def confirmed_study(service: TestedService) -> Job:
+    """A study that has ended, whose job confirms its models in the queue."""
+    plain = Submission(study="small", project="vision", user="ann", spec={}, base_folder="/", slots=2, limit_nano_usd=1)
+    service.queue.ask(service.queue.submit(plain), "stop")
+    StoredStudy(service.folder).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    return confirm_jobs.submit(service.studies(), "small", (), 3, 1.0)
+
+
+def buttons(text: str) -> set[str]:
+    return set(re.findall(r"<button[^>]*>([^<]+)<", text)) - {"Log out"}
+
+
+def test_the_page_of_a_confirmation_leads_to_its_study(service: TestedService, client: TestClient) -> None:
+    job = confirmed_study(service)
+    page = logged_in(service, client).get(f"/studies/{job.study}").text
+    assert "has not started yet" not in page
+    assert re.search(r'trains models of <a href="/studies/small">small</a> again', page)
+    assert buttons(page) == {"Stop", "Cancel for good"}
+    service.studies().cancel(job.study)
+    page = client.get(f"/studies/{job.study}").text
+    assert buttons(page) == {"Resume", "Delete"}
+    assert 'name="usd"' in page
+    assert 'name="trials"' not in page
+    answer = client.get(f"/api/v1/studies/{job.study}/trials", headers=support.bearer(service.token()))
+    assert (answer.status_code, answer.json()["detail"]) == (
+        404, f"study: found '{job.study}', which trains models again; allowed: 'small', their study"
+    )  # fmt: skip
+
+
+def test_a_deletion_that_broke_off_is_done_again_on_the_page(service: TestedService, client: TestClient) -> None:
+    job = confirmed_study(service)
+    service.studies().cancel(job.study)
+    service.queue.settle_deleted(service.queue.require("small"))
+    for name in (job.study, "small"):
+        page = logged_in(service, client).get(f"/studies/{name}").text
+        assert "deletion did not come to its end" in page
+        assert buttons(page) == {"Delete"}
+        assert 'data-over="yes"' in page
+    assert client.post("/studies/small/delete", data={"sure": "yes"}).headers["location"] == "/"
+    assert client.get("/studies/small").status_code == 404

@@ -19,17 +19,20 @@ from typing import Any
 import psutil
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from automl.launching.preparing import prepare
 from automl.service import confirm_jobs, job_process
-from automl.service.job_process import INTERRUPTED
+from automl.service.job_process import INTERRUPTED, MARGIN_SHARE
 from automl.service.worker import AWAY_SECONDS, BEAT_SECONDS, Worker
 from automl.stored.auditing import audit
+from studies.gangs import available_slots
 from studies.queueing.heartbeats import EXPIRY_SECONDS
 from studies.queueing.job_queue import Submission
 from studies.queueing.jobs import Run
 from studies.queueing.turns import Start, Wait
 from studies.records import NANO
+from studies.spec.study_spec import parse_spec
 from studies.storage import tables as t
 from studies.storage.reader import load_study
 from tests.support import waiting
@@ -231,6 +234,31 @@ def test_a_worker_that_leaves_hands_that_on_and_ends_while_the_store_is_away(
     running.process.wait(120.0)
     one._running.clear()
     one.run()
+
+
+def test_what_the_store_does_not_answer_or_refuses_is_told_once(
+    service: TestedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = [0.0], []
+    one = worker_here(service, clock=lambda: now[0])
+    one.log = lambda line, level="info", **_: told.append((level, line))
+    away = OperationalError("SELECT 1", None, sqlite3.OperationalError("the server closed the connection"))
+    refused = ProgrammingError("SELECT 1", None, sqlite3.ProgrammingError("no such column: nobody"))
+    found = iter([away, away, refused, refused, None, away])
+
+    def beat(_worker_id: int) -> Any:
+        if problem := next(found):
+            raise problem
+        return 0.0, {}
+
+    monkeypatch.setattr(service.queue, "beat", beat)
+    for _ in range(6):
+        now[0] += BEAT_SECONDS
+        one._step_or_tell()
+    goes_on = "jobs go on, and it is asked again"
+    is_away = ("warning", f"the store does not answer (the server closed the connection); {goes_on}")
+    is_wrong = ("error", f"the store refuses what the worker asks (no such column: nobody); {goes_on}")
+    assert told == [is_away, is_wrong, is_away]
 
 
 DRAINS_SLOWLY = "import signal, time; signal.signal(15, lambda *_: None); print(flush=True); time.sleep(600)"
@@ -466,6 +494,32 @@ def test_whoever_asks_for_a_confirmation_pays_for_it(service: TestedService) -> 
     assert spent["bob"] > 0
     assert sum(spent.values()) == load_study(service.store, "vision.a").cost_nano_usd
     assert findings(service) == []
+
+
+@pytest.mark.parametrize("slots", ["auto", 2])
+def test_a_job_has_the_slots_and_the_price_that_launch_would_give_it(
+    service: TestedService, monkeypatch: pytest.MonkeyPatch, slots: str | int
+) -> None:
+    monkeypatch.setattr(available_slots, "available_cpus", lambda: 8.0)
+    resources = {"slots": slots, "cpus_per_rank": 4, "device": "cpu"}
+    service.studies().submit(spec_of("a", resources=resources))
+    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=8), 8)
+    assert isinstance(turn, Start)
+    launched = prepare(parse_spec(spec_of("a", resources=resources)), source="a", base_folder=service.folder)
+    assert job_process._prepared(service.queue, turn.job).place == launched.place
+
+
+def test_what_is_kept_of_a_cap_is_a_share_of_what_is_left_of_it(service: TestedService) -> None:
+    """Confirmations of a study are in its ledger, and in its cap."""
+    service.studies().submit(spec_of("a"))
+    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=1), 1)
+    assert isinstance(turn, Start)
+    assert turn.job.run is not None
+    run = replace(turn.job.run, cap_nano_usd=NANO)
+    job = replace(turn.job, run=run, limit_nano_usd=None, confirmed_nano_usd=NANO * 99 // 100)
+    resources = {"slots": 1, "price_per_slot_hour": 36_000.0}  # ten dollars a second
+    prepared = prepare(parse_spec(spec_of("a", resources=resources)), source="a", base_folder=service.folder)
+    assert job_process._within(prepared, job).spec.budget.usd == pytest.approx(1.0 - 0.01 * MARGIN_SHARE)
 
 
 @pytest.mark.parametrize(("devices", "seen"), [((), ""), (("4", "6"), "6")])

@@ -7,13 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from studies.gangs import ray_actors, ray_cluster, ray_slots
+from studies.gangs import available_slots, ray_actors, ray_cluster, ray_slots
 from studies.gangs.available_slots import find_slots
 from studies.gangs.node_watch import slots_of_nodes
 from studies.gangs.on_ray import RayPool
@@ -24,6 +25,7 @@ from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.command_line import SLOW, Workplace, finish
 from tests.support.ray_pool import LentPool, collect, train_to, trial_spec
+from trainers.available_cpus import available_cpus
 
 pytestmark = pytest.mark.ray
 
@@ -179,6 +181,17 @@ def test_devices_are_those_of_living_nodes() -> None:
     ]
     assert slots_of_nodes(nodes, cpus_per_slot=2) == 2 + 1
     assert slots_of_nodes(nodes, cpus_per_slot=0) == 2
+
+
+def test_a_container_has_the_slots_of_its_share_of_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees all CPUs of its host."""
+    quota = tmp_path / "cpu.max"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(available_slots, "available_cpus", partial(available_cpus, quota))
+    assert find_slots("cpu", 2, None).slots == 32
+    for text, slots in (("max 100000", 32), ("450000 100000", 2), ("50000 100000", 1)):
+        quota.write_text(f"{text}\n")
+        assert find_slots("cpu", 2, None).slots == slots
 
 
 def test_a_slot_has_its_cpus_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from studies.queueing import job_rows
 from studies.queueing.heartbeats import WorkerGoneError
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import MOST_DEATHS, Job
+from studies.queueing.needs import study_slots
 from studies.queueing.turns import MakeRoom, Start, Wait
 from studies.records import NANO, ChargeKind
 from studies.storage import lease as leases
@@ -517,6 +518,20 @@ def test_a_job_that_wants_a_gpu_is_left_to_a_worker_that_has_one(queue: JobQueue
     assert started(queue, slow, 2).job.study == "b"
     assert isinstance(queue.take_turn(slow, 2), Wait)
     assert started(queue, fast, 2).job.study == "a"
+
+
+def test_a_slot_of_several_cpus_takes_as_many_slots_of_its_worker(queue: JobQueue) -> None:
+    for name in ("a", "b"):
+        submit(queue, name, slots=2, spec={"task": "digits", "resources": {"slots": 2, "cpus_per_rank": 4}})
+    small, large = (queue.register(f"w{slots}", device="cpu", slots=slots) for slots in (4, 12))
+    assert isinstance(queue.take_turn(small, 4), Wait)
+    job = started(queue, large, 12).job
+    assert job.run is not None
+    assert (len(job.run.slot_numbers), study_slots(job)) == (8, 2)
+    assert isinstance(queue.take_turn(large, 12), Wait)
+    queue.leave(large)
+    assert isinstance(queue.take_turn(small, 4), Wait)
+    assert queue.require("b").reason == "waits for a worker: wants 8 slots (2 x 4 CPUs), the largest worker has 4"
 
 
 def test_a_job_for_a_whole_worker_waits_for_one_that_is_large_enough_and_says_so(queue: JobQueue) -> None:

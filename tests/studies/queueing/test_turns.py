@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from studies.queueing.jobs import Job, Run
-from studies.queueing.needs import largest_gang
+from studies.queueing.needs import largest_gang, study_slots
 from studies.queueing.shares import EXPECTED_SECONDS, HALF_LIFE_SECONDS, Stay, usage
 from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Room, Start, Wait, in_order, next_turn
 
@@ -69,6 +69,32 @@ def test_a_job_for_a_whole_worker_waits_for_one_on_which_its_largest_gang_fits_a
     assert next_turn([wide, job(2)], [], 2, {}, NOW) == Start(job=job(2), slot_numbers=(0,))
     assert next_turn([wide], [], 2, {}, NOW) == Wait()
     assert next_turn([wide], [], 5, {}, NOW) == Start(job=wide, slot_numbers=(0, 1, 2, 3, 4))
+
+
+def test_a_slot_of_several_cpus_takes_as_many_slots_of_a_worker_without_gpus() -> None:
+    wide = job(1, slots=4, cpus_per_rank=4)
+    assert next_turn([wide], [], 15, {}, NOW, device="cpu") == Wait()
+    assert next_turn([wide], [], 20, {}, NOW, device="cpu") == Start(job=wide, slot_numbers=tuple(range(16)))
+    assert next_turn([wide], [], 20, {}, NOW, device="cuda") == Start(job=wide, slot_numbers=(0, 1, 2, 3))
+    low = running(9, tuple(range(16)), priority=-1)
+    assert isinstance(next_turn([wide], [low], 20, {}, NOW, device="cpu"), MakeRoom)
+    rooms = [Room(slots=4, worker_slots=16, device="cpu")]
+    assert isinstance(next_turn([wide], [low], 20, {}, NOW, device="cpu", rooms=rooms), MakeRoom)
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "slots"),
+    [
+        ("cpu", {}, 4),
+        ("cpu", {"cpus_per_rank": 20}, 1),
+        ("cuda", {}, 16),
+        ("cuda", {"device": "cpu"}, 16),
+    ],
+)
+def test_a_study_has_its_own_slots_on_those_of_a_worker(device: str, given: dict[str, Any], slots: int) -> None:
+    one = running(1, tuple(range(16)), **({"cpus_per_rank": 4} | given))
+    assert one.run is not None
+    assert study_slots(replace(one, run=replace(one.run, device=device))) == slots
 
 
 def test_a_job_with_a_number_of_slots_gets_them_and_hears_of_a_gang_that_is_too_large_as_it_runs() -> None:
