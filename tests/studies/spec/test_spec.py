@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ from studies.spec.study_spec import (
     parse_spec,
     spec_to_mapping,
 )
-from studies.spec.yaml_reader import read_yaml
+from studies.spec.yaml_reader import read_yaml, write_yaml
 from trainers.trainer_options import TRAINER_PARAMETERS
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
@@ -227,7 +228,34 @@ def test_numbers_are_read_as_yaml_1_2_does(text: str, value: float) -> None:
     assert read_yaml(f"x: {text}", "f") == {"x": value}
 
 
-@pytest.mark.parametrize(("text", "value"), [("3", 3), ("2026-01-02", "2026-01-02"), ("e3", "e3"), ("1.2.3", "1.2.3")])
+@pytest.mark.parametrize(("text", "value"), [("0", 0), ("-16", -16), ("1_000", 1000), ("0x1F", 31), ("0b101", 5)])
+def test_whole_numbers_are_read(text: str, value: int) -> None:
+    assert read_yaml(f"x: {text}", "f") == {"x": value}
+
+
+@pytest.mark.parametrize("text", ["1:30", "12:30:00", "-1:30", "016", "08", "-010", "0o20", "0_5"])
+def test_what_versions_of_yaml_read_differently_is_refused(load, text: str) -> None:
+    # In YAML 1.1 1:30 is 90, and 016 is 14.
+    told = f"space.width.choices.1: found {text} in line 3, which versions of YAML read differently, allowed: a number"
+    with pytest.raises(SpecError, match=re.escape(told)):
+        load(f"task: d\nspace:\n  width: {{type: categorical, choices: [8, {text}]}}")
+    with pytest.raises(SpecError, match=re.escape(f"budget.hours={text}': found {text} in line 1, which")):
+        load("task: d", f"budget.hours={text}")
+    assert read_yaml(f"x: '{text}'", "f") == {"x": text}
+
+
+@pytest.mark.parametrize("text", ["1:30", "016", "08", "1e5", "1e-4", "16", "2026-01-02", "no", "a: b", "x y " * 60])
+def test_what_is_written_as_yaml_is_read_as_it_was(text: str) -> None:
+    value = {"choices": [text, 1e-5, 8, -3, 1e300, True, None]}
+    assert read_yaml(write_yaml(value), "f") == value
+    line = write_yaml(value, on_one_line=True)
+    assert read_yaml(line, "f") == value
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3), ("2026-01-02", "2026-01-02"), ("e3", "e3"), ("1.2.3", "1.2.3"), ("1:75", "1:75")]
+)
 def test_other_values_are_left_alone(text: str, value: object) -> None:
     assert read_yaml(f"x: {text}", "f") == {"x": value}
 
