@@ -649,8 +649,21 @@ def test_overrides_reach_every_part(load) -> None:
         "store=postgresql://me@host/db?a=b",
         "budget.hours=null",
         "resources.slots=2",
+        "promotion.val_error=0.1",
+        "search.first_trials=[{optimizer: sgd}]",
+        "search.first_trials.0.momentum=0.5",
+        "baselines=[{name: plain, params: {optimizer: sgd}}, {name: earlier, metrics: {val_error: 0.5}}]",
+        "baselines.0.params.momentum=0.25",
+        "baselines.1.metrics.accuracy=0.5",
     )
     assert (spec.budget.usd, spec.budget.hours, spec.training.epochs) == (5, None, 3)
+    assert spec.promotion == {"val_error": 0.1}
+    assert spec.search.first_trials == ({"optimizer": "sgd", "momentum": 0.5},)
+    assert spec.baselines is not None
+    assert [baseline.params or baseline.metrics for baseline in spec.baselines] == [
+        {"optimizer": "sgd", "momentum": 0.25},
+        {"val_error": 0.5, "accuracy": 0.5},
+    ]
     assert spec.space is not None
     assert spec.space.parameter("learning_rate") == Float(low=1e-5, high=1.0, log=True)
     assert "momentum" in spec.space.active({"optimizer": "adamw"})
