@@ -593,6 +593,8 @@ def test_slots_may_cost_nothing(tmp_path: Path) -> None:
     assert {"continue", "pause"} <= {decision.action for decision in decisions}
     assert len({d.numbers["own_price"] for d in decisions if d.numbers.get("own_price")}) > 5
     assert any(len(trial.attempts) > 1 for trial in record.started), "nothing was ever thawed"
+    assert len(next_10_usd_percents(record)) > 10
+    assert next_10_usd_percent(record) is None, "ten dollars buy ten slot-hours of nothing"
 
 
 def test_a_study_ends_when_more_money_buys_too_little(tmp_path: Path) -> None:
