@@ -37,7 +37,7 @@ class Progress:
         Args:
             volume: Hypervolume of the archive.
             table: All trials that were started.
-            epochs: Number of epochs in a full training.
+            epochs: Planned number of epochs of a full training.
         """
         now = replace(self, spent_usd=float(table.paid_usd.sum()))
         if volume > (1.0 + GROWTH) * self.grown_to:
@@ -46,4 +46,6 @@ class Progress:
         if not len(usd):
             return now
         per_slot = usd / table.world_sizes[table.rows_with_cost]
-        return replace(now, full_usd=epochs * float(np.median(usd)), full_slot_usd=epochs * float(np.median(per_slot)))
+        complete = table.lengths[~np.isnan(table.lengths)]  # shorter than planned where trainings stop improving
+        usual = float(np.median(complete)) if len(complete) else epochs
+        return replace(now, full_usd=usual * float(np.median(usd)), full_slot_usd=usual * float(np.median(per_slot)))
