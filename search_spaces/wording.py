@@ -28,12 +28,21 @@ def without_password(text: str) -> str:
     return _QUERY_SECRET.sub(r"\1***", _USER_INFO.sub("***@", text))
 
 
-def shown(value: object) -> str:
-    """A value as a person wrote it in YAML, cut after `LONGEST_VALUE` characters."""
+def in_full(value: object) -> str:
+    """A value as a person wrote it in YAML, whole: what tells it from other values, passwords apart."""
     words = {None: "null", True: "true", False: "false"}
     if value is None or isinstance(value, bool):
         return words[value]
-    text = one_line(without_password(repr(value)))
+    return one_line(without_password(repr(value)))
+
+
+def shown(value: object) -> str:
+    """A value as a person wrote it in YAML, cut for a message; two that are shown alike may differ."""
+    return cut(in_full(value))
+
+
+def cut(text: str) -> str:
+    """A text, cut after `LONGEST_VALUE` characters."""
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
 
 

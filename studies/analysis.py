@@ -194,17 +194,19 @@ def next_10_usd_percent(study: StudyRecord) -> float | None:
     """Expected growth of the hypervolume by ten more dollars now, in percent: the median over the latest decisions.
 
     Returns:
-        None with a search that gives no such estimate.
+        None with a search that gives no such estimate, and where slots cost nothing: the search takes a slot-hour for
+        a dollar there, so that its decisions tell what ten slot-hours bring.
     """
     latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
-    return median(latest) if latest else None
+    is_free = bool(study.charges) and study.charges[-1].usd_per_slot_hour == 0
+    return median(latest) if latest and not is_free else None
 
 
 def next_10_usd_in_words(study: StudyRecord) -> str:
     """The growth that ten more dollars would buy, such as `about 3.1 %`.
 
     Returns:
-        Empty with a search that gives no estimate, and where ten dollars are no small step for the study.
+        Empty without an estimate, and where ten dollars are no small step for the study.
     """
     percent = next_10_usd_percent(study)
     return "" if percent is None or percent > MOST_PERCENT else growth_in_words(percent)

@@ -20,11 +20,11 @@ from search_spaces.space import Space
 from search_spaces.wording import found, nearest
 from studies.constraints import bounds_of, columns, total_violation
 from studies.control.assembly import PoolSpec, assemble
-from studies.extrapolation import extrapolated
 from studies.records import CUMULATIVE_METRICS, Objective
 from studies.search.model.encoding import Encoder
-from studies.search.observations import Observation, Outcome, Snapshot
+from studies.search.observations import Columns, Observation, Outcome, Snapshot
 from studies.search.policy import Decision, History, Thaw, stop_for_good
+from studies.search.rungs import decision_rungs
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import parse_spec
 from trainers.protocol import ParameterValue
@@ -85,6 +85,7 @@ class ExternalPolicy:
         self._encoder = None if space is None else Encoder(space)
         self._rng = np.random.default_rng(seed)
         self.rungs = self._policy.pruner.rungs(epochs)
+        self._watched = sorted({*self.rungs, *decision_rungs(epochs)})
 
     @property
     def paused(self) -> frozenset[int]:
@@ -130,7 +131,7 @@ class ExternalPolicy:
             self.ended(number, failed=True)
             return Decision(action="stop", reason=f"{bad} was {known[bad]} at epoch {epoch}")
         rung = self.rung_of(number, epoch)
-        self._note(number, epoch, known, paid_usd, rung)
+        self._note(number, epoch, known, paid_usd)
         if epoch < self._epochs and (never := stop_for_good(known, self._constraints)):
             self.ended(number)
             return never
@@ -139,8 +140,8 @@ class ExternalPolicy:
     def rung_of(self, number: int, epoch: int) -> int | None:
         """Returns the rung at which the end of an epoch is judged; None if it is not.
 
-        Reports that are some epochs apart may pass rungs: the first one after a rung counts as at that rung, and of
-        several rungs that it passes as at the last. At the last epoch there is nothing to decide.
+        Reports that are some epochs apart may pass rungs: the first one after a rung counts as at that rung, and is
+        judged at the last one of several that it passes. At the last epoch there is nothing to decide.
         """
         rung = max((one for one in self.rungs if one <= epoch < self._epochs), default=None)
         is_judged = rung is not None and number in self._history.at_rung.get(rung, {})
@@ -154,23 +155,35 @@ class ExternalPolicy:
             raise ValueError(f"{section}: {found(missing, 'a metric that trials report', nearest(missing, metrics))}")
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
-    def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float, rung: int | None) -> None:
-        """Writes an epoch into the history, and the rung as which it counts."""
-        point = tuple(one.signed(known[one.metric]) for one in self._columns)
-        end = tuple(one.signed(self._at_last_epoch(one, known[one.metric], epoch)) for one in self._columns)
-        counted = [epoch] if rung is None else [rung, epoch]
+    def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
+        """Writes an epoch into the history, also as the rungs that were passed since the last report.
+
+        Without values there, a pruner would wait for ever for trials at its first rung, and forecasts would not learn.
+        """
+        trial = self._trials[number]
+        passed = [one for one in self._watched if one <= epoch and one not in trial.at]
+        counted = {one: self._as_at(known, epoch, one) for one in (*passed, epoch)}
+        end = self._signed(self._as_at(known, epoch, self._epochs))
         self._change(
             number,
             epochs=epoch,
-            at={**self._trials[number].at, **dict.fromkeys(counted, point)},
-            ends={**self._trials[number].ends, **dict.fromkeys(counted, end)},
+            at={**trial.at, **{one: self._signed(values) for one, values in counted.items()}},
+            ends={**trial.ends, **dict.fromkeys(counted, end)},
             paid_usd=paid_usd,
             usd_per_epoch=paid_usd / epoch if paid_usd > 0 else None,
         )
-        if rung is not None:
-            self._history.at_rung.setdefault(rung, {})[number] = point[: len(self._objectives)]
-            if violation := total_violation(known, self._constraints):
+        for rung in counted.keys() & {*self.rungs} if epoch < self._epochs else ():
+            self._history.at_rung.setdefault(rung, {})[number] = self._trials[number].at[rung][: len(self._objectives)]
+            if violation := total_violation(counted[rung], self._constraints):
                 self._history.violations.setdefault(rung, {})[number] = violation
+
+    def _as_at(self, known: Mapping[str, float], epoch: int, to_epoch: int) -> dict[str, float]:
+        """Values at another epoch: cumulative ones in proportion, since what starts cost elsewhere is unknown."""
+        share = to_epoch / epoch
+        return {name: value * share if name in CUMULATIVE_METRICS else value for name, value in known.items()}
+
+    def _signed(self, known: Mapping[str, float]) -> Columns:
+        return tuple(one.signed(known[one.metric]) for one in self._columns)
 
     def _decided(self, number: int, rung: int) -> Decision:
         history = self._up_to_date()
@@ -237,12 +250,6 @@ class ExternalPolicy:
         if not trial.ends:
             return {}
         return {c.metric: c.signed(v) for c, v in zip(self._columns, trial.ends[max(trial.ends)], strict=True)}
-
-    def _at_last_epoch(self, column: Objective, value: float, epoch: int) -> float:
-        """Value at the last epoch; what starts cost in another framework is unknown, so all cost is that of epochs."""
-        if column.metric not in CUMULATIVE_METRICS:
-            return value
-        return extrapolated(value, epoch, self._epochs, per_epoch=value / epoch)
 
     def _drawn(self) -> Mapping[str, ParameterValue] | None:
         """A random configuration: what a new trial may be, for all that is known here."""

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from automl.launching.earlier_costs import earlier_cost
 from automl.launching.earlier_studies import summary_of, with_earlier
 from automl.launching.outlook import expected_cost
@@ -24,6 +22,7 @@ from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.protocol import Suggester
 from studies.spec.sections import BudgetSpec
 from studies.spec.study_spec import spec_to_mapping
+from studies.spec.yaml_reader import write_yaml
 
 FIRST_TRIALS = 3
 LONGEST_TASK = 300
@@ -53,7 +52,7 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
         echo(f"warning: {warning}")
     if verbose:
         echo(f"milestones  {_listed(plan['milestones'])}\n")
-        echo(yaml.safe_dump(plan["spec"], sort_keys=False, allow_unicode=True), nl=False)
+        echo(write_yaml(plan["spec"]), nl=False)
     else:
         echo("nothing is written; --verbose shows the whole spec")
 

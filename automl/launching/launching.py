@@ -18,8 +18,8 @@ from automl.launching.resuming import ignored_changes
 from automl.stored.specs import from_store, stored_form
 from studies.control.assembly import checkpoint_folder
 from studies.control.folder_owner import check_free
+from studies.spec.differences import differences
 from studies.spec.errors import SpecError
-from studies.spec.study_spec import differences
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store, StudyExistsError

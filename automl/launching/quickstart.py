@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from automl.launching.objectives import likely_direction, quality_metric
 from automl.launching.paths import absolute_task_options
 from automl.launching.reading import store_overrides
@@ -23,6 +21,7 @@ from search_spaces.wording import found, listed, one_line
 from studies.spec.checks import with_first_trials
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
+from studies.spec.yaml_reader import write_yaml
 from trainers.proposals import first_trials_of
 from trainers.protocol import TaskError
 from trainers.task import Task, built_in_tasks, declared_metrics, load_task, options_of_new_studies, space_of
@@ -152,7 +151,7 @@ def as_yaml(picked: Quickstart) -> str:
 def _section(key: str, value: Any) -> str:
     if key == "space" and isinstance(value, dict):
         return "\n".join(["space:", *parameter_lines(value)])
-    return yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=1000).rstrip()
+    return write_yaml({key: value}).rstrip()
 
 
 def _task_options(task: str, given: Mapping[str, str]) -> dict[str, Any]:

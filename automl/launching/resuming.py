@@ -17,9 +17,10 @@ from search_spaces.wording import shown
 from studies.control.assembly import checkpoint_folder
 from studies.control.folder_owner import is_own
 from studies.records import StudyRecord
+from studies.spec.differences import NOT_COMPARED, differing_keys
 from studies.spec.errors import SpecError
 from studies.spec.overrides import split_override
-from studies.spec.study_spec import CHANGEABLE, NOT_COMPARED, StudySpec, apply_resume_overrides, differing_keys
+from studies.spec.study_spec import CHANGEABLE, StudySpec, apply_resume_overrides
 from studies.storage import lease as leases
 from studies.storage.reader import load_study
 from studies.storage.store import Store

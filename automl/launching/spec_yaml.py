@@ -6,16 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from studies.spec.errors import SpecError
-from studies.spec.yaml_reader import read_yaml
+from studies.spec.yaml_reader import read_yaml, write_yaml
 
 
 def flow(value: Any) -> str:
     """Return a value as YAML on one line."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1000)
-    return text.strip()
+    return write_yaml(value, on_one_line=True).strip()
 
 
 def parameter_lines(space: Mapping[str, Any]) -> list[str]:

@@ -8,11 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from automl.service.asking import answer_of, telling
 from automl.stored.specs import stored_form
 from studies.spec.study_spec import StudySpec
+from studies.spec.yaml_reader import write_yaml
 
 
 def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "spec.yaml")
-        path.write_text(yaml.safe_dump(stored_form(spec)))
+        path.write_text(write_yaml(stored_form(spec)))
         return answer_of("automl.service.checking", [str(path), base_folder], AUTOML_STORE=spec.store)
 
 

@@ -9,10 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from studies.spec.study_spec import StudySpec
-from studies.spec.yaml_reader import read_yaml
+from studies.spec.yaml_reader import read_yaml, write_yaml
 from trainers.task import built_in_tasks
 
 SHOWN = ("study", "task", "task_options", "objectives", "training.epochs", "budget.usd", "budget.hours",
@@ -81,7 +79,7 @@ def _field(schema: Mapping[str, Any], key: str) -> Field:
         key=key,
         label=_WORDS[key],
         hint=_EXAMPLES.get(key, known.get("description", "")),
-        default="" if default in (None, "", [], {}) else yaml.safe_dump(default, sort_keys=False).removesuffix("...\n"),
+        default="" if default in (None, "", [], {}) else write_yaml(default).removesuffix("...\n"),
         is_long=is_long,
         is_required=key in of_section.get("required", ()) or key == "study",
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-import yaml
 from fastapi import APIRouter, Depends, Request, Response
 
 from automl.launching.quickstart import HOURS, USD, budget_note
@@ -25,6 +24,7 @@ from search_spaces.errors import RunError, UserError
 from search_spaces.wording import found
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
+from studies.spec.yaml_reader import write_yaml
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
@@ -106,7 +106,7 @@ def submit(request: Request, studies: Studies, context: Context, form: Form) -> 
 def _shown_plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
     """What the study would do, for the page."""
     found_plan = plan(spec, base_folder)
-    text = yaml.safe_dump(found_plan["spec"], sort_keys=False, allow_unicode=True)
+    text = write_yaml(found_plan["spec"])
     return {"plan": found_plan, "plan_text": text, "budget": budget_note(spec).removeprefix("budget: ")}
 
 

@@ -30,9 +30,10 @@ from studies.search.samplers.first_trials import FirstTrials
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Suggester
+from studies.search.trial_limits import TrialLimits
 from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecError
-from studies.spec.sections import FaultsSpec, SearchSpec
+from studies.spec.sections import BudgetSpec, FaultsSpec, SearchSpec
 from studies.spec.study_spec import StudySpec
 from trainers.checkpoint_urls import absolute_folder, joined
 from trainers.protocol import Params
@@ -199,7 +200,14 @@ def problem_of(
         counted=counted,
         budget_usd=_budget_usd(spec, pool),
         slots=pool.slots,
+        trial_limits=_trial_limits(spec.budget, pool),
     )
+
+
+def _trial_limits(budget: BudgetSpec, pool: PoolSpec) -> TrialLimits:
+    """What one trial may cost; dollars limit nothing on a pool without a price."""
+    usd, hours = budget.usd_per_trial if pool.usd_per_slot_hour else None, budget.hours_per_trial
+    return TrialLimits(usd=math.inf if usd is None else usd, seconds=math.inf if hours is None else 3600.0 * hours)
 
 
 def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:

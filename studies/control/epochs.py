@@ -69,9 +69,9 @@ def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
 
 def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, ended_at: float) -> None:
     epoch = measurement.epoch
-    values = hand_to_search(live, trial, epoch, trial.last_metrics)
     is_last = epoch == live.setup.epochs or (measurement.complete and not measurement.unsaved)
     is_milestone, kept = is_last or epoch in live.setup.milestones, False
+    values = hand_to_search(live, trial, epoch, trial.last_metrics, is_milestone=is_milestone)
     if is_milestone:
         trial.milestones[epoch] = values
         milestone = Milestone(trial_id=trial.id, epoch=epoch, values=values, path=measurement.checkpoint)
@@ -91,14 +91,19 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
     _note_end(live, trial, measurement, ended_at)
 
 
-def hand_to_search(live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Values:
-    """Hand an epoch to the search, if it is one that the search looks at; returns the signed objectives."""
+def hand_to_search(
+    live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float], *, is_milestone: bool
+) -> Values:
+    """Hand an epoch to the search, if it is one that the search looks at; returns the signed objectives.
+
+    The search looks at each milestone: one that was not planned ends a training that stopped improving.
+    """
     setup = live.setup
     shown = columns(setup.objectives, setup.constraints)
     signed = tuple(one.signed(metrics[one.metric]) for one in shown)
     values = signed[: len(setup.objectives)]
     ends = trial.ends_of(shown, epoch, signed, setup.epochs)
-    trial.measured(epoch, signed, ends, is_watched=epoch in live.watched)
+    trial.measured(epoch, signed, ends, is_watched=is_milestone or epoch in live.watched)
     live.registry.touch(trial)
     if epoch in live.rungs and trial.number is not None:
         live.history.at_rung.setdefault(epoch, {})[trial.number] = values

@@ -27,7 +27,7 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
     measured.sort(key=lambda one: one[1].measured_at)
     for record, epoch in measured:
         trial = live.registry.by_id[record.id]
-        values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics)
+        values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics, is_milestone=epoch.is_milestone)
         if epoch.is_milestone:
             trial.milestones[epoch.epoch] = values
     # Of equal milestones the first one heard of was kept, which need not be the one that was measured first.

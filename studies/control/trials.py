@@ -233,8 +233,15 @@ class Trial:
                 paid_usd=self._paid_usd(a_second),
                 starts=max(self.attempts, 1),
                 world_size=self.world_size,
+                last_model=self._last_model,
             )
         return self._snapshot
+
+    @property
+    def _last_model(self) -> int | None:
+        """Epoch of the model with which it is complete; None without one, as of a program that ended unsaved."""
+        is_there = self.state == "complete" and self.epochs_done in self.milestones
+        return self.epochs_done if is_there else None
 
     def _paid_usd(self, usd_per_slot_second: float) -> float:
         """Dollars at the price by which the search counts: those paid, unless that was another one at times."""

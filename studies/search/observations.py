@@ -31,6 +31,8 @@ class Snapshot:
         paid_usd: Start and train charges in dollars.
         starts: Number of times that the trial was dispatched.
         world_size: Number of ranks.
+        last_model: Epoch of the model that a complete training ended with, also before the planned last epoch; None
+            while a trial is not complete.
     """
 
     number: int
@@ -43,6 +45,7 @@ class Snapshot:
     paid_usd: float = 0.0
     starts: int = 1
     world_size: int = 1
+    last_model: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

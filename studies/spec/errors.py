@@ -124,6 +124,11 @@ def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
     return next(iter(_inside(field, lambda part: isinstance(part, type) and issubclass(part, BaseModel))), None)
 
 
+def holds_mapping(field: FieldInfo | None) -> bool:
+    """Returns whether a field holds a mapping with keys of the user's own, also within a tuple or a union."""
+    return bool(_inside(field, lambda part: dict in {part, typing.get_origin(part)}))
+
+
 def value_at(raw: object, path: Path) -> object:
     """Returns the value at a path inside mappings and lists; None if there is none."""
     for part in path:

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from search_spaces.wording import found, shown
-from studies.spec.errors import Path, SpecError, dotted, field_at, model_of, unknown_key
+from studies.spec.errors import Path, SpecError, dotted, field_at, holds_mapping, model_of, unknown_key
 from studies.spec.yaml_reader import read_yaml
 
-FREE_FORM = (("space",), ("task_options",), ("reference_point",), ("search", "pruner"))
-"""Paths below which names are the user's own, or those of a pruner's options."""
+FREE_FORM = (("space",), ("search", "pruner"))
+"""Paths below which names are the user's own, or those of a pruner's options, beside fields that hold a `dict`."""
 
 
 def split_override(override: str) -> tuple[Path, object]:
@@ -36,7 +36,7 @@ def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: S
     """Returns a deep copy of the mapping with every override set, later ones over earlier ones.
 
     Args:
-        model: Model that says which paths exist; below `FREE_FORM` every path does.
+        model: Model that says which paths exist; below `FREE_FORM` and fields that hold a `dict` every one does.
         mapping: Spec as read from YAML.
         overrides: `path=value` each; indices of lists are numbers, as in `objectives.0.metric`.
 
@@ -58,7 +58,10 @@ def _check_path(model: type[BaseModel], path: Path, source: str) -> None:
         here = path[:length]
         if _is_index(here[-1]):
             continue
-        if length > 1 and model_of(field_at(model, here[:-1])) is None:
+        within = field_at(model, here[:-1])
+        if holds_mapping(within):
+            return
+        if length > 1 and model_of(within) is None:
             problem = f"found {shown(dotted(path))}, allowed: {dotted(here[:-1])}, which has nothing inside"
             raise SpecError(source, here, problem)
         if field_at(model, here) is None:

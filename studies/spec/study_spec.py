@@ -17,7 +17,7 @@ from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.records import Constraint, Objective
 from studies.spec.baselines import BaselineSpec, name_problems
-from studies.spec.errors import Path, SpecError, SpecValueError, dotted, from_validation
+from studies.spec.errors import Path, SpecError, SpecValueError, from_validation
 from studies.spec.json_values import check_json
 from studies.spec.overrides import apply_to, split_override
 from studies.spec.section import Section
@@ -40,9 +40,6 @@ from trainers.commands.command import COMMAND, problems_of
 
 CHANGEABLE = ("budget", "resources", "checkpoints", "faults")
 """Sections that `resume --set` may change: they decide how far and where a study goes, not what it searches."""
-
-NOT_COMPARED = (*CHANGEABLE, "store", "mlflow")
-"""Keys in which two specs of one study may differ."""
 
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,100}")
 _TASK = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -290,26 +287,6 @@ def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
     return mapping
 
 
-def differences(stored: StudySpec, given: StudySpec) -> list[str]:
-    """Returns where two specs differ, apart from `NOT_COMPARED`: `training.epochs: 20 in the store, 30 given`."""
-    return [
-        f"{dotted(path)}: {before} in the store, {after} given"
-        for path, (before, after) in _differing(stored, given).items()
-        if path[0] not in NOT_COMPARED
-    ]
-
-
-def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str]) -> list[str]:
-    """Returns the dotted keys of these sections whose values differ."""
-    return [dotted(path) for path in _differing(stored, given) if path[0] in sections]
-
-
-def _differing(stored: StudySpec, given: StudySpec) -> dict[Path, tuple[str, str]]:
-    one, other = _leaves(spec_to_mapping(stored)), _leaves(spec_to_mapping(given))
-    both = {path: (one.get(path, "nothing"), other.get(path, "nothing")) for path in dict.fromkeys([*one, *other])}
-    return {path: values for path, values in both.items() if values[0] != values[1]}
-
-
 def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path, str]]:
     """Returns the paths of training keys that have a value and stand in the space as well, with the problem of each."""
     both = [key for key in training.model_fields_set if space is not None and key in space]
@@ -373,10 +350,3 @@ def _check_reference(reference: Mapping[str, float], metrics: Sequence[str]) -> 
     for metric in metrics:
         if metric not in reference:
             raise SpecValueError("found nothing, allowed: a finite number", ("reference_point", metric))
-
-
-def _leaves(value: object, path: Path = ()) -> dict[Path, str]:
-    """All values inside nested mappings by path, as text."""
-    if isinstance(value, Mapping) and value:
-        return {p: text for key, inner in value.items() for p, text in _leaves(inner, (*path, key)).items()}
-    return {path: shown(value)}

@@ -1,18 +1,20 @@
-"""YAML as people mean it: safe, without doubled keys, and with `1e-4` read as a number."""
+"""YAML as people mean it: safe, without doubled keys, `1e-4` a number, and no number that could be another."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path as FilePath
 
 import yaml
 
-from search_spaces.wording import shown
+from search_spaces.wording import cut, one_line, shown
 from studies.spec.errors import Path, SpecError
 
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_INT = "tag:yaml.org,2002:int"
 _FLOAT = "tag:yaml.org,2002:float"
 _MERGE = "tag:yaml.org,2002:merge"
 _STRING = "tag:yaml.org,2002:str"
@@ -31,15 +33,35 @@ _FLOAT_1_2 = re.compile(
 )
 
 
+# What any version of YAML reads as a whole number, with what PyYAML computes of `1_000` and `0b101`.
+_AMBIGUOUS = r"0o?[0-9_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+"  # 016: 14 or 16 or text; 1:30: 90 or text
+_INT_OF_ANY = re.compile(rf"^[-+]?(?:0|[1-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+|{_AMBIGUOUS})$")
+_INT_OF_ONE = re.compile(rf"[-+]?(?:{_AMBIGUOUS})")
+
+
 class _Reader(yaml.SafeLoader):
-    """PyYAML's safe loader with the floats of YAML 1.2 and without its dates."""
+    """PyYAML's safe loader with the numbers of YAML 1.2 and without its dates."""
+
+
+class _Writer(yaml.SafeDumper):
+    """PyYAML's safe dumper, which puts texts in quotes that `_Reader` would read as numbers."""
 
 
 _Reader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in {_TIMESTAMP, _FLOAT}]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in {_TIMESTAMP, _FLOAT, _INT}]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Reader.add_implicit_resolver(_FLOAT, _FLOAT_1_2, list("-+0123456789."))
+for _form in (_Reader, _Writer):
+    _form.add_implicit_resolver(_FLOAT, _FLOAT_1_2, list("-+0123456789."))
+    _form.add_implicit_resolver(_INT, _INT_OF_ANY, list("-+0123456789"))
+
+
+def write_yaml(value: object, *, on_one_line: bool = False) -> str:
+    """Returns plain values as YAML, which `read_yaml` reads back; lines are not broken."""
+    text: str = yaml.dump(
+        value, Dumper=_Writer, default_flow_style=on_one_line, sort_keys=False, allow_unicode=True, width=math.inf
+    )
+    return text
 
 
 def read_yaml_file(path: FilePath) -> object:
@@ -67,7 +89,8 @@ def read_yaml(text: str, source: str) -> object:
     """Read a text that holds one YAML document; an empty one is None.
 
     Raises:
-        SpecError: If the text is no YAML, doubles a key, has a key that is no string, or a million characters.
+        SpecError: If the text is no YAML, doubles a key, has a key that is no string, a number that another version of
+            YAML reads as another one, or a million characters.
     """
     try:
         loader = _Reader(text)
@@ -76,7 +99,7 @@ def read_yaml(text: str, source: str) -> object:
             if node is None:
                 return None
             _check_size(node, source)
-            _check_keys(node, source)
+            _check_keys_and_numbers(node, source)
             return loader.construct_document(node)
         finally:
             loader.dispose()
@@ -123,8 +146,11 @@ def _length(node: yaml.Node) -> int:
     return len(node.value) if isinstance(node, yaml.ScalarNode) else 0
 
 
-def _check_keys(root: yaml.Node, source: str) -> None:
-    """Refuses doubled keys and keys that are no strings at any depth; PyYAML takes the last one silently."""
+def _check_keys_and_numbers(root: yaml.Node, source: str) -> None:
+    """Refuses, at any depth, doubled keys, of which PyYAML takes the last one silently, and keys that are no strings.
+
+    Refuses whole numbers that another version of YAML reads as another number, or as text.
+    """
     waiting: list[tuple[yaml.Node, Path]] = [(root, ())]
     seen: set[int] = set()  # an alias leads to the same node again
     while waiting:
@@ -137,6 +163,12 @@ def _check_keys(root: yaml.Node, source: str) -> None:
         elif isinstance(node, yaml.MappingNode):
             _check_own_keys(node, path, source)
             waiting.extend((child, (*path, key.value)) for key, child in node.value)
+        elif node.tag == _INT and _INT_OF_ONE.fullmatch(node.value):
+            problem = (
+                f"found {cut(one_line(node.value))} in line {node.start_mark.line + 1}, which versions of YAML read "
+                "differently, allowed: a number without a zero in front or a colon, or text in quotes"
+            )
+            raise SpecError(source, path, problem)
 
 
 def _check_own_keys(node: yaml.MappingNode, path: Path, source: str) -> None:

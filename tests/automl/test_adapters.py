@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 
@@ -78,6 +79,39 @@ def test_trials_that_report_every_few_epochs_are_pruned() -> None:
                 break
     assert len(stopped) > 20
     assert {*stopped.values()} <= {5, 10}
+
+
+@pytest.mark.parametrize("strides", [(5,), (10,), (1, 10)])
+@pytest.mark.parametrize(("pruner", "sampler"), [("break_even", "random"), ("mo_asha", "cokriging")])
+def test_what_passes_rungs_between_its_reports_counts_at_them(
+    pruner: str, sampler: str, strides: tuple[int, ...]
+) -> None:
+    # Without values at the first rung break_even would pause all trials, and skipped rungs would leave NaN behind.
+    objectives = [Objective(metric="error"), Objective(metric="cost_usd")]
+    policy = ExternalPolicy(objectives=objectives, epochs=50, pruner=pruner, sampler=sampler, space=SPACE)
+    decisions = []
+    for number, rate in enumerate(RATES[3:15]):
+        policy.started(number, {"rate": rate})
+        stride = strides[number % len(strides)]
+        for epoch in range(stride, 51, stride):
+            decision = policy.measured(number, epoch, {"error": error(rate, epoch)}, paid_usd=0.01 * epoch)
+            decisions += [] if decision is None else [decision]
+            if decision is not None and decision.action != "continue":
+                break
+    assert {decision.action for decision in decisions[4:]} > {"continue"}
+    numbers = [value for one in decisions for value in one.numbers.values() if isinstance(value, float)]
+    assert all(math.isfinite(value) for value in numbers)
+    table = np.array([[trial.at.get(rung, (math.nan,))[0] for rung in (2, 5, 10)] for trial in policy._trials.values()])
+    assert not (np.isnan(table[:, :-1]) & ~np.isnan(table[:, 1:])).any()
+    assert policy.suggestion()
+
+
+def test_what_is_paid_behind_a_rung_is_no_cost_at_the_rung() -> None:
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha")
+    policy.started(0, {})
+    policy.measured(0, 10, {"accuracy": 0.5}, paid_usd=1.0)
+    assert policy._history.at_rung == {3: {0: (-0.5, pytest.approx(0.3))}, 9: {0: (-0.5, pytest.approx(0.9))}}
+    assert policy._trials[0].ends[9] == (-0.5, pytest.approx(2.7))
 
 
 def test_what_is_paused_may_go_on_and_what_has_ended_may_not() -> None:

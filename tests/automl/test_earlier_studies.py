@@ -36,7 +36,8 @@ from studies.search.samplers.first_trials import FirstTrials
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Suggester
-from studies.spec.study_spec import differences, parse_spec
+from studies.spec.differences import differences
+from studies.spec.study_spec import parse_spec
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.tables import VERSION_TABLE

@@ -278,7 +278,7 @@ def test_what_ten_dollars_bring_is_no_forecast_of_wonders(
     monkeypatch: pytest.MonkeyPatch, percents: list[float], words: str
 ) -> None:
     monkeypatch.setattr(analysis, "next_10_usd_percents", lambda _study: percents)
-    assert analysis.next_10_usd_in_words(None) == words  # type: ignore[arg-type]
+    assert analysis.next_10_usd_in_words(study_of(charges=())) == words
 
 
 def test_a_growth_of_a_negligible_hypervolume_is_no_figure() -> None:

@@ -116,3 +116,13 @@ def test_the_reference_point_of_the_search_follows_a_trial_that_ends_early() -> 
     assert before[1] == pytest.approx(12.0 * 1.01)
     assert tracker.reference()[1] == pytest.approx(2.0 * 1.01)
     assert tracker.archive.tolist() == [[0.5, 1.0], [0.4, 2.0]]
+
+
+def test_the_last_model_of_a_trial_that_ends_early_enters_the_archive_once_it_is_complete() -> None:
+    tracker = ArchiveTracker({1, 2, 3}, objectives=2)
+    at, ends = {2: (0.4, 2.0), 5: (0.3, 5.0)}, {2: (0.4, 5.0), 5: (0.3, 5.0)}
+    tracker.add(Snapshot(number=0, params={}, state="running", at=at, ends=ends))
+    assert tracker.archive.tolist() == [[0.4, 2.0]]
+    for _ in range(2):
+        tracker.add(Snapshot(number=0, params={}, state="ended", at=at, ends=ends, last_model=5))
+        assert tracker.archive.tolist() == [[0.4, 2.0], [0.3, 5.0]]

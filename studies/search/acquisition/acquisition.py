@@ -24,6 +24,7 @@ from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.column_limits import ColumnLimits
 from studies.search.model.curve_model import CurveModel
 from studies.search.observations import Snapshot, Values
+from studies.search.trial_limits import TrialLimits
 
 INITIAL_TRIALS = 4
 """Number of trials in the initial design: they are drawn at random, and wait at the first rung until all of them can be
@@ -76,6 +77,7 @@ class Acquisition:
         limits: Constraints of the study.
         learned: Number of learned objectives.
         stagnation: Judges the study's progress.
+        trial_limits: Limits of each trial: rungs that they forbid are worth nothing.
     """
 
     archive: Array
@@ -85,6 +87,7 @@ class Acquisition:
     limits: ColumnLimits
     learned: int
     stagnation: Stagnation
+    trial_limits: TrialLimits
 
     @cached_property
     def hypervolume(self) -> float:
@@ -131,16 +134,16 @@ class Acquisition:
     def full_training_value(self, forecast: BatchForecast) -> Array:
         """What a full training of each candidate may be worth if forecasts are less certain than they claim [m].
 
-        EHVI at the last epoch per square root of a dollar, with inflated variances: it asks for ends of curves, which
-        the index values last.
+        EHVI at the last epoch, or at the last rung that the limits of a trial allow, per square root of a dollar, with
+        inflated variances: it asks for ends of curves, which the index values last.
 
         Args:
             forecast: Forecast of the candidates.
         """
-        batch = forecast.batch
-        usd = (batch.start_epochs + forecast.ahead[-1] - batch.done) * _cautious_usd_per_epoch(forecast)
+        batch, last = forecast.batch, forecast.within(self.trial_limits).sum(axis=1) - 1
+        usd = (batch.start_epochs + forecast.ahead[last] - batch.done) * _cautious_usd_per_epoch(forecast)
         gains = self._gains(forecast.inflated(STAGNATION_INFLATION), NO_NODES)
-        worth: Array = gains[:, 0, -1] / np.sqrt(usd)
+        worth: Array = gains[np.arange(len(batch)), 0, last] / np.sqrt(usd)
         return worth
 
     def is_worthwhile(self, index: float) -> bool:
@@ -152,12 +155,17 @@ class Acquisition:
         return self.stagnation.is_stagnating(index, self.hypervolume)
 
     def _gains(self, forecast: BatchForecast, nodes: Array) -> Array:
-        """EHVI at each node and rung to come [m, J, H], times the probability that there is a feasible model."""
+        """EHVI at each node and rung to come [m, J, H], times the probability that there is a feasible model.
+
+        It is 0 at rungs that the limits of a trial forbid.
+        """
         marginals = [forecast.marginal(j, nodes) for j in range(len(self.reference))]
         gained = self.improvement.expected(marginals)
         if self.limits.each or forecast.trains is not None:
             gained = gained * probability_of_a_feasible_model(forecast, self.limits, nodes)
-        return np.broadcast_to(gained, (len(forecast.batch), len(nodes), len(forecast.ahead)))
+        gained = np.broadcast_to(gained, (len(forecast.batch), len(nodes), len(forecast.ahead)))
+        within = forecast.within(self.trial_limits)
+        return gained if within.all() else gained * within[:, None, :]
 
 
 def _cautious_usd_per_epoch(forecast: BatchForecast) -> Array:
@@ -201,6 +209,7 @@ def build_acquisition(
         limits=model.limits,
         learned=sum(j < len(model.reference) for j in model.learned),
         stagnation=Stagnation(progress=model.progress, budget_usd=problem.budget_usd, slots=problem.slots),
+        trial_limits=problem.trial_limits,
     )
 
 

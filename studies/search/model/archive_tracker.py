@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -32,28 +32,27 @@ class ArchiveTracker:
         feasible: Callable[[Columns], bool] = lambda _values: True,
     ) -> None:
         self._milestones, self._feasible = frozenset(milestones), feasible
-        self._taken: dict[int, int] = {}
-        self._ends: dict[int, Mapping[int, Columns]] = {}
+        self._taken: dict[int, frozenset[int]] = {}
         self._milestone_ends: dict[int, list[Columns]] = {}
         self._objectives = objectives
         self.archive: Array = np.zeros((0, objectives))
 
     def add(self, trial: Snapshot) -> None:
-        """Add the milestones that a trial has reached since it was last added.
+        """Add the milestones that a trial has reached since it was last added, and the model that it ended with.
 
         Its earlier milestones get other ends where the trial has become complete before the planned last epoch.
         """
-        before = self._taken.get(trial.number, 0)
-        if before == len(trial.at) and self._ends.get(trial.number) is trial.ends:
-            return
-        self._taken[trial.number], self._ends[trial.number] = len(trial.at), trial.ends
-        reached = [(e, v) for e, v in trial.at.items() if e in self._milestones and all(map(math.isfinite, v))]
-        self._milestone_ends[trial.number] = [trial.ends.get(epoch, values) for epoch, values in reached]
-        known = set(list(trial.at)[:before])
-        fresh = [values for epoch, values in reached if epoch not in known and self._feasible(values)]
+        models = {e: v for e, v in trial.at.items() if self._is_model(trial, e) and all(map(math.isfinite, v))}
+        self._milestone_ends[trial.number] = [trial.ends.get(epoch, values) for epoch, values in models.items()]
+        known = self._taken.get(trial.number, frozenset())
+        fresh = [values for epoch, values in models.items() if epoch not in known and self._feasible(values)]
+        self._taken[trial.number] = frozenset(models)
         if fresh:
             points: list[Values] = [*map(tuple, self.archive.tolist()), *(one[: self._objectives] for one in fresh)]
             self.archive = np.array([points[i] for i in pareto.archive(points)])
+
+    def _is_model(self, trial: Snapshot, epoch: int) -> bool:
+        return epoch in self._milestones or epoch == trial.last_model
 
     def reference(self) -> Array:
         """Reference point as a study works it out from its milestones [objectives]; ones without any."""

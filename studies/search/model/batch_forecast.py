@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from studies.search.arrays import Array
 from studies.search.marginals import Marginal
 from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.cokriging import CurveForecast
 from studies.search.model.objective_scale import Scale
+from studies.search.trial_limits import TrialLimits
 
 NO_NODES: Array = np.zeros((1, 0))
 """One node without coordinates: nothing is assumed of what the next rung will tell."""
@@ -80,6 +82,18 @@ class BatchForecast:
             return mean[:, None, :], batch.log_usd_sd[:, None, None], "lognormal"
         total = unit * (batch.paid_usd[:, None] + np.exp(batch.log_usd)[:, None] * epochs)
         return total[:, None, :], np.zeros((1, 1, 1)), "gaussian"
+
+    def within(self, limits: TrialLimits) -> NDArray[np.bool_]:
+        """Whether each candidate is expected to reach each rung to come [m, H] before a limit ends it.
+
+        A limit ends a trial after the epoch in which it is passed. The next rung counts in any case: candidates that
+        cannot reach it are compared by it all the same.
+        """
+        batch, most = self.batch, limits.most_usd(self.batch.seconds_per_usd)
+        epochs = batch.start_epochs[:, None] + self.ahead - batch.done
+        reached = batch.paid_usd[:, None] + np.exp(batch.log_usd)[:, None] * (epochs - 1.0) < most[:, None]
+        within: NDArray[np.bool_] = reached | (self.ahead == self.ahead[0])
+        return within
 
     def _learned_marginal(self, j: int, nodes: Array) -> Marginal:
         curve, coordinate = self.curves[j], tuple(self.curves).index(j)

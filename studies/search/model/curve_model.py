@@ -159,7 +159,8 @@ class CurveModel:
         self.reachable_reference = np.maximum(self.reference, observed)
         self._learn_curves(refit=refit)
         volume = pareto.hypervolume([tuple(p) for p in self.archive.tolist()], self.reference.tolist())
-        self.progress = self.progress.after(volume, self.table, self.problem.epochs)
+        most_usd = self.problem.trial_limits.most_usd(self.problem.seconds_per_usd(self.table.world_sizes))
+        self.progress = self.progress.after(volume, self.table, self.problem.epochs, most_usd)
 
     def _reach(self) -> Array:
         """How far costs and sizes of random configurations are expected to reach: a few trials do not show that.
@@ -256,7 +257,7 @@ class CurveModel:
             paid_usd=np.zeros(len(some.x)),
             start_epochs=np.full(len(some.x), self._start_epochs),
             done=0,
-            seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * some.world_sizes),
+            seconds_per_usd=self.problem.seconds_per_usd(some.world_sizes),
             statics=statics,
         )
 
@@ -288,7 +289,7 @@ class CurveModel:
             paid_usd=table.paid_usd[rows] - usd * (table.epochs[rows] - self.rungs[rung]),
             start_epochs=np.full(count, 0.0 if is_running else self._start_epochs),
             done=self.rungs[rung],
-            seconds_per_usd=3600.0 / (self.problem.usd_per_slot_hour * table.world_sizes[rows]),
+            seconds_per_usd=self.problem.seconds_per_usd(table.world_sizes[rows]),
             statics={j: (table.at_rungs(j)[rows, rung], np.zeros(count), "gaussian") for j in self._static},
             curves=curves,
         )

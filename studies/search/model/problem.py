@@ -15,6 +15,7 @@ from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import Transfer
 from studies.search.observations import Values
 from studies.search.rungs import decision_rungs
+from studies.search.trial_limits import UNLIMITED, TrialLimits
 from trainers.protocol import ParameterValue
 
 KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
@@ -41,6 +42,7 @@ class Problem:
         counted: Gives the sizes that were counted without training, or None as long as they are not known.
         budget_usd: Dollars that the study may spend in all; infinite without a limit.
         slots: Number of slots that spend the budget.
+        trial_limits: Limits of each trial.
     """
 
     space: Space
@@ -58,6 +60,7 @@ class Problem:
     counted: Callable[[], SizeModel | None] = nothing_counted
     budget_usd: float = math.inf
     slots: int = 1
+    trial_limits: TrialLimits = UNLIMITED
 
     def covariates(self, params: Mapping[str, ParameterValue]) -> Array:
         """Covariates of a configuration by the metrics that are known of it, in the order of their names [K].
@@ -66,6 +69,11 @@ class Problem:
         """
         known = {} if self.known is None else self.known(params)
         return np.array([math.log(value) if name in self.positive else value for name, value in sorted(known.items())])
+
+    def seconds_per_usd(self, world_sizes: Array) -> Array:
+        """Seconds for which so many slots cost a dollar [m]."""
+        seconds: Array = 3600.0 / (self.usd_per_slot_hour * world_sizes)
+        return seconds
 
     def rungs(self) -> tuple[int, ...]:
         """Epochs between which learning curves are forecast, ascending; the last one is the last epoch."""

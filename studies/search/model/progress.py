@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from studies.search.arrays import Array
 from studies.search.model.trial_table import TrialTable
 
 GROWTH = 0.01
@@ -31,19 +32,26 @@ class Progress:
     full_usd: float | None = None
     full_slot_usd: float | None = None
 
-    def after(self, volume: float, table: TrialTable, epochs: int) -> Progress:
+    def after(self, volume: float, table: TrialTable, epochs: int, most_usd: Array) -> Progress:
         """The progress after new measurements.
 
         Args:
             volume: Hypervolume of the archive.
             table: All trials that were started.
-            epochs: Number of epochs in a full training.
+            epochs: Planned number of epochs of a full training.
+            most_usd: Dollars after which each trial is ended [n].
         """
         now = replace(self, spent_usd=float(table.paid_usd.sum()))
         if volume > (1.0 + GROWTH) * self.grown_to:
             now = replace(now, grown_to=volume, grown_at_usd=now.spent_usd)
-        usd = table.usd_per_epoch[table.rows_with_cost]
-        if not len(usd):
+        paid = table.rows_with_cost
+        if not len(paid):
             return now
-        per_slot = usd / table.world_sizes[table.rows_with_cost]
-        return replace(now, full_usd=epochs * float(np.median(usd)), full_slot_usd=epochs * float(np.median(per_slot)))
+        complete = table.lengths[~np.isnan(table.lengths)]  # shorter than planned where trainings stop improving
+        usual = float(np.median(complete)) if len(complete) else epochs
+
+        def full(slots: Array) -> float:
+            usd = usual * float(np.median(table.usd_per_epoch[paid] / slots))
+            return min(usd, float(np.median(most_usd[paid] / slots)))
+
+        return replace(now, full_usd=full(np.ones(len(paid))), full_slot_usd=full(table.world_sizes[paid]))

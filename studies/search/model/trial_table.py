@@ -52,7 +52,7 @@ class TrialTable:
         self._at_rungs = np.full((_FIRST_ROWS, self._columns, len(self._rungs)), np.nan)
         self._before = np.full((_FIRST_ROWS, self._columns), np.nan)
         self._first = np.full_like(self._before, np.nan)
-        self._numbers = np.zeros((_FIRST_ROWS, 6))
+        self._numbers = np.zeros((_FIRST_ROWS, 7))
         self._states = np.zeros(_FIRST_ROWS, dtype="U8")
 
     def update(self, trials: Sequence[Snapshot]) -> list[Snapshot]:
@@ -95,17 +95,28 @@ class TrialTable:
                 self._covariates = np.zeros((len(self._x), len(covariates)))
             self._covariates[row] = covariates
         absent = (math.nan,) * self._columns
-        reached = [trial.at.get(rung, absent) for rung in self._rungs]
-        at_rung = max((k for k, rung in enumerate(self._rungs) if rung in trial.at), default=-1)
-        values = np.array(reached, dtype=float).T
+        values, at_rung = self._reached(trial)
         if trial.state == "failed" and at_rung + 1 < len(self._rungs):
             values[:, at_rung + 1] = math.inf  # a failure counts as the worst value at the next rung
         self._at_rungs[row] = values
         self._before[row] = trial.at.get(self._rungs[0] - 1, absent)
         self._first[row] = next(iter(trial.at.values()), absent)
         usd = trial.usd_per_epoch or math.nan
-        self._numbers[row] = (at_rung, trial.epochs, usd, trial.paid_usd, trial.starts, trial.world_size)
+        length = trial.last_model or math.nan
+        self._numbers[row] = (at_rung, trial.epochs, usd, trial.paid_usd, trial.starts, trial.world_size, length)
         self._states[row] = trial.state
+
+    def _reached(self, trial: Snapshot) -> tuple[Array, int]:
+        """Values at each rung [columns, R], and the index of the last rung that was reached; -1 before the first.
+
+        A training that was complete before the last rungs stays as it was at its end: without it, forecasts of these
+        rungs would learn from the trainings alone that go on improving.
+        """
+        at = dict(trial.at)
+        if trial.last_model is not None:
+            at |= {rung: trial.at[trial.last_model] for rung in self._rungs if rung > trial.last_model}
+        reached = np.array([at.get(rung, (math.nan,) * self._columns) for rung in self._rungs], dtype=float).T
+        return reached, max((k for k, rung in enumerate(self._rungs) if rung in at), default=-1)
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -175,6 +186,11 @@ class TrialTable:
     def world_sizes(self) -> Array:
         """Number of ranks [n]."""
         return self._numbers[: len(self), 5]
+
+    @property
+    def lengths(self) -> Array:
+        """Number of epochs of each complete training [n]; NaN of other trials."""
+        return self._numbers[: len(self), 6]
 
     def are(self, state: str) -> NDArray[np.bool_]:
         """Whether each trial is in a state of `Snapshot` [n]."""

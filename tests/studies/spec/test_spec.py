@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,18 +21,18 @@ from search_spaces.space import Space
 from studies.milestones import milestones
 from studies.records import Constraint, Objective
 from studies.spec.checks import check_against_task, check_world_sizes
+from studies.spec.differences import differences
 from studies.spec.errors import SpecError
 from studies.spec.sections import TrainingSpec
 from studies.spec.study_spec import (
     StudySpec,
     apply_overrides,
     apply_resume_overrides,
-    differences,
     load_spec,
     parse_spec,
     spec_to_mapping,
 )
-from studies.spec.yaml_reader import read_yaml
+from studies.spec.yaml_reader import read_yaml, write_yaml
 from trainers.trainer_options import TRAINER_PARAMETERS
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
@@ -217,7 +218,7 @@ def test_constraints_can_be_set_for_one_launch(load) -> None:
     assert spec.constraint_records == (Constraint(metric="latency_ms", max=4.0),)
     kept_for_life = differences(spec, load("task: d"))
     assert len(kept_for_life) == 1
-    assert kept_for_life[0].startswith("constraints: ")
+    assert kept_for_life[0].startswith("constraints.0: ")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,34 @@ def test_numbers_are_read_as_yaml_1_2_does(text: str, value: float) -> None:
     assert read_yaml(f"x: {text}", "f") == {"x": value}
 
 
-@pytest.mark.parametrize(("text", "value"), [("3", 3), ("2026-01-02", "2026-01-02"), ("e3", "e3"), ("1.2.3", "1.2.3")])
+@pytest.mark.parametrize(("text", "value"), [("0", 0), ("-16", -16), ("1_000", 1000), ("0x1F", 31), ("0b101", 5)])
+def test_whole_numbers_are_read(text: str, value: int) -> None:
+    assert read_yaml(f"x: {text}", "f") == {"x": value}
+
+
+@pytest.mark.parametrize("text", ["1:30", "12:30:00", "-1:30", "016", "08", "-010", "0o20", "0_5"])
+def test_what_versions_of_yaml_read_differently_is_refused(load, text: str) -> None:
+    # In YAML 1.1 1:30 is 90, and 016 is 14.
+    told = f"space.width.choices.1: found {text} in line 3, which versions of YAML read differently, allowed: a number"
+    with pytest.raises(SpecError, match=re.escape(told)):
+        load(f"task: d\nspace:\n  width: {{type: categorical, choices: [8, {text}]}}")
+    with pytest.raises(SpecError, match=re.escape(f"budget.hours={text}': found {text} in line 1, which")):
+        load("task: d", f"budget.hours={text}")
+    assert read_yaml(f"x: '{text}'", "f") == {"x": text}
+
+
+@pytest.mark.parametrize("text", ["1:30", "016", "08", "1e5", "1e-4", "16", "2026-01-02", "no", "a: b", "x y " * 60])
+def test_what_is_written_as_yaml_is_read_as_it_was(text: str) -> None:
+    value = {"choices": [text, 1e-5, 8, -3, 1e300, True, None]}
+    assert read_yaml(write_yaml(value), "f") == value
+    line = write_yaml(value, on_one_line=True)
+    assert read_yaml(line, "f") == value
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3), ("2026-01-02", "2026-01-02"), ("e3", "e3"), ("1.2.3", "1.2.3"), ("1:75", "1:75")]
+)
 def test_other_values_are_left_alone(text: str, value: object) -> None:
     assert read_yaml(f"x: {text}", "f") == {"x": value}
 
@@ -621,8 +649,21 @@ def test_overrides_reach_every_part(load) -> None:
         "store=postgresql://me@host/db?a=b",
         "budget.hours=null",
         "resources.slots=2",
+        "promotion.val_error=0.1",
+        "search.first_trials=[{optimizer: sgd}]",
+        "search.first_trials.0.momentum=0.5",
+        "baselines=[{name: plain, params: {optimizer: sgd}}, {name: earlier, metrics: {val_error: 0.5}}]",
+        "baselines.0.params.momentum=0.25",
+        "baselines.1.metrics.accuracy=0.5",
     )
     assert (spec.budget.usd, spec.budget.hours, spec.training.epochs) == (5, None, 3)
+    assert spec.promotion == {"val_error": 0.1}
+    assert spec.search.first_trials == ({"optimizer": "sgd", "momentum": 0.5},)
+    assert spec.baselines is not None
+    assert [baseline.params or baseline.metrics for baseline in spec.baselines] == [
+        {"optimizer": "sgd", "momentum": 0.25},
+        {"val_error": 0.5, "accuracy": 0.5},
+    ]
     assert spec.space is not None
     assert spec.space.parameter("learning_rate") == Float(low=1e-5, high=1.0, log=True)
     assert "momentum" in spec.space.active({"optimizer": "adamw"})
@@ -683,20 +724,6 @@ def test_resume_changes_what_says_how_far_and_where_a_study_goes_only(load) -> N
         apply_resume_overrides(spec, ["training.epochs=5"])
     with pytest.raises(SpecError, match=r"budget\.usd: found 0, allowed"):
         apply_resume_overrides(spec, ["budget.usd=0"])
-
-
-def test_differences_leave_out_what_may_differ(load) -> None:
-    spec = load(DESIGN)
-    same = load(
-        DESIGN, "budget.usd=5", "resources.slots=2", "checkpoints.folder=x", "store=sqlite:///b.db", "mlflow=off"
-    )
-    other = load(DESIGN, "training.epochs=30", "space.momentum.high=0.9")
-    assert differences(spec, same) == []
-    assert differences(spec, other) == [
-        "space.momentum.high: 0.99 in the store, 0.9 given",
-        "training.epochs: 20 in the store, 30 given",
-    ]
-    assert differences(spec, load(DESIGN, "space.world_size.choices=[2, 1]")) != []
 
 
 def test_world_sizes_fit_the_slots() -> None:

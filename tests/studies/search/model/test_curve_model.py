@@ -13,6 +13,7 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from search_spaces.space import Space
+from studies import analysis
 from studies.analysis import next_10_usd_percent, next_10_usd_percents
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
@@ -593,6 +594,35 @@ def test_slots_may_cost_nothing(tmp_path: Path) -> None:
     assert {"continue", "pause"} <= {decision.action for decision in decisions}
     assert len({d.numbers["own_price"] for d in decisions if d.numbers.get("own_price")}) > 5
     assert any(len(trial.attempts) > 1 for trial in record.started), "nothing was ever thawed"
+    assert len(next_10_usd_percents(record)) > 10
+    assert next_10_usd_percent(record) is None, "ten dollars buy ten slot-hours of nothing"
+
+
+def test_the_search_knows_the_models_of_trainings_that_stopped_improving(tmp_path: Path) -> None:
+    """Epoch 11 is no milestone by itself, and lies between two rungs."""
+
+    def curve(params: Mapping[str, Any], world_size: int) -> Curve:
+        stops = dict.fromkeys(range(1, 9), 11) if float(params["learning_rate"]) > 0.01 else None
+        return replace(smooth_curve(params, world_size), completes_at=stops)
+
+    one = study(tmp_path, curve=curve)
+    for trials in (16, 20):  # the second time another controller resumes it
+        one.policy = Policy(pruner=BreakEven(model := CurveModel(one.problem), seed=one.seed))
+        machine = one.run(Limits(trials=trials))
+        record = one.record()
+        early = [trial for trial in record.started if trial.state == "complete" and trial.epochs[-1].epoch == 11]
+        assert early
+        started = sorted((one for one in machine.trials.values() if one.number is not None), key=lambda t: t.number)
+        model.learn([trial.snapshot(one.price) for trial in started], refit=False)
+        kept = {tuple(point.values.values()) for point in analysis.archive(record)}
+        assert any(point.epoch == 11 for point in analysis.archive(record))
+        assert {tuple(point) for point in model.archive.tolist()} == kept
+        for trial in early:
+            values = model.table.at_rungs(0)[model.table.row_of(trial.number)]
+            assert values[2:].tolist() == [trial.epochs[-1].metrics["val_error"]] * (len(model.rungs) - 2)
+        lengths = [len(trial.epochs) for trial in record.started if trial.state == "complete"]
+        usual = float(np.median(lengths)) * float(np.median(model.table.usd_per_epoch[model.table.rows_with_cost]))
+        assert model.progress.full_usd == pytest.approx(usual)
 
 
 def test_a_study_ends_when_more_money_buys_too_little(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""What one trial may cost: later epochs are out of its reach."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from studies.search.arrays import Array
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialLimits:
+    """Limits of each trial, infinite by default.
+
+    Attributes:
+        usd: Dollars after which a trial is ended.
+        seconds: Seconds after which a trial is ended.
+    """
+
+    usd: float = math.inf
+    seconds: float = math.inf
+
+    def most_usd(self, seconds_per_usd: Array) -> Array:
+        """Dollars after which trials are ended, by whichever limit comes first [m].
+
+        Args:
+            seconds_per_usd: Seconds for which the slots of each trial cost a dollar [m].
+        """
+        most: Array = np.minimum(self.usd, self.seconds / seconds_per_usd)
+        return most
+
+
+UNLIMITED = TrialLimits()
