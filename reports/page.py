@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import yaml
 from markupsafe import Markup
 
 from reports import bars, content, curves, picking
@@ -38,6 +37,7 @@ from studies.never_tried import never_tried_in_words
 from studies.recommendation import recommended, takeable
 from studies.records import StudyRecord
 from studies.reference_point import reference_of
+from studies.spec.yaml_reader import write_yaml
 
 FIRST_ROWS = 150
 """Most trials of the table that stand in the page as such; the others are packed: a browser that lays out a thousand
@@ -114,7 +114,7 @@ def render(study: StudyRecord) -> str:
         curves_shown=len(curves.chosen(study, archive)),
         trained=sum(1 for t in study.started if t.epochs),
         schedule=mapping(study.spec.get("training")).get("schedule"),
-        spec_yaml=yaml.safe_dump(analysis.jsonable(study.spec), sort_keys=False, allow_unicode=True, width=100),
+        spec_yaml=write_yaml(analysis.jsonable(study.spec)),
         **_table(study),
         **page_parts(),
     )

@@ -69,7 +69,7 @@ def version(name: str) -> dict[str, Any]:
 
 SHOWN: dict[str, Callable[[Console, str], Any]] = {
     "picture": lambda console, name: drawn(
-        Picture(figures={}, objectives=(name,), front=[Model(name="1@1", values=("2",))]), console
+        Picture(figures={}, objectives=(name,), archive=[Model(name="1@1", values=("2",))]), console
     ),
     "lines": lambda console, name: Lines(console).show(Picture(figures={"best": name})),
     "progress": lambda console, name: Progress(console).say(f"the best of {name}"),
