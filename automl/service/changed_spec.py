@@ -12,14 +12,12 @@ from reports.wording import exact_usd
 from search_spaces.wording import found, listed
 from studies.queueing.jobs import Job
 from studies.queueing.tokens import Identity
-from studies.records import NANO
+from studies.records import MOST_USD, NANO
 from studies.spec.errors import SpecError
 from studies.spec.overrides import split_override
 from studies.spec.study_spec import StudySpec, apply_resume_overrides
 from studies.storage.reader import load_study
 from studies.storage.store import Store
-
-_MOST_USD = 1e9
 
 
 def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:
@@ -65,7 +63,7 @@ def _confirm_limit(job: Job, overrides: Sequence[str]) -> int | None:
         if path != ("budget", "usd"):
             raise SpecError("overrides", path, found(override, "budget.usd, of what confirms a study"))
         spent_usd = job.spent_nano_usd / NANO
-        if isinstance(usd, bool) or not isinstance(usd, int | float) or not spent_usd < usd <= _MOST_USD:
+        if isinstance(usd, bool) or not isinstance(usd, int | float) or not spent_usd < usd <= MOST_USD:
             allowed = f"a number above the {exact_usd(spent_usd)} that are spent, and up to 1e9"
             raise SpecError("overrides", path, found(usd, allowed))
         limit = round(usd * NANO)
