@@ -99,7 +99,7 @@ def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
         begin, end = attempt.started_at.timestamp(), attempt.ended_at.timestamp() if attempt.ended_at else now
         name = f"trial {trial.number}"
         found.append(_stretch(trial, trial.state, begin, end, f"{name}, attempt {attempt.attempt}: {attempt.outcome}"))
-        if attempt.outcome == "paused":
+        if attempt.outcome in {"paused", "cut"}:  # one that was cut before it trained a step waits as before
             until = following.started_at.timestamp() if following else _end_of_pause(trial, now)
             said = _reason_of_pause(trial, following)
             found.append(_stretch(trial, "paused", end, until, f"{name} paused{said}"))

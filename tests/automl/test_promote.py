@@ -71,7 +71,7 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     data.write_text(json.dumps([0.0] * 64) + "\n")
     told = place.run("predict", "models:/digits@champion", data).stdout
     assert len(told.splitlines()) == 2
-    wrong = place.run("predict", "models:/digits@latest", data, code=2)
+    wrong = place.run("predict", "models:/digits@newest", data, code=2)
     assert "allowed: versions 1, 2 @champion, 3 @challenger" in wrong.stderr
     missing = place.run("predict", "models:/digit/1", data, code=2)
     assert "allowed: a registered model (digits)" in missing.stderr
