@@ -186,7 +186,7 @@ def _gains(studies: Sequence[StudyRecord], curves: Sequence[Sequence[CurvePoint]
         }
         for place, (study, curve) in enumerate(zip(studies, curves, strict=True))
     ]
-    x_axis = axis("dollars spent", tickprefix="$", rangemode="tozero")
+    x_axis = axis("dollars of the search", tickprefix="$", rangemode="tozero")
     y_axis = axis("hypervolume, % of the best known", ticksuffix=" %", rangemode="tozero")
     return figure(data, height=360, showlegend=True, xaxis=x_axis, yaxis=y_axis)
 

@@ -72,7 +72,7 @@ def figures_of_page(
     names = listed([o.metric for o in study.objectives])
     drawn: Groups = {"trade_off": {"trade-off": _drawn(figures.trade_off(study, archive), f"{names} of all trials")}}
     if analysis.hypervolume(study):
-        label = "Hypervolume in percent of the best known, by dollars spent"
+        label = "Hypervolume in percent of the best known, by dollars of the search"
         drawn["hypervolume"] = {"hypervolume": _drawn(hypervolume(study), label)}
     calibrated = calibration(study)
     if calibrated is not None:
@@ -182,7 +182,7 @@ def _drawers(study: StudyRecord) -> _Drawers:
     archive = analysis.archive(study)
     drawers: _Drawers = {"trade_off": ("Trials and archive", partial(figures.trade_off, study, archive))}
     if analysis.hypervolume(study):
-        drawers["hypervolume"] = ("Hypervolume by dollars spent", partial(hypervolume, study))
+        drawers["hypervolume"] = ("Hypervolume by dollars of the search", partial(hypervolume, study))
     shown, compared = curves.chosen(study, archive), baselines(study)
     for o in curves.learned(study):
         drawers[f"curves.{o.metric}"] = (f"{o.metric} by epoch", partial(curves.learning_curves, shown, o, compared))

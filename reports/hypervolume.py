@@ -94,7 +94,7 @@ def hypervolume(study: StudyRecord) -> Figure:
         data,
         height=320,
         showlegend=ahead is not None,
-        xaxis=axis("dollars spent", tickprefix="$", rangemode="tozero"),
+        xaxis=axis("dollars of the search", tickprefix="$", rangemode="tozero"),
         yaxis=axis("hypervolume, % of the best known", ticksuffix=" %", rangemode="tozero"),
     )
     return with_lines_at(drawn, [(name, 100 * value / known) for name, value in hypervolumes(study) if value > 0])

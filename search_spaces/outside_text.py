@@ -35,9 +35,9 @@ def storable(text: str, most: int = LONGEST_STORED) -> str:
     """
     if not text.isascii() or "\x00" in text:  # few texts, and much quicker to find out
         text = _NOT_STORABLE.sub(_as_escape, text)
-    if len(text) <= most:
+    if len(text) <= most + _NOTE_CHARACTERS:
         return text
-    half = max(most - _NOTE_CHARACTERS, 0) // 2
+    half = most // 2
     end = len(text) - half
     return f"{text[:half]}\n[... {end - half} characters are left out ...]\n{text[end:]}"
 

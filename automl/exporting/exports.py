@@ -147,6 +147,19 @@ def opened_sources(
     return [first, *rest]
 
 
+def check_rows(source: Source, *, what: str) -> None:
+    """Refuse a model whose rows its own code alone knows, for what answers rows and nothing else.
+
+    Raises:
+        ExportError: It is one; `what` was asked for.
+    """
+    if source.rows is None:
+        raise ExportError(
+            f"{what}: found a model whose inputs or outputs its own code alone knows, as those with several tensors; "
+            "allowed: automl export with --format package, torch-export or onnx"
+        )
+
+
 def traced_program(source: Source, *, what: str) -> ExportedProgram:
     """Return the program of a model.
 
@@ -165,6 +178,8 @@ def _write_programs(
 ) -> dict[str, Any]:  # fmt: skip
     what = f"--format {form}"
     sources = opened_sources(record, checkpoints, base_folder, model, what=what)
+    if form in {"mlflow", "docker"}:
+        check_rows(sources[0], what=what)
     programs = [traced_program(source, what=what) for source in sources]
     from automl.exporting.manifest import manifest_of
     from automl.exporting.writers import WRITERS

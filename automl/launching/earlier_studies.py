@@ -205,7 +205,15 @@ def _snapshot(trial: TrialRecord, objectives: Sequence[Objective]) -> Snapshot:
         epoch.epoch: tuple(o.signed(float(epoch.metrics.get(o.metric, math.nan))) for o in objectives)
         for epoch in trial.epochs
     }
-    return Snapshot(number=trial.number or 0, params=trial.params, state="ended", epochs=len(at), at=at)
+    last = trial.epochs[-1]
+    return Snapshot(
+        number=trial.number or 0,
+        params=trial.params,
+        state="ended",
+        epochs=len(at),
+        at=at,
+        last_model=last.epoch if trial.state == "complete" and last.is_milestone else None,
+    )
 
 
 def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, epochs: int) -> EarlierTrial:

@@ -19,6 +19,7 @@ _SMALLER_IS_BETTER = re.compile(
     r"|nll|parameters|perplexity|ppl|regret|rmse|rmsle|seconds|smape|usd|wer"
 )
 _TURNS = frozenset({"neg", "negative"})
+_SCORE = "score"
 
 
 def quality_metric(metrics: Sequence[str]) -> str:
@@ -39,23 +40,31 @@ def quality_of(facts: TaskFacts) -> str:
 
 def likely_direction(metric: str) -> Direction:
     """Return which values of a metric are better, as far as its name says so."""
-    return _direction_by_name(metric) or "minimize"
+    said = _directions_by_name(metric)
+    return said[-1] if said else "minimize"
 
 
 def direction_is_guess(metric: str) -> bool:
-    """Return whether the name of a metric does not say which values are better."""
-    return _direction_by_name(metric) is None
+    """Return whether the name of a metric does not say which values are better, or says both."""
+    said = _directions_by_name(metric)
+    return not said or (said[-1] == "maximize" and "minimize" in said)
 
 
-def _direction_by_name(metric: str) -> Direction | None:
-    """The direction that a metric's name has a word for; None without one.
+def _directions_by_name(metric: str) -> list[Direction]:
+    """The directions that words of a metric's name have, in their order: the last one says what the others are of.
 
-    A word for smaller values comes first: a `dice_loss` and a `top5_error` are minimised. A negative is left open:
-    `neg_mean_squared_error` is maximised, `negative_log_likelihood` is minimised.
+    A `dice_loss` and a `top5_error` are minimised, a `cost_sensitive_accuracy` is maximised. A score is larger or
+    smaller by what else is said. A negative is left open: `neg_mean_squared_error` is maximised,
+    `negative_log_likelihood` is minimised.
     """
     words = re.split(r"[^a-z0-9]+", metric.lower())
     if not _TURNS.isdisjoint(words):
-        return None
-    if any(map(_SMALLER_IS_BETTER.fullmatch, words)):
+        return []
+    said = [(word, direction) for word in words if (direction := _direction_of(word)) is not None]
+    return [direction for word, direction in said if word != _SCORE] or [direction for _, direction in said]
+
+
+def _direction_of(word: str) -> Direction | None:
+    if _SMALLER_IS_BETTER.fullmatch(word):
         return "minimize"
-    return "maximize" if any(map(_LARGER_IS_BETTER.fullmatch, words)) else None
+    return "maximize" if _LARGER_IS_BETTER.fullmatch(word) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.errors import ExportError
-from automl.exporting.exports import opened_source, opened_sources
+from automl.exporting.exports import check_rows, opened_source, opened_sources
 from automl.exporting.origins import ensemble_origin, origin_of, seeds_named
 from automl.exporting.points import named_point
 from automl.stored.checkpoints import kept_checkpoint
@@ -67,6 +67,7 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
     against = _objections(record, f"{trial}@{epoch}", confirmation)
     _refuse(against, is_forced=is_forced)  # before torch is loaded
     source = opened_source(record, checkpoint, base_folder, model, what=_WHAT)
+    check_rows(source, what=_WHAT)
     return Candidate(
         trial=trial, sources=[source], origin=origin_of(record, trial, source), confirmation=confirmation, seeds=None,
         objections=against,
@@ -77,6 +78,7 @@ def _ensemble(
     record: StudyRecord, runs: Sequence[ConfirmationRecord], base_folder: str, model: str | None, *, is_forced: bool
 ) -> Candidate:
     sources = opened_sources(record, [str(run.checkpoint) for run in runs], base_folder, model, what=_WHAT)
+    check_rows(sources[0], what=_WHAT)
     trial, confirmation = runs[0].trial, _confirmed_together(runs, sources)
     against = _objections(record, f"{trial}@{runs[0].epoch}", confirmation)
     _refuse(against, is_forced=is_forced)

@@ -68,8 +68,7 @@ def follow(client: ServiceClient, study: str, telling: Telling) -> None:
 
 def follow_job(client: ServiceClient, name: str, telling: Telling) -> int:
     """Follow a job that is no study until it ends; returns the exit code."""
-    job = _followed(client, name, telling).get("job", {"state": "failed"})
-    return {"done": 0, "failed": FAILED}.get(job["state"], INTERRUPTED)
+    return _code_of(_followed(client, name, telling).get("job", {"state": "failed"}))
 
 
 def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, Any]:
@@ -139,6 +138,11 @@ def _progress(status: dict[str, Any]) -> str:
     return f"; {plural(count, 'trial')}, {usd(job['spent_usd'])}{limit}"
 
 
+def _code_of(job: Mapping[str, Any]) -> int:
+    """Return the exit code for a job of no study, such as one that confirms, or whose study has not started."""
+    return {"done": 0, "failed": FAILED}.get(job["state"], INTERRUPTED)
+
+
 def _ended(client: ServiceClient, status: dict[str, Any], telling: Telling) -> int:
     job = status.get("job")
     if job is None or job["state"] == "deleted":
@@ -146,7 +150,7 @@ def _ended(client: ServiceClient, status: dict[str, Any], telling: Telling) -> i
         return FAILED
     if status["study"] is None:
         echo(f"{job['study']} is {state_of(job)}", err=True)
-        return FAILED if job["state"] == "failed" else INTERRUPTED
+        return _code_of(job)
     record = patiently(lambda: record_of(client, job["study"]))
     if telling.as_json:
         print_json(document_of(record, report=None))

@@ -28,7 +28,7 @@ def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "spec.yaml")
-        path.write_text(write_yaml(stored_form(spec)))
+        path.write_text(write_yaml(stored_form(spec)), encoding="utf-8")
         return answer_of("automl.service.checking", [str(path), base_folder], AUTOML_STORE=spec.store)
 
 

@@ -25,7 +25,7 @@ from reports.redacted import redacted
 from search_spaces.errors import RunError, UserError
 from studies.queueing import tokens
 from studies.queueing.job_queue import JobQueue
-from studies.queueing.jobs import ENDED
+from studies.queueing.jobs import OVER
 from studies.records import StudyRecord, TrialRecord
 from trainers.commands.command import COMMAND
 
@@ -99,7 +99,7 @@ def logout(request: Request) -> Response:
 def queue_page(request: Request, studies: Studies, context: Context) -> Response:
     """Show what runs, what waits in the order of the turns, and what has ended."""
     jobs = studies.jobs()
-    ended = sorted((job for job in jobs if job.state in ENDED), key=lambda job: job.ended_at or 0.0, reverse=True)
+    ended = sorted((job for job in jobs if job.state in OVER), key=lambda job: job.ended_at or 0.0, reverse=True)
     running = [view_of(job, None) for job in jobs if job.state == "running"]
     return page(
         request,

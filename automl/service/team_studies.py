@@ -52,8 +52,8 @@ class TeamStudies:
     # ------------------------------------------------------------------ reading
 
     def jobs(self) -> list[Job]:
-        """Return the jobs that the identity may see and that are not deleted, oldest first."""
-        return [job for job in self.jobs_that_cost() if job.state != "deleted"]
+        """Return the jobs that the identity may see, oldest first, without those that are deleted to the end."""
+        return [job for job in self.jobs_that_cost() if not job.is_gone]
 
     def jobs_that_cost(self) -> list[Job]:
         """Return all jobs of which the identity may see what they have cost, also deleted ones, oldest first."""

@@ -123,6 +123,11 @@ class Job:
     left_run: Run | None = None
 
     @property
+    def is_gone(self) -> bool:
+        """Whether it is deleted to the end, and its name is free; a deletion that broke off can be tried again."""
+        return self.state == "deleted" and self.study == deleted_name(self)
+
+    @property
     def confirms(self) -> str:
         """Name of the study of which it trains models again; empty of other jobs."""
         return self.study.rpartition(CONFIRM_MARK)[0] if self.kind == "confirm" else ""

@@ -47,6 +47,16 @@ class Snapshot:
     world_size: int = 1
     last_model: int | None = None
 
+    def at_rung(self, rung: int) -> Columns | None:
+        """Return the values at a rung; None where the trial has not been.
+
+        A training that was complete before a rung stays as it was at its end: without it, forecasts of late rungs would
+        learn from the trainings alone that go on improving.
+        """
+        if rung not in self.at and self.last_model is not None and rung > self.last_model:
+            return self.at[self.last_model]
+        return self.at.get(rung)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:

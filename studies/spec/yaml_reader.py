@@ -47,6 +47,14 @@ class _Writer(yaml.SafeDumper):
     """PyYAML's safe dumper, which puts texts in quotes that `_Reader` would read as numbers."""
 
 
+def _text_node(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Write a text; PyYAML folds the next-line character, so it has to be escaped."""
+    return writer.represent_scalar(_STRING, text, style='"' if "\x85" in text else None)
+
+
+_Writer.add_representer(str, _text_node)
+
+
 _Reader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in {_TIMESTAMP, _FLOAT, _INT}]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()

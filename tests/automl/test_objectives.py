@@ -74,6 +74,11 @@ def test_a_metric_of_failure_or_cost_is_minimised(metric: str) -> None:
     assert (likely_direction(metric), direction_is_guess(metric)) == ("minimize", False)
 
 
+@pytest.mark.parametrize("metric", ["val_cost_sensitive_accuracy", "val_error_detection_f1"])
+def test_the_last_word_of_a_name_decides_and_is_a_guess_where_another_one_contradicts(metric: str) -> None:
+    assert (likely_direction(metric), direction_is_guess(metric)) == ("maximize", True)
+
+
 @pytest.mark.parametrize("metric", ["gain", "stop", "mapped", "neg_mean_squared_error", "negative_log_likelihood"])
 def test_a_name_that_says_nothing_is_a_guess(metric: str) -> None:
     assert (likely_direction(metric), direction_is_guess(metric)) == ("minimize", True)

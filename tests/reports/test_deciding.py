@@ -28,6 +28,7 @@ from studies.recommendation import recommended
 from studies.records import (
     NANO,
     NEXT_10_USD_PERCENT,
+    SIMULATED_TASK,
     BudgetLine,
     ConfirmationRecord,
     Constraint,
@@ -217,6 +218,9 @@ def test_the_picker_prefers_models_that_were_kept(browser: Any, tmp_path: Path) 
     page.goto(write_report(replace(study, trials=tuple(nothing)), tmp_path / "none.html").as_uri())
     assert page.inner_text("#picked").startswith("The model was not kept of 0@1: ")
     assert not page.is_visible("#taking")
+    simulated = replace(study, spec={**study.spec, "task": SIMULATED_TASK})
+    page.goto(write_report(simulated, tmp_path / "simulated.html").as_uri())
+    assert page.inner_text("#picked").startswith("Take "), "of a simulation no model is kept anywhere"
     page.close()
 
 

@@ -22,7 +22,7 @@ def test_what_is_stored_is_text_of_limited_length(text: str) -> None:
     safe = storable(text)
     safe.encode("utf-8")
     assert "\x00" not in safe
-    assert len(safe) <= LONGEST_STORED
+    assert len(safe) <= LONGEST_STORED + NOTE
     assert storable(safe) == safe, "as when a store is copied"
     if text.isprintable() and len(text) <= LONGEST_STORED:
         assert safe == text
@@ -97,14 +97,16 @@ def test_there_is_one_way_to_the_terminal() -> None:
     assert offenders == []
 
 
+NOTE = 60
+"""Number of characters that the line with the number of those left out may take."""
 _TURNS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 """Classes of the characters that change the direction of writing."""
 
 
 def test_the_middle_of_a_very_long_text_is_left_out() -> None:
     safe = storable("begin" + "x" * 10**7 + "end")
-    assert len(safe) <= LONGEST_STORED
+    assert len(safe) <= LONGEST_STORED + NOTE
     assert storable(safe) == safe, "as when a store is copied"
     assert safe.startswith("beginx")
     assert safe.endswith("xend")
-    assert "9900068 characters are left out" in safe
+    assert "9900008 characters are left out" in safe

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from search_spaces.wording import listed, shown
 from trainers.task import Params
 from trainers.tasks.parts import options
 from trainers.tasks.parts.columns import Matrix, fit_encoding
-from trainers.tasks.parts.folds import count_folds, folds_note, trained_rows, with_folds
+from trainers.tasks.parts.folds import count_folds, folds_note, trained_levels, with_folds
 from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_rows
 from trainers.tasks.parts.split_task import SplitTask
@@ -234,13 +235,18 @@ class Tabular(SplitTask):
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None
         models = [
-            tabular_model(params, self.encoding, rows, trained=trained, outputs=outputs, target=self._target)
-            for trained in trained_rows(rows, self._folds)
+            tabular_model(params, self.encoding, rows, levels=levels, outputs=outputs, target=self._target)
+            for levels in self._trained_levels
         ]
         if self._folds == 1:
             return models[0]
 
         return fold_model(models, columns=self.encoding.columns, is_number=not self.classes)
+
+    @cached_property
+    def _trained_levels(self) -> NDArray[np.bool_]:
+        """Levels of categories that each model's training rows have, counted once: a trial may count many models."""
+        return trained_levels(self._parts["train"][0], self.encoding, self._folds)
 
     def new_rows(self, inputs: Tensor) -> Tensor:
         """Return inputs of any part as `encode` gives those of new rows: without the fold of each row."""

@@ -101,7 +101,8 @@ def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, fi
 
 def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
     """One objective of a trial at each rung: NaN where it has not been, infinite at the rung before which it failed."""
-    values = [trial.at[rung][j] if rung in trial.at else math.nan for rung in rungs]
+    at = [trial.at_rung(rung) for rung in rungs]
+    values = [math.nan if one is None else one[j] for one in at]
     if trial.state == "failed":
         reached = sum(not math.isnan(value) for value in values)
         if reached < len(values):

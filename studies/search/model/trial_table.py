@@ -107,16 +107,11 @@ class TrialTable:
         self._states[row] = trial.state
 
     def _reached(self, trial: Snapshot) -> tuple[Array, int]:
-        """Values at each rung [columns, R], and the index of the last rung that was reached; -1 before the first.
-
-        A training that was complete before the last rungs stays as it was at its end: without it, forecasts of these
-        rungs would learn from the trainings alone that go on improving.
-        """
-        at = dict(trial.at)
-        if trial.last_model is not None:
-            at |= {rung: trial.at[trial.last_model] for rung in self._rungs if rung > trial.last_model}
-        reached = np.array([at.get(rung, (math.nan,) * self._columns) for rung in self._rungs], dtype=float).T
-        return reached, max((k for k, rung in enumerate(self._rungs) if rung in at), default=-1)
+        """Values at each rung [columns, R], and the index of the last rung that was reached; -1 before the first."""
+        at = [trial.at_rung(rung) for rung in self._rungs]
+        absent = (math.nan,) * self._columns
+        values = np.array([absent if one is None else one for one in at], dtype=float).T
+        return values, max((k for k, one in enumerate(at) if one is not None), default=-1)
 
     def __len__(self) -> int:
         return len(self.trials)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
+from automl.exporting import exports
 from automl.exporting.errors import ExportError
 from automl.exporting.formats import write_onnx, write_package, write_torch_export
 from automl.exporting.source import _rows
@@ -108,6 +110,21 @@ def test_a_model_of_several_outputs_leaves_without_rows(tmp_path: Path, containe
     (write_onnx if ending == ".onnx" else write_torch_export)([traced(call)], manifest, tmp_path / f"m{ending}")
     with pytest.raises(ModelError, match="known to the model's own code alone"):
         load(tmp_path / f"m{ending}")
+
+
+@pytest.mark.parametrize("form", ["mlflow", "docker"])
+def test_what_answers_rows_takes_no_model_without_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any
+) -> None:
+    """It was written, and could never be loaded."""
+    call = example_call(Several(lambda *both: both), (torch.rand(4, 3),))
+    source = SimpleNamespace(call=call, rows=_rows(Rowless(), call), longest=None)  # type: ignore[arg-type]
+    monkeypatch.setattr(exports, "opened_sources", lambda *_given, **_options: [source])
+    with pytest.raises(ExportError, match=f"--format {form}: found a model whose inputs or outputs its own code"):
+        exports._write_programs(
+            None, 0, ["c.pt"], tmp_path / "out", "out", seeds=None, form=form, base_folder="", model=None, licence=None
+        )  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_of_one_output_has_rows() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from automl.remote.client import ServiceClient
 from automl.remote.errors import UnreachableError
-from automl.remote.following import statuses
+from automl.remote.following import Telling, _ended, statuses
 from automl.remote.patience import Patience
 from tests.support.http_servers import answered_by
 
@@ -88,3 +88,10 @@ def test_who_follows_gives_up_after_a_minute() -> None:
     with pytest.raises(UnreachableError, match="cannot answer now"):
         next(states)
     assert service.asked == 61
+
+
+@pytest.mark.parametrize(("state", "code"), [("done", 0), ("failed", 1), ("stopped", 130)])
+def test_what_confirms_has_no_study_and_ends_well_when_it_is_done(state: str, code: int) -> None:
+    """More money lets a confirmation go on by `automl resume`, which follows it as a study."""
+    status = {"job": {"study": "small:confirm-1", "state": state, "reason": ""}, "study": None}
+    assert _ended(ServiceClient("http://127.0.0.1:1", None), status, Telling()) == code

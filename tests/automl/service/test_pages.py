@@ -411,5 +411,7 @@ def test_a_deletion_that_broke_off_is_done_again_on_the_page(service: TestedServ
         assert "deletion did not come to its end" in page
         assert buttons(page) == {"Delete"}
         assert 'data-over="yes"' in page
+    assert 'href="/studies/small"' in client.get("/").text
     assert client.post("/studies/small/delete", data={"sure": "yes"}).headers["location"] == "/"
+    assert "/studies/small" not in client.get("/").text
     assert client.get("/studies/small").status_code == 404

@@ -244,7 +244,9 @@ def test_what_versions_of_yaml_read_differently_is_refused(load, text: str) -> N
     assert read_yaml(f"x: '{text}'", "f") == {"x": text}
 
 
-@pytest.mark.parametrize("text", ["1:30", "016", "08", "1e5", "1e-4", "16", "2026-01-02", "no", "a: b", "x y " * 60])
+@pytest.mark.parametrize(
+    "text", ["1:30", "016", "08", "1e5", "1e-4", "16", "2026-01-02", "no", "a: b", "x y " * 60, "Umsatz\x85", "a\x85b"]
+)
 def test_what_is_written_as_yaml_is_read_as_it_was(text: str) -> None:
     value = {"choices": [text, 1e-5, 8, -3, 1e300, True, None]}
     assert read_yaml(write_yaml(value), "f") == value

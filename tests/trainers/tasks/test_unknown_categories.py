@@ -18,6 +18,8 @@ from tests.automl.exporting.test_next_token import PAPERS
 from tests.support import optional
 from tests.support.task_files import write
 from trainers.programs import example_call, traced
+from trainers.tasks import tabular
+from trainers.tasks.parts.folds import trained_levels
 from trainers.tasks.tabular import Tabular
 
 LEVELS = 6
@@ -101,6 +103,21 @@ def test_a_level_of_one_fold_is_unknown_to_the_model_that_does_not_train_on_it(t
         table = model.categories.table.weight
         expected = table[2:].mean(0) if number == fold else table[0]
         torch.testing.assert_close(places(model, new)[0], expected)
+
+
+def test_levels_are_counted_once_for_all_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are built by the hundred to count their weights, and rows may be millions."""
+    counted: list[int] = []
+
+    def noted(*given: Any) -> Any:
+        counted.append(1)
+        return trained_levels(*given)
+
+    monkeypatch.setattr(tabular, "trained_levels", noted)
+    task = Tabular(colours(tmp_path), "y", folds=3)
+    for _ in range(3):
+        task.model(OPTIONS)
+    assert counted == [1]
 
 
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainers.protocol import TaskError
-from trainers.tasks.parts.columns import Matrix
+from trainers.tasks.parts.columns import Encoding, Matrix
 from trainers.tasks.parts.splits import Rows
 
 SMALL = 2000
@@ -65,9 +66,22 @@ def with_folds(
     return {**parts, "train": both, "validation": both}
 
 
-def trained_rows(inputs: Matrix, folds: int) -> list[Matrix]:
-    """Return the rows that each fold's model trains on, of the training inputs as `with_folds` returns them."""
-    return [inputs] if folds == 1 else [inputs[inputs[:, -1] != fold] for fold in range(folds)]
+def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np.bool_]:
+    """Return which levels of all categories the training rows of each fold's model have, [k, levels].
+
+    Args:
+        inputs: Training rows as `with_folds` returns them, [n, columns].
+        encoding: What the columns are.
+        folds: Number of folds; with one, all rows are trained on.
+    """
+    fold = inputs[:, -1].astype(np.int64) if folds > 1 else np.zeros(len(inputs), dtype=np.int64)
+    trained = [np.zeros((folds, 0), dtype=bool)]
+    for place, category in enumerate(encoding.categories, start=encoding.dense):
+        cells = inputs[:, place].astype(np.int64) * folds + fold
+        counts = np.bincount(cells, minlength=category.size * folds).reshape(category.size, folds)
+        others = counts.sum(axis=1, keepdims=True) - (counts if folds > 1 else 0)
+        trained.append((others > 0).T)
+    return np.hstack(trained)
 
 
 def folds_note(folds: int) -> str:

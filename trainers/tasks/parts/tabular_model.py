@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from trainers.protocol import Params
@@ -16,7 +18,13 @@ from trainers.tasks.parts.tree_growth import TreeOptions
 
 
 def tabular_model(
-    params: Params, encoding: Encoding, rows: Matrix, *, trained: Matrix, outputs: int | None, target: object
+    params: Params,
+    encoding: Encoding,
+    rows: Matrix,
+    *,
+    levels: NDArray[np.bool_],
+    outputs: int | None,
+    target: object,
 ) -> nn.Module:
     """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
 
@@ -24,7 +32,7 @@ def tabular_model(
         params: Parameters of the trial.
         encoding: What the columns of a row are.
         rows: Training rows, from which bins are learned, [n, columns].
-        trained: Those of them that this very model trains on, all but a fold's, or all.
+        levels: Which levels of the categories the rows have that this very model trains on, as `trained_levels` says.
         outputs: Number of classes; None for a number.
         target: What is learned, and its scale: weights are refused by a model of another one.
 
@@ -46,7 +54,7 @@ def tabular_model(
     return TabularNetwork(
         dense=encoding.dense,
         category_sizes=sizes,
-        levels=trained[:, encoding.dense : encoding.columns],
+        levels=levels,
         edges=bin_edges(rows[:, :numbers], bins) if bins and numbers else None,
         waves=_waves(params, numbers),
         outputs=outputs,

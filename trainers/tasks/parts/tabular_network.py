@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainers.tasks.parts.columns import Matrix
@@ -32,7 +33,7 @@ class TabularNetwork(nn.Module):
         *,
         dense: int,
         category_sizes: Sequence[int],
-        levels: Matrix,
+        levels: NDArray[np.bool_],
         edges: Matrix | None,
         waves: Waves | None,
         outputs: int | None,
@@ -157,7 +158,7 @@ class _Categories(nn.Module):
     Args:
         sizes: Number of levels of each category.
         embedding: Length of a vector.
-        trained: Levels of the training rows, whole numbers, [n, c].
+        is_trained: Which levels of all categories, one behind the other, the training rows have.
     """
 
     offsets: Tensor
@@ -167,12 +168,11 @@ class _Categories(nn.Module):
     """Column of each of them."""
     is_trained: Tensor
 
-    def __init__(self, sizes: Sequence[int], embedding: int, trained: Matrix) -> None:
+    def __init__(self, sizes: Sequence[int], embedding: int, is_trained: NDArray[np.bool_]) -> None:
         super().__init__()
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
-        places = np.unique(trained.astype(np.int64) + starts)
+        places = np.flatnonzero(is_trained)
         columns = np.searchsorted(starts, places, side="right") - 1
-        is_trained = np.isin(np.arange(sum(sizes)), places)
         # Made by torch.tensor, which takes the device that the model is built on.
         self.register_buffer("offsets", torch.tensor(starts), persistent=False)
         self.register_buffer("trained", torch.tensor(places), persistent=False)

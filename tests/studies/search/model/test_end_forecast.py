@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -110,3 +112,18 @@ def test_a_failed_trial_teaches_the_others_and_gets_no_forecast() -> None:
 
 def test_the_rungs_of_an_earlier_study() -> None:
     assert decision_rungs(52) == (2, 5, 11, 24, 52)
+
+
+def test_a_training_that_stopped_improving_stays_as_it_was() -> None:
+    """Forecasts of the last rung learned from the trainings alone that went on improving."""
+    steep = [
+        Snapshot(number=i, params={}, state="ended", epochs=27, at=curve(0.05 * i, 27), last_model=27) for i in range(6)
+    ]
+    flat = [{epoch: (0.3 + 0.01 * i, 0.01 * epoch) for epoch in range(1, 10)} for i in range(12)]
+    stopped = [
+        Snapshot(number=10 + i, params={}, state="ended", epochs=9, at=at, last_model=9) for i, at in enumerate(flat)
+    ]
+    held = [replace(one, at={**one.at, 27: one.at[9]}, last_model=27) for one in stopped]
+    cut = Snapshot(number=99, params={}, state="ended", epochs=9, at=flat[3])
+    assert forecasts([*steep, *stopped, cut], ERROR, cut={99}) == forecasts([*steep, *held, cut], ERROR, cut={99})
+    assert forecasts([*steep, *stopped, cut], ERROR, cut={99}) != forecasts([*steep, cut], ERROR, cut={99})
