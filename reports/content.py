@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reports.hypervolume import outlook
-from reports.learning_rates import has_learning_rate
+from reports.learning_rates import with_learning_rate
 from reports.parameters import parameter_names
 from reports.plotting import cut
 from reports.recommending import command_of, confirmed_on_part, value_in_words, value_of
@@ -223,6 +223,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
     trials = {t.number: t for t in study.started}
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
+    with_rate = with_learning_rate(study)
     rows = []
     for found in ranked_points(study, archive):
         trial = trials[found.trial]
@@ -235,7 +236,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Ar
                 early=low
                 and planned is not None
                 and found.epoch < planned
-                and has_learning_rate(study, trial)
+                and trial.number in with_rate
                 and not study.is_simulated,
                 confirmed=confirmed_on_part(study, found.trial, found.epoch),
             )
@@ -273,8 +274,11 @@ def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[C
     heads += [(name, all(_cell(trial.params.get(name)).numeric for trial in study.started)) for name in names]
     ranks = [] if "world_size" in names else ["workers"]
     heads += [(name, True) for name in (*ranks, "effective batch", "base rate", "scaled rate")]
-    compared = baseline_trials(study)
-    rows = [_trial_row(study, trial, names, compared.get(trial.number or 0)) for trial in study.started]
+    compared, with_rate = baseline_trials(study), with_learning_rate(study)
+    rows = [
+        _trial_row(study, trial, names, compared.get(trial.number or 0), has_rate=trial.number in with_rate)
+        for trial in study.started
+    ]
     heads.append(("reason", False))
     known = [one for one in baselines(study) if one.trial is None]
     return heads, [*(_known_row(study, one, len(heads)) for one in known if rows), *rows]
@@ -296,8 +300,10 @@ def measured_names(study: StudyRecord) -> list[str]:
     return [column.metric for column in columns(study.objectives, study.constraints)]
 
 
-def _trial_row(study: StudyRecord, trial: TrialRecord, names: Sequence[str], baseline: str | None) -> list[Cell]:
-    known = trial.attempts[-1].facts if trial.attempts and has_learning_rate(study, trial) else {}
+def _trial_row(
+    study: StudyRecord, trial: TrialRecord, names: Sequence[str], baseline: str | None, *, has_rate: bool
+) -> list[Cell]:
+    known = trial.attempts[-1].facts if trial.attempts and has_rate else {}
     last = trial.epochs[-1].metrics if trial.epochs else {}
     state = trial.state + (f": {trial.failure}" if trial.failure else "")
     reason = analysis.reason_in_words(trial)

@@ -48,8 +48,9 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
     alike.
     """
     objective = study.objectives[0]
-    with_rate = [trial for trial in study.started if has_learning_rate(study, trial)]
-    known = [one for trial in with_rate if (one := _trained(trial)) is not None]
+    with_rate = with_learning_rate(study)
+    trained = (_trained(trial) for trial in study.started if trial.number in with_rate)
+    known = [one for one in trained if one is not None]
     batches, rates = [one.batch for one in known], [one.rate for one in known]
     if len(set(batches)) < FEWEST_BATCHES:
         return None
@@ -69,16 +70,21 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
 
 
 def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Return whether a trial is known to train with the learning rate of its facts.
+    """Return whether a trial is one of `with_learning_rate`, which many trials ask once for all."""
+    return trial.number in with_learning_rate(study)
+
+
+def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
+    """Return the numbers of the trials that are known to train with the learning rate of their facts.
 
     Facts always have one, else the trainer's default. Boosted trees of a space that has a rate for networks train
     without it; a function or a command that is given no such parameter has a rate of its own, or none.
     """
-    if "learning_rate" in trial.params:
-        return True
-    has_own_loop = study.spec.get("task") == COMMAND or any("models" in one.facts for one in trial.attempts)
-    is_searched = "learning_rate" in known_space(study) or any("learning_rate" in one.params for one in study.started)
-    return not has_own_loop and not is_searched
+    given = {trial.number for trial in study.started if "learning_rate" in trial.params}
+    if given or study.spec.get("task") == COMMAND or "learning_rate" in known_space(study):
+        return frozenset(given)
+    own_loops = {trial.number for trial in study.started if any("models" in one.facts for one in trial.attempts)}
+    return frozenset({trial.number for trial in study.started} - own_loops)
 
 
 def _chosen(known: Sequence[_Trained], objective: Objective, taken: Recommendation | None) -> _Trained | None:

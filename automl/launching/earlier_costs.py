@@ -63,12 +63,16 @@ def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCo
             return None
         with closing(Store(prepared.spec.store)) as store:
             named = [name for name in store.study_names() if project is None or name.startswith(f"{project}.")]
-            alike = [row for row in map(store.require, reversed(named)) if _is_alike(row, prepared)]
-            told = [(row.name, _other_slots(store, row, prepared)) for row in alike]
-            costs = (
-                cost_of(load_study(store, name), others) for name, others in sorted(told, key=lambda one: bool(one[1]))
-            )
-            return next((cost for cost in costs if cost is not None), None)
+            on_others = None
+            for row in filter(lambda one: _is_alike(one, prepared), map(store.require, reversed(named))):
+                others = _other_slots(store, row, prepared)
+                if others and on_others is not None:
+                    continue
+                cost = cost_of(load_study(store, row.name), others)
+                if cost is not None and not others:
+                    return cost
+                on_others = on_others or cost
+            return on_others
     except (StoreError, sa.exc.SQLAlchemyError, ModuleNotFoundError):
         return None
 

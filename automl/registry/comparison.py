@@ -115,14 +115,14 @@ def compared(
     )
 
 
-def _of_parts(rows: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return how rows become numbers, without what a part of the study has had done to it as it was read."""
+def _without_cleaning(rows: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the form of rows without what reading a file does to its texts: parts of a study are read already."""
     return None if rows is None else {name: one for name, one in rows.items() if name not in _CLEANING}
 
 
 def _why_not(manifest: Mapping[str, Any], source: Source) -> str:
     """Return why a champion cannot be compared with a model sample by sample; an empty text if it can."""
-    if _of_parts(manifest["rows"]) != _of_parts(source.rows):
+    if _without_cleaning(manifest["rows"]) != _without_cleaning(source.rows):
         return "the champion takes rows in another form, so the two cannot be compared sample by sample"
     if meaning(manifest["answers"]) != meaning(source.answers):
         return "the champion's outputs mean something else, so the two cannot be compared sample by sample"

@@ -84,11 +84,12 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
         kept = f"feasible: {values_text(feasibility.bounded(record, trial))}"
         violated = feasibility.violations(record, trial)
         say(f"  {f'infeasible: {violated}' if violated else kept}")
+    has_rate = has_learning_rate(record, trial)
     for attempt in trial.attempts:
         start = (
             f"  attempt {attempt.attempt}: {plural(attempt.world_size, 'rank')}, from epoch {attempt.start_epoch + 1}"
         )
-        rate = _rate_text(attempt.facts) if has_learning_rate(record, trial) else ""
+        rate = _rate_text(attempt.facts) if has_rate else ""
         say(f"{start}, {attempt.outcome}{rate}")
         if RESUMING in attempt.facts:
             say(f"    attempt {attempt.attempt} {attempt.facts[RESUMING]}")

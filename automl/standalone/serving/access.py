@@ -51,8 +51,8 @@ class Gate:
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], settings: Settings, metrics: Metrics):
         self._app, self._token, self._metrics = app, settings.token, metrics
-        knows_host = lambda host: names_this_machine(host.decode("latin-1"), settings.host)  # noqa: E731
-        self._knows_host = lru_cache(_KNOWN_HOSTS)(knows_host) if settings.is_open else None
+        is_own = lru_cache(_KNOWN_HOSTS)(lambda host: names_this_machine(host.decode("latin-1"), settings.host))
+        self._knows_host = is_own if settings.is_open else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
