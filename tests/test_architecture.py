@@ -135,15 +135,13 @@ def modules() -> dict[str, Path]:
 
 @cache
 def imports(name: str) -> tuple[tuple[str, bool], ...]:
-    """What a module imports anywhere, and whether that happens at its import; annotations-only ones do not count."""
+    """What a module imports, and whether that happens at its import; annotations alone need no library."""
     tree = ast.parse(modules()[name].read_text())
     return tuple(_imports(tree, name.rpartition(".")[0], at_import=True))
 
 
 def _imports(node: ast.AST, package: str, *, at_import: bool) -> Iterator[tuple[str, bool]]:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
         if isinstance(child, ast.Import):
             yield from ((alias.name, at_import) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
@@ -153,6 +151,10 @@ def _imports(node: ast.AST, package: str, *, at_import: bool) -> Iterator[tuple[
             for alias in child.names:
                 full = f"{module}.{alias.name}"
                 yield (full if full in modules() else module), at_import
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            named = _imports(child, package, at_import=False)
+            yield from (one for one in named if one[0].split(".")[0] in PACKAGES)
+            continue
         inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         yield from _imports(child, package, at_import=at_import and not inside)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from search_spaces.wording import one_line
 from trainers.errors import CheckpointError
-from trainers.task import Task, TaskLoadError, built_in_tasks, load_task
+from trainers.task import Task
+from trainers.task_loading import TaskLoadError, built_in_tasks, load_task
 
 
 class UntrustedFileError(TaskLoadError):

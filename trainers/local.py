@@ -26,8 +26,8 @@ from trainers.local_rank import Callbacks, Extras, OnFacts, OnMeasurement, OnPar
 from trainers.presence import Presence
 from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialSpec
 from trainers.rank_place import RankPlace, place_in_environment, place_on_this_machine
+from trainers.task_loading import Trainable
 from trainers.torch_profile import Profile
-from trainers.trainable import Trainable
 
 _NO_EXTRAS = Extras()
 _USUAL_GROUP = GroupOptions()

@@ -20,8 +20,8 @@ from trainers.rank_log import RankLog, rank_log_path
 from trainers.rank_place import RankPlace
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCounter
+from trainers.task_loading import Trainable, load_trainable
 from trainers.torch_profile import Profile, Profiler
-from trainers.trainable import Trainable, load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 

@@ -20,11 +20,10 @@ from typing import Any
 from search_spaces.drawing import example_params
 from trainers.commands.command import Command
 from trainers.error_line import error_line
-from trainers.proposals import baselines_of, first_trials_of
 from trainers.protocol import OUR_METRICS, TrainingError
 from trainers.streams import divert_stdout
-from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
-from trainers.trainable import load_trainable
+from trainers.task import Task, baselines_of, declared_metrics, first_trials_of, model_of, parameters_of, space_of
+from trainers.task_loading import load_task, load_trainable
 from trainers.training_function import TrainingFunction, reported_by, space_of_function
 
 _SAMPLES = 8

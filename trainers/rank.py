@@ -43,8 +43,7 @@ from trainers.protocol import AskedFor, Backend, Measurement, RankAssignment, Tr
 from trainers.rank_messages import Began, Failed, Message, Orders, Outgoing
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCount, StepCounter
-from trainers.task import import_task
-from trainers.trainable import Trainable, load_trainable
+from trainers.task_loading import Trainable, import_task, load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 

@@ -85,7 +85,7 @@ class Trainer:
 
         Args:
             spec: The trial.
-            task: The object that `spec.task` names, from `trainers.task.load_task`.
+            task: The object that `spec.task` names, from `trainers.task_loading.load_task`.
             group: This rank's place in the gang. For more than one rank the default process group must be formed.
             data: What `load_data` loaded for this trial and device; None loads it here.
             counter: Counts what this rank does, for threads that watch it; None makes one that nobody reads.

@@ -23,7 +23,7 @@ from trainers.programs import Call, example_call
 from trainers.protocol import TaskError, TrialSpec
 from trainers.stream_samples import StreamSamples
 from trainers.task import BaseTask, Task
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 from trainers.training_function import TrainingFunction
 
 _CPU = torch.device("cpu")

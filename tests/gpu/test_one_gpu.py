@@ -19,7 +19,7 @@ from trainers.rank import RankProcess
 from trainers.rank_log import RankLog
 from trainers.rank_messages import Began, Failed
 from trainers.settings import Settings
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 pytestmark = needs_gpu

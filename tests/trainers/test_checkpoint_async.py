@@ -27,7 +27,7 @@ from trainers.errors import StorageError
 from trainers.protocol import EpochPart, Measurement, RankAssignment
 from trainers.rank import RankProcess
 from trainers.rank_messages import Failed, Outgoing
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 PATIENT = 1e9

@@ -18,7 +18,7 @@ from trainers.precision import Precision
 from trainers.process_state import ProcessState
 from trainers.protocol import Measurement, TaskError
 from trainers.settings import Settings, settings_of
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -241,7 +241,7 @@ def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pyte
 
 
 def _task(spec: TrialSpec) -> Any:
-    from trainers.task import load_task
+    from trainers.task_loading import load_task
 
     return load_task(spec.task, spec.task_options, spec.python_path)
 

@@ -15,7 +15,7 @@ from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.protocol import DivergedError, TaskError
 from trainers.sample_weights import StepWeights
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 TASK = "tests.trainers.test_sample_weights:WeighedBlobs"

@@ -95,7 +95,7 @@ def on_state(ranks, world_size, spec):
 
 def save_again(group, spec):
     """Write a checkpoint of what was read, before a step was trained."""
-    from trainers.task import load_task
+    from trainers.task_loading import load_task
     from trainers.trainer import Trainer
 
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)

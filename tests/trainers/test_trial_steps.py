@@ -21,7 +21,7 @@ from trainers.model_capture import model_of_function
 from trainers.protocol import TaskError, TrialSpec
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 from trainers.trial_loader import Loaders
 from trainers.trial_steps import Steps
 

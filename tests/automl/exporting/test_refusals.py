@@ -22,7 +22,7 @@ from trainers.ddp import Group
 from trainers.model_capture import model_of_function
 from trainers.programs import example_call, traced
 from trainers.protocol import TaskError, TrialSpec
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 
 MODELS = """
 import torch

@@ -19,7 +19,8 @@ from tests.support.task_files import HEADER, metrics_of, people, real, trained, 
 from trainers.export import export_model, load
 from trainers.probe import probe
 from trainers.protocol import TaskError
-from trainers.task import TaskLoadError, built_in_tasks, declared_metrics, load_task
+from trainers.task import declared_metrics
+from trainers.task_loading import TaskLoadError, built_in_tasks, load_task
 from trainers.tasks.parts.splits import split
 from trainers.tasks.parts.tables import read_table
 from trainers.tasks.parts.tabular_network import MEMBERS
