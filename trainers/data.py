@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from trainers.collating import Collate, collate_of
 from trainers.errors import classified
 from trainers.nested import to_device
 from trainers.process import PeakMemory, cpus_of_each_gpu, has_room_for_workers
@@ -22,7 +21,7 @@ from trainers.protocol import TaskError, TrialSpec
 from trainers.seeds import derive, reseed
 from trainers.settings import settings_of
 from trainers.step_counter import StepCounter
-from trainers.stream_samples import StreamSamples
+from trainers.stream_samples import Collate, StreamSamples, collate_of
 from trainers.task import Params, Task
 
 _EVALUATION_ELEMENTS = 2**17

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from trainers.data import Samples, load_samples
 from trainers.ddp import Group
-from trainers.derived_metrics import with_derived
 from trainers.epoch_parts import EpochSums, seconds_to_compute
 from trainers.epoch_plan import share
-from trainers.evaluate import evaluation_sums, latency_ms, own_part
+from trainers.evaluate import evaluation_sums, latency_ms, own_part, with_derived
 from trainers.gradient_noise import GradientWatch
 from trainers.process import PeakMemory
 from trainers.protocol import TEST_PREFIX, NoTestPartError, TaskError, TrialSpec

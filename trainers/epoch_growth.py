@@ -11,8 +11,8 @@ from trainers.data import Samples
 from trainers.ddp import Group, copy_from_rank_0
 from trainers.epoch_parts import EpochSums
 from trainers.epoch_plan import EpochLayout
+from trainers.evaluate import per_sample
 from trainers.grown_model import GrownModel
-from trainers.per_sample import per_sample
 from trainers.protocol import TaskError, TrialSpec
 from trainers.rank_log import RankLog
 from trainers.seeds import derive, reseed

@@ -16,19 +16,17 @@ from trainers.ddp import Group
 from trainers.epoch_parts import EpochSums, restore_part
 from trainers.epoch_plan import EpochLayout, Pass, SingleSamples, work_of
 from trainers.errors import CheckpointError, UnreadablePartError
+from trainers.evaluate import StepWeights, has_weights, per_sample
 from trainers.feeds import Feed, OrderedFeed, StreamFeed
 from trainers.gradient_noise import GradientWatch
-from trainers.own_optimizer import RATE_FACTOR
-from trainers.per_sample import per_sample
+from trainers.optim import RATE_FACTOR
 from trainers.process import PeakMemory
 from trainers.protocol import TaskError, TrialSpec
 from trainers.rank_log import RankLog
-from trainers.sample_weights import StepWeights, has_weights
 from trainers.scaling import LearningRate
 from trainers.seeds import derive, reseed
 from trainers.settings import Settings
-from trainers.step_counter import StepCounter
-from trainers.step_scalars import GradientNorms
+from trainers.step_counter import GradientNorms, StepCounter
 from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Task
 from trainers.training_state import TrainingState

@@ -14,13 +14,13 @@ import torch
 
 from trainers import checkpoint as checkpoints
 from trainers.arrivals import Arrivals, Place, Verdict
-from trainers.background_writes import FileWriter, Pending, Save, Write
+from trainers.checkpoint_writer import FileWriter, Pending, Save, Write
 from trainers.code_files import code_files
 from trainers.ddp import Group, copy_buffers_from_rank_0
 from trainers.errors import classified
-from trainers.fast_math import set_fast_math
 from trainers.kept_state import KeptState
 from trainers.own_loop import Course, OwnLoop
+from trainers.precision import set_fast_math
 from trainers.process import PeakMemory, Remains, set_threads, use_batch_scheduling
 from trainers.protocol import Measurement, TaskError, TrialSpec
 from trainers.seeds import derive, reseed

@@ -23,9 +23,8 @@ from trainers.group_options import GroupOptions
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.local_rank import Callbacks, Extras, OnFacts, OnMeasurement, OnPart, RankFacts, train_rank
-from trainers.presence import Presence
 from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialSpec
-from trainers.rank_place import RankPlace, place_in_environment, place_on_this_machine
+from trainers.rank_place import Presence, RankPlace, place_in_environment, place_on_this_machine
 from trainers.task_loading import Trainable
 from trainers.torch_profile import Profile
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from search_spaces.asked import Asked
-from trainers.background_writes import Pending
+from trainers.checkpoint_writer import Pending
 from trainers.commands.command import Command
 from trainers.data import TrialData, load_data
 from trainers.ddp import Group, backend_in_use, destroy_group

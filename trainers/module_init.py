@@ -26,9 +26,9 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainers.model_blocks import units_of
 from trainers.protocol import TaskError
 from trainers.seeds import derive, reseed
+from trainers.shard import units_of
 from trainers.task import Params, Task, model_of
 
 _RESETS = ("reset_parameters", "_reset_parameters")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from search_spaces.asked import Asked
 from trainers import checkpoint as checkpoints
-from trainers.background_writes import Pending
+from trainers.checkpoint_writer import Pending
 from trainers.protocol import Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.scaling import resolve_rule, scale
 from trainers.seeds import SCHEME

@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 import psutil
 
 from search_spaces.asked import Asked
-from trainers.background_writes import Pending
+from trainers.checkpoint_writer import Pending
 from trainers.commands.command import Command
 from trainers.commands.command_trainer import CommandTrainer
 from trainers.data import load_data
@@ -29,7 +29,6 @@ from trainers.ddp import Group, device_of, warm_up
 from trainers.errors import classify
 from trainers.function_trainer import FunctionTrainer
 from trainers.membership import Membership
-from trainers.own_environment import own_environment
 from trainers.process import (
     Remains,
     free_memory,
@@ -38,7 +37,7 @@ from trainers.process import (
     set_threads,
     use_one_heap,
 )
-from trainers.process_state import ProcessState
+from trainers.process_state import ProcessState, own_environment
 from trainers.protocol import AskedFor, Backend, Measurement, RankAssignment, TrialFacts, TrialSpec
 from trainers.rank_messages import Began, Failed, Message, Orders, Outgoing
 from trainers.shared_arrays import share_arrays

@@ -13,7 +13,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from trainers.step_scalars import StepScalars
+from trainers.step_counter import StepScalars
 
 COLUMNS = ("epoch", "step", "samples", "loss", "seconds")
 _FLUSH_SECONDS = 1.0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainers.background_writes import Pending
+from trainers.checkpoint_writer import Pending
 from trainers.errors import CheckpointError, StorageError, classify
 from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, TrainingError
 

@@ -7,18 +7,109 @@ Python's lock would wait for a reader that waits for the lock.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 from trainers.commands.command import COMMAND
-from trainers.output_files import older, path_of
 from trainers.protocol import TrialSpec
+
+_STDOUT, _STDERR = 1, 2
+
+
+def divert_stdout() -> int:
+    """Send what this process and its children write to standard output to standard error, from now on.
+
+    Python's `print`, C libraries and child processes alike: they all end in file descriptor 1.
+
+    Returns:
+        A descriptor of the standard output that was; the caller closes it.
+    """
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    return kept
+
+
+@contextmanager
+def stdout_diverted() -> Iterator[None]:
+    """As `divert_stdout`, until the end of the block."""
+    kept = divert_stdout()
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _flush_c_streams()  # else they would be written at the end of the process, to what is then standard output
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
+
+
+def _flush_c_streams() -> None:
+    with suppress(OSError, AttributeError, TypeError):  # a C library that cannot be reached this way has its own
+        ctypes.CDLL(None).fflush(None)
+
+
+FOLDER = "automl_logs"
+"""Folder beside the spec."""
+_NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
+
+
+def log_folder(base_folder: str | Path, study: str, trial: int, *, seed: int | None = None) -> Path:
+    """Return the folder of a trial's logs: of the search, or of the training that has confirmed it with a seed."""
+    name = f"trial-{trial:05d}" if seed is None else f"trial-{trial:05d}-seed-{seed}"
+    return Path(base_folder) / FOLDER / study / name
+
+
+def seeds_of_trial(base_folder: str | Path, study: str, trial: int) -> list[int]:
+    """Return the seeds of the trainings that have confirmed a trial, and of which there are logs."""
+    own = log_folder(base_folder, study, trial)
+    endings = (path.name.removeprefix(f"{own.name}-seed-") for path in own.parent.glob(f"{own.name}-seed-*"))
+    return sorted(int(ending) for ending in endings if ending.isdecimal())
+
+
+def folders_of_trial(base_folder: str | Path, study: str, trial: int) -> list[Path]:
+    """Return all folders of a trial's logs: of the search, and of each seed with which it was confirmed."""
+    seeds = (None, *seeds_of_trial(base_folder, study, trial))
+    return [log_folder(base_folder, study, trial, seed=seed) for seed in seeds]
+
+
+def path_of(spec: TrialSpec, rank: int, base_folder: str | Path) -> Path:
+    """Return the file of a rank's latest output; a training that confirms has a folder of its own for each seed."""
+    seed = spec.seed if spec.test_at else None
+    return log_path(log_folder(base_folder, spec.study, spec.trial, seed=seed), spec.attempt, rank)
+
+
+def log_path(folder: Path, attempt: int, rank: int) -> Path:
+    """Return the file of the latest output of a rank; older output is in the file with `.1` behind its name."""
+    return folder / f"attempt-{attempt}.rank-{rank}.log"
+
+
+def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
+    """Return the files of a trial by attempt and rank.
+
+    Args:
+        folder: The folder, from `log_folder`.
+        since: Moment of the study's creation, in seconds since 1970: older files are of another one of the same name.
+    """
+    found: dict[tuple[int, int], Path] = {}
+    for path in folder.glob("*.log"):
+        with suppress(OSError):  # it may vanish just now
+            if (named := _NAME.fullmatch(path.name)) and path.stat().st_mtime >= since:
+                found[int(named[1]), int(named[2])] = path
+    return dict(sorted(found.items()))
+
+
+def older(path: Path) -> Path:
+    """Return the file of the output before that of a log."""
+    return path.with_name(f"{path.name}.1")
+
 
 MOST_BYTES = 8 * 2**20
 """Most output of an attempt that is kept for each rank; a burst between two looks may pass it."""

@@ -15,11 +15,10 @@ from typing import Any, BinaryIO, TypeVar
 import torch.distributed as dist
 
 from trainers import checkpoint as checkpoints
-from trainers.atomic_files import write_whole_file
+from trainers.checkpoint import write_whole_file
 from trainers.checkpoint_cache import Content
-from trainers.checkpoint_files import share_path
 from trainers.checkpoint_store import place_of
-from trainers.checkpoint_urls import is_url, name_of
+from trainers.checkpoint_urls import is_url, name_of, share_path
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, StorageError
 from trainers.stored_tensors import ShareFacts, check_share, pieces_in, without_pieces, write_share

@@ -10,7 +10,7 @@ ranks tell each other what they have before each step, and the first without a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -20,13 +20,41 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from trainers.collating import Collate
 from trainers.ddp import Group
 from trainers.epoch_plan import MicroBatch, Pass, SingleSamples, plan_epoch, step_sizes
 from trainers.nested import to_device
 from trainers.protocol import TaskError
 from trainers.seeds import HostGenerators, derive, reseed_host
 from trainers.shared_stream import check_all_have_some, of_all, steps_of_all
+
+Collate = Callable[[list[Any]], Any]
+"""Makes a pair (inputs, targets) of a list of samples."""
+_PARTS = 2
+
+
+def collate_of(task: object) -> Collate:
+    """Return what makes a task's samples a batch."""
+    own = getattr(task, "collate", None)
+    return _Own(own) if callable(own) else default_collate
+
+
+class _Own:
+    """A task's own rule; a class, so that worker processes can be given it."""
+
+    def __init__(self, collate: Collate) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """Return the batch of samples.
+
+        Raises:
+            TaskError: It is no pair.
+        """
+        batch = self._collate(samples)
+        if isinstance(batch, (tuple, list)) and len(batch) == _PARTS:
+            return batch
+        raise TaskError(f"collate: found a {type(batch).__name__}, allowed: a pair (inputs, targets)")
+
 
 _AHEAD = 2
 """Samples that are read beyond a step, to know whether the last step would have a single one."""

@@ -35,9 +35,9 @@ class Task(Protocol):
     `weights(targets)`: how much each sample counts in the means of the loss and of metrics, as a mapping of "loss" and
     names of metrics to tensors of shape [n], for example numbers of tokens; what it does not name counts samples once;
     and `optimizer(model, learning_rate, params)`, `schedule(step, steps, params)` and `rate_factors(model, params)`:
-    see `trainers.own_optimizer`;
+    see `trainers.optim`;
     and `whole_metrics(params)`, objects for metrics that are no means over samples: see `trainers.whole_metrics`; and
-    `derived_metrics(metrics, params)`, metrics worked out of others: see `trainers.derived_metrics`; and
+    `derived_metrics(metrics, params)`, metrics worked out of others: see `trainers.evaluate`; and
     `collate(samples)`, which makes a list of a Dataset's or stream's samples a pair (inputs, targets).
     """
 

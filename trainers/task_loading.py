@@ -18,9 +18,8 @@ from types import ModuleType
 from typing import Any, TypeAlias, cast
 
 from search_spaces.errors import UserError
-from trainers.code_files import OUR_PACKAGES
+from trainers.code_files import OUR_PACKAGES, error_line
 from trainers.commands.command import COMMAND, Command
-from trainers.error_line import error_line
 from trainers.protocol import TaskError
 from trainers.task import Task, refuse_our_metrics
 from trainers.training_function import TrainingFunction, is_training_function, problem_of

@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainers.background_writes import Pending, Write
 from trainers.checkpoint_place import counting
-from trainers.checkpoint_writer import CheckpointWriter
+from trainers.checkpoint_writer import CheckpointWriter, Pending, Write
 from trainers.code_files import code_files
 from trainers.data import TrialData, load_data
 from trainers.ddp import Group, copy_buffers_from_rank_0
@@ -32,15 +31,15 @@ from trainers.epoch_parts import EpochSums, Meetings, Order, part_content
 from trainers.epoch_plan import samples_of_rank
 from trainers.epoch_training import EpochTraining
 from trainers.errors import classified
-from trainers.fast_math import set_fast_math
+from trainers.evaluate import has_weights
 from trainers.feeds import layout_of
 from trainers.gradient_noise import GradientWatch
 from trainers.grown_model import grows
-from trainers.own_optimizer import own_schedule, scheduled_rate
+from trainers.optim import own_schedule, scheduled_rate
+from trainers.precision import set_fast_math
 from trainers.process import Remains, set_threads, use_batch_scheduling
 from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.rank_log import RankLog
-from trainers.sample_weights import has_weights
 from trainers.scaling import planned_learning_rate
 from trainers.settings import settings_of
 from trainers.step_counter import StepCounter

@@ -1,42 +1,136 @@
-"""All that changes while a trial trains: how it is built, and read back from a checkpoint."""
+"""All that changes while a trial trains: how it is built, and read back from a checkpoint.
+
+Averaged weights are often better than the last ones: they are evaluated and delivered. Early stopping: a trial whose
+validation loss has stopped improving is complete before its last epoch.
+
+Prechelt 1998, "Early stopping - but when?", the criterion UP in its common form: so many epochs without a new best.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainers import checkpoint as checkpoints
 from trainers.ddp import Group
-from trainers.ema import Average
 from trainers.epoch_plan import EpochLayout
 from trainers.errors import CheckpointError
-from trainers.fast_math import has_channels_last, with_channels_last
 from trainers.feeds import StreamPlace
 from trainers.gradient_noise import AdaScale, Moments, noise_of_epochs
 from trainers.grown_model import grows
-from trainers.model_blocks import units_of
 from trainers.module_init import ModuleInit
 from trainers.network import Network, shards_fully
-from trainers.optim import Optimizer, build_optimizer
-from trainers.own_optimizer import has_optimizer, own_optimizer, rate_factors
-from trainers.patience import Patience
-from trainers.precision import Precision
+from trainers.optim import Optimizer, build_optimizer, has_optimizer, own_optimizer, rate_factors
+from trainers.precision import Precision, has_channels_last, with_channels_last
 from trainers.process import return_freed_tensors
 from trainers.protocol import TrialSpec
 from trainers.scaling import LearningRate, scale_ema
 from trainers.seeds import derive, reseed
 from trainers.settings import Settings
-from trainers.shard import has_values
+from trainers.shard import has_values, units_of
 from trainers.shared_checkpoint import open_together
-from trainers.stored_state import take_optimizer, take_weights
-from trainers.stored_tensors import in_memory
+from trainers.stored_state import given, given_weights, own_rows, take, take_optimizer, take_weights
+from trainers.stored_tensors import Piece, StoredTensor, in_memory
 from trainers.task import Task, model_of
+
+
+class Patience:
+    """Counts epochs since the best one.
+
+    Every rank has one and tells it the same averages over ranks, so all of them run out of patience together.
+
+    Args:
+        epochs: Number of epochs that may pass without a new best loss; None never stops.
+    """
+
+    def __init__(self, epochs: int | None) -> None:
+        self._epochs = epochs
+        self._best = math.inf
+        self._waited = 0
+
+    def runs_out(self, val_loss: float) -> bool:
+        """Add an epoch's validation loss, and return whether patience has run out.
+
+        A loss that is not a number is no new best.
+        """
+        if val_loss < self._best:
+            self._best, self._waited = val_loss, 0
+        else:
+            self._waited += 1
+        return self._epochs is not None and self._waited >= self._epochs
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed trial needs to run out of patience at the same epoch."""
+        return {"best": self._best, "waited": self._waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a checkpoint."""
+        self._best, self._waited = float(state["best"]), int(state["waited"])
+
+
+class Average:
+    """An exponential moving average of trainable parameters; buffers are taken as they are.
+
+    After step t the decay is min(decay, (1 + t) / (10 + t)), so that the random initial weights are soon forgotten.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self._decay, self._module = decay, module
+        self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._live = [own_rows(parameter)[0] for parameter in self._parameters.values()]
+        self._averaged = [parameter.clone() for parameter in self._live]
+
+    def update(self, step: int) -> None:
+        """Take in the weights after `step` steps, counted from 1."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self._averaged, self._live, 1.0 - decay)
+
+    def load(self, weights: Mapping[str, Tensor | StoredTensor]) -> None:
+        """Take the average from a checkpoint's weights.
+
+        Raises:
+            KeyError: One is not among them.
+            ValueError: One is of another shape.
+        """
+        for (name, parameter), averaged in zip(self._parameters.items(), self._averaged, strict=True):
+            take(weights[name], parameter, averaged)
+
+    def other_weights(self) -> dict[str, Tensor | Piece]:
+        """Return what this rank gives to a checkpoint of the weights that the model has not at this moment.
+
+        Inside `applied` those are the weights that the training goes on with.
+        """
+        other = {
+            id(parameter): averaged
+            for parameter, averaged in zip(self._parameters.values(), self._averaged, strict=True)
+        }
+        return given_weights(self._module) | {
+            name: given(parameter, other[id(parameter)])
+            for name, parameter in self._module.state_dict(keep_vars=True).items()
+            if id(parameter) in other
+        }
+
+    def swap(self) -> None:
+        """Put the average into the model and the model's weights here, or back."""
+        for live, averaged in zip(self._live, self._averaged, strict=True):
+            kept = live.clone()
+            live.copy_(averaged)
+            averaged.copy_(kept)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the model have the average inside."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
 
 
 @dataclass(kw_only=True, slots=True)

@@ -18,9 +18,8 @@ from automl.registry.significance import SURE, chance_of
 from automl.standalone.model import counts_of, read_manifest
 from automl.standalone.program_check import checked_program
 from trainers.data import load_samples
-from trainers.per_sample import per_sample
+from trainers.evaluate import LOSS, per_sample, weights_of
 from trainers.protocol import NoTestPartError
-from trainers.sample_weights import LOSS, weights_of
 from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Task
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from studies.control.stored_orphans import delete_object, has_objects, orphaned_objects, store_of
 from studies.storage.processes import left_behind
-from trainers.checkpoint_files import main_path
-from trainers.checkpoint_urls import is_url
+from trainers.checkpoint_urls import is_url, main_path
 
 if TYPE_CHECKING:
     from trainers.object_store import StoredObject

@@ -16,7 +16,7 @@ import torch
 
 from tests.support.command_line import InProcess
 from trainers.rank_log import COLUMNS, RankLog
-from trainers.step_scalars import StepScalars
+from trainers.step_counter import StepScalars
 
 TASK = """
 import torch

@@ -13,7 +13,7 @@ import torch
 from tests.gpu.gpu_trials import DEVICE, EXACT, KIND, needs_gpu, on_gpu, spec_of, trained
 from trainers.checkpoint import read_checkpoint
 from trainers.ddp import Group
-from trainers.fast_math import exact_products, set_fast_math
+from trainers.precision import exact_products, set_fast_math
 from trainers.protocol import Measurement, RankAssignment, TrialSpec
 from trainers.rank import RankProcess
 from trainers.rank_log import RankLog

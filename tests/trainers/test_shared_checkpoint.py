@@ -15,7 +15,7 @@ import torch
 from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of
 from trainers import shared_checkpoint
 from trainers.checkpoint import check_checkpoint, load_model, open_checkpoint, read_checkpoint
-from trainers.checkpoint_files import checkpoint_bytes, delete_checkpoint
+from trainers.checkpoint_urls import checkpoint_bytes, delete_checkpoint
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, StorageError
 from trainers.export import export_model, load_exported

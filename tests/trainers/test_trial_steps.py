@@ -17,7 +17,7 @@ from trainers.arrivals import _begun
 from trainers.checkpoint import read_checkpoint
 from trainers.ddp import Group
 from trainers.export import export_model, load_exported
-from trainers.model_capture import model_of_function
+from trainers.programs import model_of_function
 from trainers.protocol import TaskError, TrialSpec
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter

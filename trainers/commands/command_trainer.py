@@ -6,36 +6,122 @@ pool ── grants, drains ──► Course ◄── waits, tells ── Comman
 from __future__ import annotations
 
 import queue
+import re
+import signal
 import threading
+from collections import deque
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from trainers.background_writes import Pending
 from trainers.checkpoint_place import counting
+from trainers.checkpoint_writer import Pending
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook
-from trainers.commands.exit_error import exit_error
-from trainers.commands.inbox import Event, Exited, Inbox
 from trainers.commands.kept_folder import FolderCheckpoints
 from trainers.commands.meeting import Meeting
 from trainers.commands.metric_lines import Reader, Reported, numbers_epochs, reader_of, way_to_report
 from trainers.commands.places import HeldPorts, Place, all_places, own_place, variables
 from trainers.commands.program import Program
 from trainers.commands.rank_log import RankLog
-from trainers.commands.start import script_files, start_of
-from trainers.commands.working_folder import WorkingFolder, working_folder
+from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
 from trainers.ddp import Group
-from trainers.errors import classified
+from trainers.errors import classified, error_of_text
 from trainers.group_store import StoreClient
-from trainers.output_files import path_of
 from trainers.own_loop import Course, OwnLoop
 from trainers.process import Remains
-from trainers.protocol import Measurement, RankAssignment, TaskError, TrainingError, TrialSpec
+from trainers.protocol import LostError, Measurement, RankAssignment, TaskError, TrainingError, TrialSpec
+from trainers.rank_output import path_of
 from trainers.step_counter import StepCounter
+
+_KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
+"""Signals that say nothing of the command: another attempt may succeed."""
+_SHELL_SIGNALS = 128
+"""A shell whose program was killed by a signal ends with this and the signal's number."""
+_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
+
+
+def exit_error(
+    status: int | str | None,
+    where: str,
+    *,
+    epochs: tuple[int, int],
+    way: str,
+    last_lines: Sequence[str],
+    ports: Collection[int],
+) -> TrainingError:
+    """Return the error of a program that has ended too early.
+
+    Args:
+        status: Its exit status, a negative one being a signal; the reason for which it could not be run; None where
+            its supervisor was killed, and nobody knows.
+        where: Attempt and rank, for messages.
+        epochs: Number of epochs that it has reported, and of those that it should have reported.
+        way: How it can report them, for messages.
+        last_lines: Lines that it has printed last.
+        ports: Ports that it was given and has not begun to use for long: another process may have taken one.
+    """
+    if status is None:
+        return LostError(f"the supervisor of the command was killed ({where})")
+    if isinstance(status, str):
+        return TaskError(f"the command cannot be run ({where}): {status}")
+    if status == 0:
+        done, planned = epochs
+        how_far = f"after epoch {done} of {planned}" if done else "without a report"
+        wanted = "a report of each epoch, or one that says last" if done else way
+        return TaskError(f"the command ended with exit status 0 {how_far}; allowed: {wanted}")
+    killed_by = -status if status < 0 else status - _SHELL_SIGNALS
+    if killed_by in _KILLS:
+        return LostError(f"the command was killed by signal {killed_by} ({where})")
+    text = "\n".join(last_lines)
+    for port in ports:
+        if _TAKEN.search(text) and re.search(rf"\b{port}\b", text):
+            return LostError(f"another process took port {port} before the command did ({where})")
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+    return error_of_text(f"the command {how} ({where})", last_lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The program has ended: see `exit_error` for the status."""
+
+    status: int | str | None
+
+
+Event = Question | Reported | ValueError | TrainingError | Exited | None
+"""What happens to a program; None once the trial is over."""
+
+
+class Inbox:
+    """A queue of events that can be looked into."""
+
+    def __init__(self) -> None:
+        self._new: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._seen: deque[Event] = deque()
+
+    def put(self, event: Event) -> None:
+        """Put an event in; for other threads."""
+        self._new.put(event)
+
+    def take(self, seconds: float) -> Event:
+        """Take the next event out, once there is one.
+
+        Raises:
+            queue.Empty: There is none in so many seconds.
+        """
+        return self._seen.popleft() if self._seen else self._new.get(timeout=seconds)
+
+    def has_report(self) -> bool:
+        """Return whether a line with metrics waits to be taken."""
+        with suppress(queue.Empty):
+            while True:
+                self._seen.append(self._new.get_nowait())
+        return any(isinstance(one, Reported) for one in self._seen)
+
 
 _LOOK_SECONDS = 1.0
 """Time between two looks whether the program has used its CPUs, which is a sign of life."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from trainers.output_files import older
+from trainers.rank_output import older
 
 
 class RankLog:

@@ -11,12 +11,9 @@ from search_spaces.wording import install_command, listed, shown
 from trainers.protocol import TaskError
 from trainers.task import Params
 from trainers.tasks.parts import options, tokens
-from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_kind
-from trainers.tasks.parts.ngram_sizes import fits_tfidf
-from trainers.tasks.parts.padding_token import pad_of
-from trainers.tasks.parts.split_task import SplitTask
-from trainers.tasks.parts.splits import check_share, part_sizes, split
+from trainers.tasks.parts.ngrams import fits_tfidf
+from trainers.tasks.parts.split_task import SplitTask, check_share, encode_classes, fit_classes, part_sizes, split
 from trainers.tasks.parts.tables import Table, as_written, find_column, read_like, read_table, texts
 from trainers.tasks.parts.text_space import (
     ARCHITECTURES,
@@ -25,6 +22,7 @@ from trainers.tasks.parts.text_space import (
     text_first_trials,
     text_space,
 )
+from trainers.tasks.parts.tokens import pad_of
 from trainers.tasks.parts.trivial import most_frequent_class
 
 if TYPE_CHECKING:
@@ -200,7 +198,7 @@ class Text(SplitTask):
         if architecture == "ngrams":
             import torch
 
-            from trainers.tasks.parts.ngram_network import NgramNetwork
+            from trainers.tasks.parts.ngrams import NgramNetwork
 
             network = NgramNetwork(
                 vocabulary=vocabulary,
@@ -234,7 +232,7 @@ class Text(SplitTask):
 
     def rate_factors(self, model: nn.Module, params: Params) -> Mapping[str, float] | None:
         """Return multiples of the learning rate, which fall from the last layer to the first by `layer_rate_decay`."""
-        from trainers.tasks.parts.layer_rates import layer_rate_factors
+        from trainers.tasks.parts.text_space import layer_rate_factors
 
         return layer_rate_factors(model, params)
 

@@ -24,13 +24,13 @@ from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from trainers.commands.kept_folder import FolderCheckpoints
 from trainers.commands.places import own_place
-from trainers.commands.working_folder import working_folder
+from trainers.commands.start import working_folder
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, UnreadablePartError
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
-from trainers.output_files import log_folder, logs_in
 from trainers.protocol import LostError, OutOfMemoryError, TaskError, TrainingError
+from trainers.rank_output import log_folder, logs_in
 
 ASLEEP = f"trial-of-a-test-that-sleeps-{os.getpid()}"
 """Argument by which processes that must not be left over are found."""

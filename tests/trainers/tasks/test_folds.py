@@ -22,7 +22,7 @@ from trainers.evaluate import evaluate
 from trainers.grown_model import grows
 from trainers.protocol import TaskError, TrialSpec
 from trainers.task_loading import load_task
-from trainers.tasks.parts.target_scale import Target
+from trainers.tasks.parts.targets import Target
 from trainers.tasks.tabular import Tabular
 from trainers.trainer import Trainer
 

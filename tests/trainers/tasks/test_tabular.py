@@ -21,7 +21,7 @@ from trainers.probe import probe
 from trainers.protocol import TaskError
 from trainers.task import declared_metrics
 from trainers.task_loading import TaskLoadError, built_in_tasks, load_task
-from trainers.tasks.parts.splits import split
+from trainers.tasks.parts.split_task import split
 from trainers.tasks.parts.tables import read_table
 from trainers.tasks.parts.tabular_network import MEMBERS
 from trainers.tasks.tabular import Tabular

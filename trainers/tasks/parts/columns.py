@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from search_spaces.wording import shown
 from trainers.protocol import TaskError
-from trainers.tasks.parts.splits import Rows
+from trainers.tasks.parts.split_task import Rows
 from trainers.tasks.parts.tables import Table, holds_numbers, is_number, texts
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]

@@ -16,7 +16,7 @@ import numpy as np
 
 from search_spaces.wording import found, install_command, listed, shown
 from trainers.protocol import TaskError
-from trainers.tasks.parts.splits import Rows
+from trainers.tasks.parts.split_task import Rows
 from trainers.tasks.parts.tables import read_bytes
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainers.protocol import TaskError
 from trainers.tasks.parts.columns import Matrix, Vector
-from trainers.tasks.parts.splits import Rows, split
+from trainers.tasks.parts.split_task import Rows, split
 from trainers.tasks.parts.tables import Table, texts
 
 MOST_RANKED = 10

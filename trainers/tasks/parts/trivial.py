@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from trainers.tasks.parts.columns import Vector
-from trainers.tasks.parts.splits import Rows
-from trainers.tasks.parts.target_scale import Target
+from trainers.tasks.parts.split_task import Rows
+from trainers.tasks.parts.targets import Target
 
 
 def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
