@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -21,14 +21,11 @@ from trainers.ddp import Group
 from trainers.errors import classified, classify
 from trainers.process import PeakMemory
 from trainers.protocol import EpochPart, Measurement, TrainingError, TrialSpec
-from trainers.scaling import LearningRate
 from trainers.seeds import SCHEME
 from trainers.settings import Settings
-from trainers.shared_checkpoint import write_shared
+from trainers.shared_checkpoint import open_together, write_shared
 from trainers.state_copy import StateCopies
 from trainers.store_gather import StoreGather
-from trainers.stored_state import given_optimizer, given_weights
-from trainers.training_state import TrainingState
 
 LOOK_SECONDS = 1.0
 """Time between two looks of a thread that waits whether the write has got on."""
@@ -184,28 +181,26 @@ class CheckpointWriter:
     Args:
         spec: The trial.
         settings: The trial's options.
-        rate: The learning rate of every step.
-        effective_batch: Samples per optimizer step.
         group: This rank's place in the gang.
-        memory: Peak memory of the trial on this rank.
         tick: Called while this thread waits for a file, as long as it is being written.
+        memory: Peak memory of the trial on this rank; None where nobody measures it.
+        is_shared: Whether state is shared out.
     """
 
     def __init__(
         self,
         spec: TrialSpec,
         settings: Settings,
-        rate: LearningRate,
-        effective_batch: int,
         group: Group,
-        *,
-        memory: PeakMemory,
         tick: Callable[[], None],
+        *,
+        memory: PeakMemory | None = None,
+        is_shared: bool = False,
     ) -> None:
-        self._spec, self._rate, self._effective_batch, self._group = spec, rate, effective_batch, group
-        self._is_shared = group.world_size > 1 and settings.shard != "none"
+        self._spec, self._group, self._memory, self._is_shared = spec, group, memory, is_shared
+        self._effective_batch = settings.effective_batch
         self._in_background = settings.writes_in_background(group.device.type)
-        self._files, self._memory = FileWriter(tick), memory
+        self._files = FileWriter(tick)
         self._written_at, self._wait_seconds = time.monotonic(), 0.0
 
     def is_due(self, *, within_epoch: bool = False) -> bool:
@@ -220,16 +215,29 @@ class CheckpointWriter:
         since = time.monotonic() - self._written_at
         return not self._files.is_busy and since >= max(self._spec.checkpoint_every_seconds, least_rest)
 
+    def read(self, path: str, *, together: bool) -> dict[str, Any]:
+        """Return the content of the checkpoint to go on from.
+
+        Args:
+            path: Path or URL of its main file.
+            together: Whether all ranks read at once, so that what one finds wrong is raised on all of them.
+
+        Raises:
+            CheckpointError: It cannot be read, or is of another configuration.
+        """
+        content = open_together(path, self._group) if together else checkpoints.open_checkpoint(path)
+        checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
+        return content
+
     def write(
-        self, state: TrainingState, part: Mapping[str, Any] | None = None, *, goes_on: bool = False
+        self, content: Callable[[], Mapping[str, Any]], epoch: int, step: int | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
         """Write a checkpoint, after waiting for the last one to be whole.
 
-        The model has the averaged weights, if there are any.
-
         Args:
-            state: State of the trial after an epoch, or within the next one.
-            part: What is kept of the next epoch; None after an epoch.
+            content: Returns what this rank gives to it.
+            epoch: Number of the epoch, from 1.
+            step: Number of optimizer steps done, where the epoch has not ended.
             goes_on: Whether the caller trains on at once, and waits for the file where it has to be whole.
 
         Returns:
@@ -239,14 +247,11 @@ class CheckpointWriter:
             CheckpointError: Something in the state cannot be saved.
             StorageError: The disk or the folder does not allow it.
         """
-        of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
-        path = checkpoints.checkpoint_path(self._spec, *of_epoch)
+        path = checkpoints.checkpoint_path(self._spec, epoch, step)
         if path is None or not (self._is_shared or self._group.rank == 0):
             return path, None
         began = time.monotonic()
-        write = self._files.write(
-            lambda: self.content(state, part), self._save_to(path), in_background=goes_on and self._in_background
-        )
+        write = self._files.write(content, self._save_to(path), in_background=goes_on and self._in_background)
         self._written_at = time.monotonic()
         self._wait_seconds = self._written_at - began
         return path, write
@@ -258,24 +263,28 @@ class CheckpointWriter:
         gather = StoreGather(path, self._group) if self._in_background else None
         return partial(write_shared, path=path, group=self._group, gather=gather)
 
-    def content(self, state: TrainingState, part: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what this rank gives to a checkpoint, see `trainers.checkpoint`."""
-        peak_bytes = max(self._memory.peak_bytes(), state.metrics.get("peak_memory_bytes", 0.0))
-        return ({} if part is None else {"part": dict(part)}) | {
+    def content(self, epoch: int, metrics: Mapping[str, float], **parts: Any) -> dict[str, Any]:
+        """Return what this rank gives to a checkpoint after so many epochs, see `trainers.checkpoint`.
+
+        Args:
+            epoch: Number of epochs done.
+            metrics: Metrics of the last epoch.
+            parts: Parts of the checkpoint that the trial has, others being empty; what stays the same is added to.
+        """
+        static = {"latency_ms": 0.0, "effective_batch": self._effective_batch} | parts.pop("static", {})
+        if self._memory is not None:
+            static["peak_memory_bytes"] = max(self._memory.peak_bytes(), metrics.get("peak_memory_bytes", 0.0))
+        return {
             "format": checkpoints.FORMAT,
-            "model": given_weights(state.module),
-            "optimizer": given_optimizer(state.optimizer),
-            "scheduler": asdict(replace(self._rate, own=None)),
+            "model": {},
+            "optimizer": {},
+            "scheduler": {},
             "rng": {"seed": self._spec.seed, "scheme": SCHEME},
-            "position": {"epoch": state.epoch, "step": state.step, **state.place.told()},
-            "static": {
-                "latency_ms": state.latency_ms,
-                "effective_batch": self._effective_batch,
-                "peak_memory_bytes": peak_bytes,
-            },
+            "position": {"epoch": epoch, "step": 0},
+            "static": static,
             "spec": checkpoints.essentials(self._spec),
-            "metrics": state.metrics,
-            "engine": state.engine_state(),
+            "metrics": dict(metrics),
+            **parts,
         }
 
     def close(self) -> None:

@@ -206,6 +206,10 @@ class _WithoutLimits:
     def asked(self, name: str, asked: Asked) -> None:
         """Tell nobody: a training by itself has all its parameters."""
 
+    def saved(self, pending: Pending[EpochPart]) -> None:
+        """Tell a part of an epoch, once its checkpoint is whole."""
+        self._callbacks.part(pending.told())
+
     def measured(self, pending: Pending[Measurement]) -> None:
         """Tell a measurement, once its checkpoint is whole."""
         measurement = pending.told()

@@ -1,17 +1,15 @@
-"""What trials share whose loop is the user's own, functions and commands: learning rate, facts, and checkpoints."""
+"""How far trials may train; and what those share whose loop is the user's own: learning rate and facts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from search_spaces.asked import Asked
-from trainers import checkpoint as checkpoints
 from trainers.checkpoint_writer import Pending
-from trainers.protocol import Measurement, TaskError, TrialFacts, TrialSpec
+from trainers.protocol import EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.scaling import resolve_rule, scale
-from trainers.seeds import SCHEME
 from trainers.settings import settings_of
 
 
@@ -29,6 +27,9 @@ class Course(Protocol):
 
     def asked(self, name: str, asked: Asked) -> None:
         """Tell a parameter that the trial has asked for as it runs."""
+
+    def saved(self, pending: Pending[EpochPart]) -> None:
+        """Tell a part of an epoch, once its checkpoint is whole."""
 
     def measured(self, pending: Pending[Measurement]) -> None:
         """Tell the measurement of an epoch, once its checkpoint is whole."""
@@ -114,32 +115,3 @@ class OwnLoop:
             return facts
         told = FunctionFacts(**asdict(facts), models=models)
         return ResumingFacts(**asdict(told), resuming=resuming) if resuming else told
-
-    def content(self, epoch: int, metrics: Mapping[str, float], **state: Any) -> dict[str, Any]:
-        """Return the content of a checkpoint after an epoch, see `trainers.checkpoint`.
-
-        Args:
-            epoch: Number of epochs done.
-            metrics: Metrics of the epoch.
-            state: What the loop goes on from, in parts of a checkpoint of its own.
-        """
-        return {
-            "format": checkpoints.FORMAT,
-            "model": {},
-            "optimizer": {},
-            "scheduler": {},
-            "rng": {"seed": self.spec.seed, "scheme": SCHEME},
-            "position": {"epoch": epoch, "step": 0},
-            "static": {"latency_ms": 0.0, "effective_batch": self.settings.effective_batch},
-            "spec": checkpoints.essentials(self.spec),
-            "metrics": dict(metrics),
-            **state,
-        }
-
-    def check_belongs(self, content: Mapping[str, Any], path: str) -> None:
-        """Refuse a checkpoint of another configuration.
-
-        Raises:
-            CheckpointError: Task, parameters or seed are not the trial's, or a step had another number of samples.
-        """
-        checkpoints.check_belongs(content, self.spec, path, self.settings.effective_batch)

@@ -208,9 +208,7 @@ class RankProcess:
             else:
                 trainer = Trainer(spec, task, group=group, data=data, counter=counter)
                 del data
-                counter.begin("first step")
-                course.begin(trainer.facts)
-                _train_as_ordered(trainer, course)
+                trainer.run(course)
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
             outgoing.send(Failed.of(error, has_begun=course.has_begun))
         return None if trainer is None else trainer.close()
@@ -299,13 +297,3 @@ class _Course:
         measurement = pending.news
         is_over = measurement.ended or measurement.complete
         self._outgoing.measure(pending, is_last=is_over or measurement.epoch >= self._until)
-
-
-def _train_as_ordered(trainer: Trainer, course: _Course) -> None:
-    while (until := course.until(trainer.epoch)) is not None:
-        for pending in trainer.advance_ahead(until, course.saved, course.seconds_left):
-            course.measured(pending)
-            if pending.news.ended or pending.news.complete:
-                return
-        if trainer.epoch < until:  # it has ended within an epoch
-            return

@@ -15,9 +15,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
 from trainers.checkpoint_place import counting
@@ -36,8 +37,9 @@ from trainers.feeds import layout_of
 from trainers.gradient_noise import GradientWatch
 from trainers.grown_model import grows
 from trainers.optim import own_schedule, scheduled_rate
+from trainers.own_loop import Course
 from trainers.precision import set_fast_math
-from trainers.process import Remains, set_threads, use_batch_scheduling
+from trainers.process import Remains, set_threads, use_device
 from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.rank_log import RankLog
 from trainers.scaling import planned_learning_rate
@@ -108,7 +110,15 @@ class Trainer:
             counter.begin("model")
             resuming = nullcontext() if spec.resume_from is None else data.memory.without_counting()
             with counting(counter.tick), resuming:
-                self._state = build_state(spec, task, group, settings=settings, rate=self._rate, layout=layout)
+                self._checkpoints = CheckpointWriter(
+                    spec, settings, group, counter.tick,
+                    memory=data.memory, is_shared=group.world_size > 1 and settings.shard != "none",
+                )  # fmt: skip
+                path = spec.resume_from
+                self._state = build_state(
+                    spec, task, group, settings=settings, rate=self._rate, layout=layout,
+                    content=None if path is None else self._checkpoints.read(path, together=True),
+                )  # fmt: skip
             data.memory.include(self._state.earlier_peak_bytes)
             counter.done()
             self._watch = self._gradient_watch()
@@ -127,9 +137,6 @@ class Trainer:
                 spec=spec, task=task, settings=settings, validation=data.validation, state=self._state,
                 watch=self._watch, memory=data.memory, group=group, counter=counter,
             )  # fmt: skip
-            self._checkpoints = CheckpointWriter(
-                spec, settings, self._rate, settings.effective_batch, group, memory=data.memory, tick=counter.tick
-            )
             # PowerSGD's memory of what it has not sent is no part of a checkpoint, and begins anew with each epoch.
             has_parts = spec.checkpoint_folder is not None and settings.compress != "powersgd"
             self._meetings = Meetings(group) if has_parts else None
@@ -198,35 +205,35 @@ class Trainer:
             DivergedError: The training loss is not finite; raised on all ranks after the same epoch.
             TrainingError: Whatever else goes wrong, as one of its subclasses.
         """
-        for pending in self._epochs(until_epoch, seconds_left, lambda part: self.on_part(part.told()), ahead=False):
+
+        def saved(part: Pending[EpochPart]) -> None:
+            self.on_part(part.told())
+
+        for pending in self.advance_ahead(until_epoch, saved, seconds_left, ahead=False):
             yield pending.told()
 
-    def advance_ahead(
-        self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end
-    ) -> Iterator[Pending[Measurement]]:
-        """Train on as `advance` does, but do not wait for checkpoints that are written while training goes on.
-
-        A checkpoint that could not be written is raised here, too, about a second of training later.
-
-        Args:
-            until_epoch: As of `advance`.
-            on_part: Called with each part of an epoch, in place of the attribute.
-            seconds_left: As of `advance`.
+    def run(self, course: Course) -> None:
+        """Train on as far as the course allows, and do not wait for checkpoints that are written meanwhile.
 
         Raises:
-            TrainingError: As by `advance`.
+            TrainingError: As by `advance`; of a checkpoint that could not be written, about a second later.
         """
-        yield from self._epochs(until_epoch, seconds_left, on_part, ahead=True)
+        self._counter.begin("first step")
+        course.begin(self.facts)
+        while (until := course.until(self.epoch)) is not None:
+            for pending in self.advance_ahead(until, course.saved, course.seconds_left):
+                course.measured(pending)
+                if pending.news.ended or pending.news.complete:
+                    return
+            if self.epoch < until:  # it has ended within an epoch
+                return
 
-    def _epochs(
-        self, until_epoch: int, seconds_left: SecondsLeft, on_part: PartSaved, *, ahead: bool
+    def advance_ahead(
+        self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end, *, ahead: bool = True
     ) -> Iterator[Pending[Measurement]]:
+        """Train on as `advance` does, but `ahead` of checkpoints, which a thread writes while training goes on."""
         with classified():
-            if self._group.device.type == "cuda":
-                torch.cuda.set_device(self._group.device)
-            elif self._group.world_size > 1:
-                use_batch_scheduling()
-            set_threads(self._spec.cpus_per_rank)
+            use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             last = min(until_epoch, self._settings.epochs)
             for epoch in range(self.epoch + 1, last + 1):
                 pending = self._run_epoch(epoch, seconds_left, on_part, ahead=ahead, is_last=epoch == last)
@@ -334,11 +341,18 @@ class Trainer:
     def _write_checkpoint(
         self, part: Mapping[str, Any] | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint; see `CheckpointWriter.write`."""
+        """Write a checkpoint of the state after an epoch, or within the next one, of which `part` is kept."""
+        state = self._state
+        of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
         self._counter.begin("checkpoint")
-        path, write = self._checkpoints.write(self._state, part, goes_on=goes_on)
+        path, write = self._checkpoints.write(partial(self._content, part), *of_epoch, goes_on=goes_on)
         self._counter.done()
         return path, write
+
+    def _content(self, part: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        state, of_part = self._state, {} if part is None else {"part": dict(part)}
+        rate = asdict(replace(self._rate, own=None))
+        return self._checkpoints.content(state.epoch, state.metrics, scheduler=rate, **state.content(), **of_part)
 
     def _gradient_watch(self) -> GradientWatch | None:
         """Return what measures how gradients differ, where a step has several that are exact and whole."""

@@ -34,8 +34,7 @@ from trainers.scaling import LearningRate, scale_ema
 from trainers.seeds import derive, reseed
 from trainers.settings import Settings
 from trainers.shard import has_values, units_of
-from trainers.shared_checkpoint import open_together
-from trainers.stored_state import given, given_weights, own_rows, take, take_optimizer, take_weights
+from trainers.stored_state import given, given_optimizer, given_weights, own_rows, take, take_optimizer, take_weights
 from trainers.stored_tensors import Piece, StoredTensor, in_memory
 from trainers.task import Task, model_of
 
@@ -175,8 +174,7 @@ class TrainingState:
         """Return a context in which the model has the weights that are evaluated and delivered: the averaged ones."""
         return nullcontext() if self.average is None else self.average.applied()
 
-    def engine_state(self) -> dict[str, Any]:
-        """Return the `engine` part of a checkpoint; called where the model has the averaged weights."""
+    def _engine_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {
             "precision": self.precision.state_dict(),
             "noise": self.noise.state_dict(),
@@ -187,6 +185,16 @@ class TrainingState:
         if self.average is not None:
             state["weights"] = self.average.other_weights()
         return state
+
+    def content(self) -> dict[str, Any]:
+        """Return the parts of a checkpoint that this rank gives; called where the model has the averaged weights."""
+        return {
+            "model": given_weights(self.module),
+            "optimizer": given_optimizer(self.optimizer),
+            "position": {"epoch": self.epoch, "step": self.step, **self.place.told()},
+            "static": {"latency_ms": self.latency_ms},
+            "engine": self._engine_state(),
+        }
 
     def load(self, content: Mapping[str, Any]) -> None:
         """Take everything from the content of a checkpoint but the weights of a model that is not sharded."""
@@ -211,14 +219,22 @@ class TrainingState:
 
 
 def build_state(
-    spec: TrialSpec, task: Task, group: Group, *, settings: Settings, rate: LearningRate, layout: EpochLayout | None
+    spec: TrialSpec,
+    task: Task,
+    group: Group,
+    *,
+    settings: Settings,
+    rate: LearningRate,
+    layout: EpochLayout | None,
+    content: Mapping[str, Any] | None,
 ) -> TrainingState:
-    """Build a trial's model and what trains it, or read them back from `spec.resume_from`.
+    """Build a trial's model and what trains it, as they are in the content of a checkpoint, if there is one.
 
     Raises:
-        CheckpointError: The checkpoint cannot be read, belongs to another trial, or does not fit the model.
+        CheckpointError: The checkpoint does not fit the model, or the number of samples.
     """
-    content = None if spec.resume_from is None else _content_to_resume(spec.resume_from, spec, settings, layout, group)
+    if content is not None and layout is not None:
+        _check_steps(content, str(spec.resume_from), layout)
     module, fill = _model(spec, task, settings, group)
     if content is not None and not shards_fully(settings, group):
         with checkpoints.fits_the_model(str(spec.resume_from)):
@@ -291,14 +307,7 @@ def _adascale(settings: Settings) -> AdaScale:
     return AdaScale(settings.world_size * settings.accumulate, settings.batch_per_rank, settings.reference_batch)
 
 
-def _content_to_resume(
-    path: str, spec: TrialSpec, settings: Settings, layout: EpochLayout | None, group: Group
-) -> dict[str, Any]:
-    """Read the checkpoint to resume from, and check that it is of this trial."""
-    content = open_together(path, group)
-    checkpoints.check_belongs(content, spec, path, settings.effective_batch)
-    if layout is None:
-        return content
+def _check_steps(content: Mapping[str, Any], path: str, layout: EpochLayout) -> None:
     epoch, step = content["position"]["epoch"], content["position"]["step"]
     of_part = content["part"].get("steps") if "part" in content else 0
     if step - layout.steps(epoch) != of_part or not step < layout.steps(epoch + 1):
@@ -306,4 +315,3 @@ def _content_to_resume(
             f"checkpoint {path} has {step} steps in {epoch} epochs, not {layout.steps(epoch)}: "
             "samples_per_epoch must stay the same"
         )
-    return content

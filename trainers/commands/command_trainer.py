@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 
 from trainers.checkpoint_place import counting
-from trainers.checkpoint_writer import Pending
+from trainers.checkpoint_writer import CheckpointWriter, Pending
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook
-from trainers.commands.kept_folder import FolderCheckpoints
+from trainers.commands.kept_folder import FILES, files_in, put_files
 from trainers.commands.meeting import Meeting
 from trainers.commands.metric_lines import Reader, Reported, numbers_epochs, reader_of, way_to_report
 from trainers.commands.places import HeldPorts, Place, all_places, own_place, variables
@@ -170,8 +170,8 @@ class CommandTrainer:
             self._base_folder = Path(spec.python_path[0] if spec.python_path else ".").absolute()
             self._events = Inbox()
             self._reader = reader_of(command.metrics) if group.rank == 0 else None
-            self._book = EpochBook(settings.epochs)
-            self._checkpoints = FolderCheckpoints(self._own)
+            self._checkpoints = CheckpointWriter(spec, settings, group, self._counter.tick)
+            self._book = EpochBook(settings.epochs, self._checkpoints.is_due)
             self._over = threading.Event()
             self._meeting = Meeting(assignment.key, group, store, self._over.is_set)
             self._has_begun = False
@@ -212,11 +212,21 @@ class CommandTrainer:
         self._kept = Path(places[0].folder) if places[0].host == place.host else kept
         is_own = self._kept == kept
         with counting(self._counter.tick):
-            self._book.start(self._checkpoints.restore(kept if is_own else None))
+            self._book.start(self._restore(kept if is_own else None))
         have_restored = self._meeting.gather("restored", "")
         self._counter.done()
         self._ports = places[0].port, place.worker_port
         return None if have_restored is None else places
+
+    def _restore(self, folder: Path | None) -> int:
+        """Put the files of the checkpoint to go on from into a folder, if one is given; returns the epochs done."""
+        path = self._spec.resume_from
+        if path is None:
+            return 0
+        content = self._checkpoints.read(path, together=False)
+        if folder is not None:
+            put_files(content, folder, path)
+        return int(content["position"]["epoch"])
 
     def _start(self, folder: WorkingFolder, places: list[Place]) -> Program:
         spec, command, rank = self._spec, self._command, self._group.rank
@@ -406,11 +416,14 @@ class CommandTrainer:
             self._program.go_on()
 
     def _measurement(self, epoch: int, metrics: dict[str, float], *, saves: bool, ends: bool) -> Measurement:
-        path, size = None, 0
-        if saves:
-            self._book.written()
+        path, write = None, None
+        if saves and self._spec.checkpoint_folder is not None:
             with counting(self._counter.tick):
-                path, size = self._checkpoints.write(self._kept, epoch, metrics)
+                files = files_in(self._kept)
+            if files:
+                content = self._checkpoints.content(epoch, metrics, **{FILES: files})
+                path, write = self._checkpoints.write(lambda: content, epoch)
+        size = 0 if write is None else write.wait()
         seconds = self._book.waited_seconds()
         return Measurement(
             epoch=epoch, metrics=metrics, checkpoint=path, checkpoint_bytes=size, wall_seconds=seconds, ended=ends

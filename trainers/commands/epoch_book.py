@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from trainers.commands.metric_lines import Reported
 from trainers.errors import UnreadablePartError
@@ -16,6 +17,7 @@ class EpochBook:
 
     Args:
         epochs: Number of epochs of the trial.
+        is_due: Tells whether the last checkpoint is too old.
 
     Attributes:
         epoch: Number of epochs done.
@@ -24,12 +26,12 @@ class EpochBook:
         is_silent: Whether this attempt has reported no epoch at all yet, trained before or new.
     """
 
-    def __init__(self, epochs: int) -> None:
-        self._epochs = epochs
+    def __init__(self, epochs: int, is_due: Callable[[], bool]) -> None:
+        self._epochs, self._is_due = epochs, is_due
         self._retrained = 0
         self._asks = False
         self._wanted_at = 0
-        self._went_on_at = self._written_at = time.monotonic()
+        self._went_on_at = time.monotonic()
         self.is_at_start = self.is_silent = True
         self.epoch = 0
         self.held: Measurement | None = None
@@ -92,7 +94,7 @@ class EpochBook:
         """
         number = _whole(epoch)
         self._asks = True
-        wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due(spec)
+        wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due()
         if wanted:
             self._wanted_at = number
         return wanted
@@ -106,17 +108,10 @@ class EpochBook:
         """Return whether a checkpoint of this epoch is to be written."""
         if self._asks:
             return self._wanted_at == self.epoch
-        return ends or self.epoch in spec.milestones or self._is_due(spec)
-
-    def written(self) -> None:
-        """Count the time from a checkpoint."""
-        self._written_at = time.monotonic()
+        return ends or self.epoch in spec.milestones or self._is_due()
 
     def _epoch_of(self, reported: Reported) -> int:
         return self.epoch + 1 if reported.epoch is None else _whole(reported.epoch)
-
-    def _is_due(self, spec: TrialSpec) -> bool:
-        return time.monotonic() - self._written_at >= spec.checkpoint_every_seconds
 
 
 def _whole(epoch: object) -> int:

@@ -86,7 +86,7 @@ def test_it_learns_to_classify_and_an_exported_model_takes_new_rows(file: str, t
     task, trainer = trained("tabular", options, GOOD, 15)
     assert metrics_of(task, trainer, "test")["val_accuracy"] > 0.9
     checkpoint = tmp_path / "checkpoint.pt"
-    torch.save(trainer._checkpoints.content(trainer._state), checkpoint)
+    torch.save(trainer._content(), checkpoint)
     export_model(checkpoint, tmp_path / "model.pt")
     again: Any
     model, again, _ = load(tmp_path / "model.pt")
