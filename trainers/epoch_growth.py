@@ -14,7 +14,7 @@ from trainers.epoch_plan import EpochLayout
 from trainers.evaluate import per_sample
 from trainers.grown_model import GrownModel
 from trainers.protocol import TaskError, TrialSpec
-from trainers.rank_log import RankLog
+from trainers.rank_log import BatchLog
 from trainers.seeds import derive, reseed
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter
@@ -71,7 +71,7 @@ class EpochGrowth:
         self._spec, self._settings, self._task, self._layout, self._model = spec, settings, task, layout, model
         self._samples, self._state, self._group, self._counter = samples, state, group, counter
         self.on_step: Callable[[], None] = _nothing
-        self.log: RankLog | None = None
+        self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
         """Seed the epoch's random generators."""

@@ -22,7 +22,7 @@ from trainers.gradient_noise import GradientWatch
 from trainers.optim import RATE_FACTOR
 from trainers.process import PeakMemory
 from trainers.protocol import TaskError, TrialSpec
-from trainers.rank_log import RankLog
+from trainers.rank_log import BatchLog
 from trainers.scaling import LearningRate
 from trainers.seeds import derive, reseed
 from trainers.settings import Settings
@@ -87,7 +87,7 @@ class EpochTraining:
         self._feed: Feed | None = None
         self._first_step = state.step
         self.on_step: Callable[[], None] = _nothing
-        self.log: RankLog | None = None
+        self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
         """Seed the epoch's random generators, or go on where an earlier attempt has saved a part of it."""

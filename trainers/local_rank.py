@@ -16,7 +16,7 @@ from trainers.ddp import Group, backend_in_use, destroy_group
 from trainers.function_trainer import FunctionTrainer
 from trainers.process import set_threads
 from trainers.protocol import EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
-from trainers.rank_log import RankLog, rank_log_path
+from trainers.rank_log import BatchLog, batch_log_path
 from trainers.rank_place import RankPlace
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCounter
@@ -154,7 +154,7 @@ def _train(trainer: Trainer, group: Group, callbacks: Callbacks, extras: Extras)
         if profiler is not None:
             stack.enter_context(profiler)
         if extras.rank_logs is not None:
-            trainer.log = stack.enter_context(_rank_log(extras.rank_logs, trainer, group))
+            trainer.log = stack.enter_context(_batch_log(extras.rank_logs, trainer, group))
         for measurement in trainer.advance(2**31, seconds_left):
             callbacks.measurement(measurement)
             yield measurement
@@ -171,10 +171,10 @@ def _profiler(trainer: Trainer, group: Group, trace: str | None) -> Profiler | N
     return profiler
 
 
-def _rank_log(folder: str, trainer: Trainer, group: Group) -> RankLog:
-    path = rank_log_path(folder, group.rank)
+def _batch_log(folder: str, trainer: Trainer, group: Group) -> BatchLog:
+    path = batch_log_path(folder, group.rank)
     try:
-        return RankLog(path, group.device, trainer.steps_done)
+        return BatchLog(path, group.device, trainer.steps_done)
     except OSError as error:
         raise TaskError(f"--rank-logs: {path} cannot be written ({error.strerror or error})") from None
 

@@ -16,10 +16,68 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from trainers.commands.command import COMMAND
 from trainers.protocol import TrialSpec
+
+
+class RankLog:
+    """Writes the output of one rank: of what it prints the last `most_bytes` or more than half of that are kept.
+
+    A folder that takes nothing costs the log, and not the trial.
+
+    Args:
+        path: The file, from `log_path`.
+        most_bytes: Size of both files together.
+    """
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        self._path, self._half = path, max(most_bytes // 2, 1)
+        self._file: IO[bytes] | None = None
+        self._bytes = 0
+        self._is_within_line, self._notes = False, b""
+        with suppress(OSError):
+            self._file = open(first_log(path), "wb")  # noqa: SIM115 - a descriptor, closed by `close`
+
+    def write(self, chunk: bytes) -> None:
+        """Write what a rank has printed."""
+        if self._notes and b"\n" in chunk:
+            line, _, chunk = chunk.partition(b"\n")
+            chunk, self._notes = b"".join([line, b"\n", self._notes, chunk]), b""
+        self._is_within_line = not chunk.endswith(b"\n")
+        self._write(chunk)
+
+    def note(self, line: bytes) -> None:
+        """Write a line of ours, once the line before it is whole."""
+        if self._is_within_line:
+            self._notes += line
+        else:
+            self._write(line)
+
+    def _write(self, chunk: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            if self._bytes + len(chunk) > self._half:
+                self._file.close()
+                self._file, self._bytes = open(next_log(self._path), "wb"), 0  # noqa: SIM115 - as above
+            self._file.write(chunk[-self._half :])
+            self._file.flush()
+            self._bytes += len(chunk)
+        except OSError:
+            self._file = None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._notes:
+            self._write(b"\n" + self._notes)
+            self._notes = b""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
 
 _STDOUT, _STDERR = 1, 2
 
@@ -111,10 +169,22 @@ def older(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
+def first_log(path: Path) -> int:
+    """Return a descriptor of a new log of an attempt; nothing is left of one that was there before."""
+    older(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+    return _opened(path)
+
+
+def next_log(path: Path) -> int:
+    """Return a descriptor of a new log once the present one is full, which takes the place of the older one."""
+    path.replace(older(path))
+    return _opened(path)
+
+
 MOST_BYTES = 8 * 2**20
 """Most output of an attempt that is kept for each rank; a burst between two looks may pass it."""
 LOOK_SECONDS = 1.0
-_STDOUT, _STDERR = 1, 2
 _TRIES = 5
 
 
@@ -146,9 +216,7 @@ class RankOutput:
 
     def _turn_to(self, path: Path) -> None:
         with self._changing, suppress(OSError):
-            older(path).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-            self._begin(path)
+            self._begin(path, first_log(path))
 
     def _turn_back(self, path: Path) -> None:
         with self._changing:
@@ -164,9 +232,8 @@ class RankOutput:
                     for folder in list(path.parents)[:3]:
                         folder.rmdir()  # unless another rank, attempt or study has printed something
 
-    def _begin(self, path: Path) -> None:
+    def _begin(self, path: Path, file: int) -> None:
         """Let output go to a new file; children that were started before go on with the old one."""
-        file = _opened(path)
         _flush()
         for number in (_STDOUT, _STDERR):
             os.dup2(file, number)
@@ -179,8 +246,7 @@ class RankOutput:
             time.sleep(LOOK_SECONDS)
             with self._changing, suppress(OSError):
                 if self._path is not None and os.fstat(_STDOUT).st_size > MOST_BYTES // 2:
-                    self._path.replace(older(self._path))
-                    self._begin(self._path)
+                    self._begin(self._path, next_log(self._path))
 
 
 class _Patient:

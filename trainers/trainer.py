@@ -41,7 +41,7 @@ from trainers.own_loop import Course
 from trainers.precision import set_fast_math
 from trainers.process import Remains, set_threads, use_device
 from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
-from trainers.rank_log import RankLog
+from trainers.rank_log import BatchLog
 from trainers.scaling import planned_learning_rate
 from trainers.settings import settings_of
 from trainers.step_counter import StepCounter
@@ -153,12 +153,12 @@ class Trainer:
         self._training.on_step = function
 
     @property
-    def log(self) -> RankLog | None:
+    def log(self) -> BatchLog | None:
         """Hears of each batch that this rank has trained on; None where nobody does."""
         return self._training.log
 
     @log.setter
-    def log(self, log: RankLog) -> None:
+    def log(self, log: BatchLog) -> None:
         self._training.log = log
 
     @property

@@ -27,7 +27,6 @@ from trainers.commands.meeting import Meeting
 from trainers.commands.metric_lines import Reader, Reported, numbers_epochs, reader_of, way_to_report
 from trainers.commands.places import HeldPorts, Place, all_places, own_place, variables
 from trainers.commands.program import Program
-from trainers.commands.rank_log import RankLog
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
 from trainers.ddp import Group
 from trainers.errors import classified, error_of_text
@@ -35,7 +34,7 @@ from trainers.group_store import StoreClient
 from trainers.own_loop import Course, OwnLoop
 from trainers.process import Remains
 from trainers.protocol import LostError, Measurement, RankAssignment, TaskError, TrainingError, TrialSpec
-from trainers.rank_output import path_of
+from trainers.rank_output import RankLog, path_of
 from trainers.step_counter import StepCounter
 
 _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})

@@ -20,7 +20,7 @@ from typing import IO
 
 import psutil
 
-from trainers.commands.rank_log import RankLog
+from trainers.rank_output import RankLog
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CHUNK_BYTES = 2**16
