@@ -21,6 +21,7 @@ PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
 # Each layer may import itself and those before it. The first pattern that matches names a module's layer.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("search_spaces", ("search_spaces",)),
+    ("automl.standalone", ("automl.standalone",)),
     ("trainers.protocol", ("trainers.protocol",)),
     ("trainers", ("trainers",)),
     ("studies: records", ("studies.records", "studies.asked", "studies.transitions", "studies.pareto",
@@ -325,6 +326,7 @@ def test_help_loads_none_of_the_heavy_ones(tmp_path: Path) -> None:
         ("automl.service.worker", {"opentelemetry"}),
         ("studies.control.state", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy", "pydantic"}),
         ("studies.gangs.on_ray", {"torch", "ray", "optuna", "mlflow", "sqlalchemy"}),
+        ("automl.standalone", ("automl.standalone",)),
         ("trainers.protocol", {"torch", "numpy"}),
         ("trainers.checkpoint_store", {"torch", "numpy", "fsspec", "pydantic"}),
         ("trainers.task", {"torch"}),

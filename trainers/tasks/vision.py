@@ -211,13 +211,13 @@ class Vision(SplitTask):
 
     def space(self) -> Space:
         """Return the default search space, a smaller one for a checkpoint."""
-        from trainers.tasks.parts.vision_network import vision_space
+        from trainers.tasks.parts.vision_space import vision_space
 
         return vision_space(self._parts["train"][0].shape[1:], has_checkpoint=self._checkpoint is not None)
 
     def first_trials(self) -> list[dict[str, Any]]:
         """Return parameters known to be good, with which a search of the default space begins; none of a checkpoint."""
-        from trainers.tasks.parts.vision_network import vision_first_trials
+        from trainers.tasks.parts.vision_space import vision_first_trials
 
         shape = self._parts["train"][0].shape[1:]
         return vision_first_trials(shape, has_checkpoint=self._checkpoint is not None)

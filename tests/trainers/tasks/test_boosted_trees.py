@@ -16,8 +16,9 @@ from trainers.ddp import Group
 from trainers.grown_model import grows
 from trainers.protocol import TaskError, TrialSpec
 from trainers.task_loading import load_task
-from trainers.tasks.parts import boosted_trees
-from trainers.tasks.parts.boosted_trees import BoostedTrees, TreeOptions
+from trainers.tasks.parts import tree_growth
+from trainers.tasks.parts.boosted_trees import BoostedTrees
+from trainers.tasks.parts.tree_growth import TreeOptions
 from trainers.trainer import Trainer
 
 TREES: dict[str, Any] = {"architecture": "trees", "trees": 40, "tree_rate": 0.2, "leaves": 15, "leaf_rows": 5}
@@ -166,7 +167,7 @@ def test_where_lightgbm_is_missing_networks_are_searched(file: str, monkeypatch:
         raise TaskError("architecture: found trees, which need the package lightgbm")
 
     assert "trees" in load_task("tabular", {"train": file}).space().parameter("architecture").choices  # type: ignore[attr-defined]
-    monkeypatch.setattr(boosted_trees, "load_lightgbm", missing)
+    monkeypatch.setattr(tree_growth, "load_lightgbm", missing)
     task = load_task("tabular", {"train": file})
     assert "trees" not in task.space().parameter("architecture").choices  # type: ignore[attr-defined]
     with pytest.raises(TaskError, match="lightgbm"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from search_spaces.parameters import Categorical, Float, Int, Prior
 from search_spaces.space import Space
-from trainers.tasks.parts.boosted_trees import has_lightgbm
+from trainers.tasks.parts.tree_growth import has_lightgbm
 
 NETWORKS = ("mlp", "residual", "tabm")
 ARCHITECTURES = (*NETWORKS, "trees")

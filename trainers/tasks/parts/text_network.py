@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from trainers.protocol import TaskError
-from trainers.tasks.parts.split_task import DataMark
+from trainers.tasks.parts.data_mark import DataMark
 from trainers.tasks.parts.tokens import MASK, PAD
 
 _SPREAD = 0.02

@@ -15,8 +15,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from trainers.protocol import TaskError
-from trainers.tasks.parts.ngrams import MOST_WEIGHTS, Ngrams
-from trainers.tasks.parts.split_task import DataMark
+from trainers.tasks.parts.data_mark import DataMark
+from trainers.tasks.parts.ngrams import Ngrams
+from trainers.tasks.parts.text_space import MOST_WEIGHTS
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
