@@ -5,7 +5,6 @@ each rank says over the store that it lives, before there is a group, and is wai
 
     beat R    number that rank R's process counts up all the time, from its start until the group is about to form
     here R    is set once rank R has loaded what it needs
-    come      number of ranks that have
 
 A rank that has come waits as long as the beats of the others change. In a study the pool watches instead
 (`trainers.membership`).
@@ -14,6 +13,7 @@ A rank that has come waits as long as the beats of the others change. In a study
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -31,12 +31,12 @@ from trainers.ddp import DeviceKind, Group, device_of, form_group, set_nccl_inte
 from trainers.errors import classified
 from trainers.group_options import GroupOptions
 from trainers.protocol import BACKENDS, Backend, LostError
+from trainers.store_gather import LONGEST_PAUSE_SECONDS, wait_for
 
 log = logging.getLogger(__name__)
 
 _BEATS_OF_A_DEADLINE = 8
 _LONGEST_PERIOD_SECONDS = 5.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,13 +80,12 @@ class Presence:
             LostError: A rank has not started, or was not heard of, for as long as the deadline.
         """
         self.store.set(f"here {self.rank}", "yes")
-        self.store.add("come", 1)
         watch = _Watch(self, time.monotonic())
-        pause = _FIRST_PAUSE_SECONDS
-        while self.store.add("come", 0) < self.world_size:
-            watch.look(time.monotonic())
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS, self.period_seconds)
+        here = [f"here {rank}" for rank in range(self.world_size)]
+        wait_for(
+            self.store, here, "their start", math.inf, is_over=lambda: watch.look(time.monotonic()),
+            longest_pause_seconds=min(LONGEST_PAUSE_SECONDS, self.period_seconds),
+        )  # fmt: skip
         self.close()
 
     def _beat(self) -> None:
@@ -111,8 +110,8 @@ class _Watch:
         self._heard = {rank: _Heard(beats=0, changed_at=now) for rank in self._missing}
         self._next_look, self._next_word = now, now + presence.deadline_seconds
 
-    def look(self, now: float) -> None:
-        """Look for the others, once in each period.
+    def look(self, now: float) -> bool:
+        """Look for the others, once in each period; returns that the wait goes on.
 
         Args:
             now: Seconds of the same clock.
@@ -121,7 +120,7 @@ class _Watch:
             LostError: Nothing was heard of a rank for as long as the deadline.
         """
         if now < self._next_look:
-            return
+            return False
         self._next_look = now + self._presence.period_seconds
         self._missing = [rank for rank in self._missing if not self._store.check([f"here {rank}"])]
         for rank in self._missing:
@@ -134,6 +133,7 @@ class _Watch:
             self._next_word = now + self._presence.deadline_seconds
             others = ", ".join(map(str, self._missing))
             log.warning("rank %d waits for rank %s, still loading task or data", self._presence.rank, others)
+        return False
 
     def _why_lost(self, rank: int) -> str:
         within = f"within the deadline of {self._presence.deadline_seconds:g} s (--group-seconds)"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
@@ -12,10 +12,7 @@ from trainers.ddp import Group
 from trainers.errors import classify
 from trainers.group_store import StoreClient
 from trainers.protocol import LostError, TrainingError
-
-DEADLINE_SECONDS = 1800.0
-"""Time in which all ranks have to come: another one may still be fetching its checkpoint from a slow object store."""
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 0.2
+from trainers.store_gather import StoreGather, delete_once_read, wait_for
 
 
 class Meeting:
@@ -28,7 +25,6 @@ class Meeting:
         group: Which rank this is, of how many.
         store: The pool's store; None is enough for one rank.
         is_over: Function that tells whether the trial is over, so that nobody need be waited for.
-        deadline_seconds: Time in which all ranks have to come, in seconds.
     """
 
     def __init__(
@@ -37,11 +33,9 @@ class Meeting:
         group: Group,
         store: StoreClient | None,
         is_over: Callable[[], bool],
-        deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
         self._prefix, self._group, self._is_over = f"command/{key}", group, is_over
         self._store = store if group.world_size > 1 else None
-        self._deadline_seconds = deadline_seconds
         self._set_here: set[str] = set()
         self._last_heard: tuple[str, str] | None = None
 
@@ -71,13 +65,8 @@ class Meeting:
         """
         if self._store is None:
             return [own]
-        names = [f"{self._prefix}/{what}/{rank}" for rank in range(self._group.world_size)]
-        self._store.set(names[self._group.rank], own)
-        if not self._wait(names, what):
-            return None
-        texts = [self._store.get(name).decode() for name in names]
-        self._read_by_all([*names], f"{self._prefix}/{what}/read", len(names))
-        return texts
+        gather = StoreGather(f"{self._prefix}/{what}", self._group, self._store, is_over=self._need_not_wait)
+        return gather(own) or None
 
     def say(self, what: str, text: str) -> None:
         """Tell the other ranks something; for rank 0."""
@@ -108,46 +97,23 @@ class Meeting:
         assert self._store is not None  # noqa: S101 - a gang of several ranks has one
         if self._last_heard is None or self._last_heard[0] != what:
             name = f"{self._prefix}/{what}"
-            if not self._wait([name], what, for_ever=True):
+            if not wait_for(self._store, [name], what, math.inf, is_over=self._need_not_wait):
                 return None
             self._last_heard = what, self._store.get(name).decode()
-            self._read_by_all([name], f"{name}/read", self._group.world_size - 1)
+            delete_once_read(self._store, [name], f"{name}/read", self._group.world_size - 1)
         return self._last_heard[1]
 
     @property
     def _failed(self) -> str:
         return f"{self._prefix}/failed"
 
-    def _read_by_all(self, names: list[str], count: str, readers: int) -> None:
-        """Delete what all have read."""
+    def _need_not_wait(self) -> bool:
+        """Whether the trial is over.
+
+        Raises:
+            LostError: Another rank has failed.
+        """
         assert self._store is not None  # noqa: S101 - the callers have looked
-        if self._store.add(count, 1) == readers:
-            for name in (*names, count):
-                self._store.delete_key(name)
-
-    def _wait(self, names: list[str], what: str, *, for_ever: bool = False) -> bool:
-        """Wait until all names have a value; returns whether they have, or the trial is over."""
-        assert self._store is not None  # noqa: S101 - the callers have looked
-        give_up_at = time.monotonic() + self._deadline_seconds
-        for pause in _pauses():
-            if self._store.check(names):
-                return True
-            if self._store.check([self._failed]):
-                raise LostError(f"another rank has failed: {self._store.get(self._failed).decode()}")
-            if self._is_over():
-                return False
-            if not for_ever and time.monotonic() > give_up_at:
-                silent = [str(rank) for rank, name in enumerate(names) if not self._store.check([name])]
-                raise LostError(
-                    f"no word of ranks {', '.join(silent)} on {what} within {self._deadline_seconds:g} s, before the "
-                    "command started"
-                )
-            time.sleep(pause)
-        return False
-
-
-def _pauses() -> Iterator[float]:
-    pause = _FIRST_PAUSE_SECONDS
-    while True:
-        yield pause
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        if self._store.check([self._failed]):
+            raise LostError(f"another rank has failed: {self._store.get(self._failed).decode()}")
+        return self._is_over()
