@@ -56,8 +56,6 @@ def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Cal
     """Let `write` write a file that is then at `path`.
 
     Args:
-        path: Path or URL of the file, for messages.
-        write: Function that writes the content.
         send: Function that has a place take a file whose content its argument writes.
 
     Returns:
@@ -122,7 +120,6 @@ def task_of_file(
     """Return the task of a file's model; nothing is imported that only the file names.
 
     Args:
-        path: The file.
         content: What the file says: `task`, its name, and `task_options`, its constructor's arguments.
         task: The task, or its name, in which the caller trusts; None trusts in the built-in tasks only.
         python_path: Folders in which the caller has its own tasks looked for; those of the file are not used.
@@ -186,8 +183,6 @@ def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> str
     """Return the path or URL of the checkpoint of an epoch, or of a part of it; None when the trial writes none.
 
     Args:
-        spec: The trial.
-        epoch: Number of the epoch, from 1.
         step: Number of optimizer steps done, where the epoch has not ended.
     """
     if spec.checkpoint_folder is None:
@@ -267,7 +262,6 @@ def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts 
 
     Args:
         content: Plain values and tensors by name.
-        path: Path or URL of the file.
         parts: What other files of the checkpoint hold, which are written already.
 
     Returns:
@@ -338,11 +332,7 @@ def _all_whole(value: Any) -> Any:
 
 
 def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
-    """Refuse a checkpoint whose parts have not the form in which they are written: anybody may have made the file.
-
-    Raises:
-        CheckpointError: A part has another form.
-    """
+    """Refuse a checkpoint whose parts have not the form in which they are written: anybody may have made the file."""
     spec, position, static, metrics = (content[name] for name in ("spec", "position", "static", "metrics"))
     good = {
         "model": _is_named(content["model"], torch.Tensor | StoredTensor),
@@ -368,7 +358,6 @@ def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) ->
     """Return the dict saved at `path`, its tensors on the CPU; nothing in the file is executed.
 
     Args:
-        path: Path or URL of the file.
         mapped: Whether tensors are mapped from the disk, and read where they are used, in place of being read now.
         fresh: Whether an object store itself is read, and no copy on this machine.
 
@@ -445,7 +434,6 @@ def load_model(path: str | Path, task: str | Task | None = None, python_path: Se
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
 
     Args:
-        path: The checkpoint's file.
         task: The task of the model, or its name; needed for a task of one's own, since a file's word is not trusted.
         python_path: Folders in which the named task is looked for.
 

@@ -40,7 +40,6 @@ class Place(Protocol):
         """Open a checkpoint for reading.
 
         Args:
-            path: Path or URL of the checkpoint.
             fresh: Whether the place itself is read, and no copy of it on this machine.
 
         Raises:

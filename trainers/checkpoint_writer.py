@@ -148,7 +148,6 @@ class FileWriter:
 
         Args:
             content: Returns the content, whose tensors may be those that are trained.
-            save: Function that writes it.
             in_background: Whether a thread writes a copy; else the file is whole when this returns.
 
         Raises:
@@ -179,9 +178,6 @@ class CheckpointWriter:
     """Writes a trial's checkpoints: rank 0 alone, or where state is shared out each rank its share.
 
     Args:
-        spec: The trial.
-        settings: The trial's options.
-        group: This rank's place in the gang.
         tick: Called while this thread waits for a file, as long as it is being written.
         memory: Peak memory of the trial on this rank; None where nobody measures it.
         is_shared: Whether state is shared out.
@@ -219,7 +215,6 @@ class CheckpointWriter:
         """Return the content of the checkpoint to go on from.
 
         Args:
-            path: Path or URL of its main file.
             together: Whether all ranks read at once, so that what one finds wrong is raised on all of them.
 
         Raises:
@@ -236,7 +231,6 @@ class CheckpointWriter:
 
         Args:
             content: Returns what this rank gives to it.
-            epoch: Number of the epoch, from 1.
             step: Number of optimizer steps done, where the epoch has not ended.
             goes_on: Whether the caller trains on at once, and waits for the file where it has to be whole.
 
@@ -267,8 +261,6 @@ class CheckpointWriter:
         """Return what this rank gives to a checkpoint after so many epochs, see `trainers.checkpoint`.
 
         Args:
-            epoch: Number of epochs done.
-            metrics: Metrics of the last epoch.
             parts: Parts of the checkpoint that the trial has, others being empty; what stays the same is added to.
         """
         static = {"latency_ms": 0.0, "effective_batch": self._effective_batch} | parts.pop("static", {})

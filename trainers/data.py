@@ -160,8 +160,6 @@ class TrialData:
     """What a rank holds of a trial before it joins the others.
 
     Attributes:
-        train: Training samples.
-        validation: Validation samples.
         memory: Peak memory since before the samples were loaded.
     """
 
@@ -174,10 +172,7 @@ def load_data(spec: TrialSpec, task: Task, device: torch.device, counter: StepCo
     """Load a trial's training and validation samples; this needs no process group.
 
     Args:
-        spec: The trial.
         task: The object that `spec.task` names.
-        device: Device of this rank.
-        counter: Counts what this rank does.
 
     Raises:
         TrainingError: Whatever goes wrong, as one of its subclasses.
@@ -244,11 +239,7 @@ def _length_of(samples: IterableDataset[Any]) -> int | None:
 
 
 def _kept(samples: IterableDataset[Any], length: int, what: str) -> Dataset[Any]:
-    """Read an iterable dataset whose length is known: each epoch has an order of its own, and each rank its share.
-
-    Raises:
-        TaskError: It gives another number of samples than its length says.
-    """
+    """Read an iterable dataset whose length is known: each epoch has an order of its own, and each rank its share."""
     found = list(samples)
     if len(found) != length:
         raise TaskError(f"{what}: found {len(found)} samples, but its length says {length}")

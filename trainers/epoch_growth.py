@@ -33,17 +33,9 @@ class EpochGrowth:
     It is not saved within an epoch, and its ranks do not share the work: a gang of several pays for waiting.
 
     Args:
-        spec: The trial.
-        settings: The trial's options.
-        task: The trial's task.
         layout: How passes over the data are divided into epochs; it counts steps as if there were some.
-        samples: Training samples.
-        state: Model and what trains it.
-        group: This rank's place in the gang.
-        counter: Counts what this rank does.
 
     Attributes:
-        on_step: Called after each epoch.
         log: Hears nothing: there are no batches.
 
     Raises:
@@ -82,7 +74,6 @@ class EpochGrowth:
         """Grow the model by an epoch; yields nothing, since the epoch has no steps between which it could end.
 
         Args:
-            epoch: Number of the epoch, from 1.
             sums: What `begin` has returned; this adds to it.
             further_work: Work of this rank after the last step, in forward passes of one sample.
         """

@@ -36,11 +36,7 @@ class Order(IntEnum):
 
 
 class Meetings:
-    """Moments between two steps at which all ranks hear what rank 0 orders.
-
-    Args:
-        group: This rank's place in the gang.
-    """
+    """Moments between two steps at which all ranks hear what rank 0 orders."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -91,9 +87,7 @@ class EpochSums:
         losses: Weighted sum of the samples' losses, a float64 scalar on the device.
         weight: Sum of their weights: a float64 scalar on the device where the task gives weights, else a number that
             the host has counted.
-        samples: Number of samples.
         steps: Number of optimizer steps of the epoch that are done, by whatever attempts.
-        seconds: Duration of the training.
         data_seconds: Part of `seconds` spent waiting for data.
     """
 
@@ -152,9 +146,6 @@ def restore_part(
     Args:
         part: What `part_content` has returned.
         watch: Measures gradient norms; None where there are none to compare.
-        group: This rank's place in the gang.
-        seed: The trial's seed.
-        epoch: Number of the epoch, from 1.
     """
     generators: Sequence[Mapping[str, Any]] = part["generators"]
     if len(generators) == group.world_size:

@@ -129,7 +129,6 @@ def plan_epoch(
     of, and its ranks share them evenly, the shorter last step too.
 
     Args:
-        order: Samples of the epoch, int64 [n].
         batch_per_rank: Largest number of samples in a micro-batch; one more where a single sample is merged into it.
         accumulate: Largest number of micro-batches in a step.
         rank: The rank whose micro-batches are returned, from 0.

@@ -43,21 +43,11 @@ class EpochTraining:
     """Trains on this rank's share of an epoch's samples, of which each belongs to one rank.
 
     Args:
-        spec: The trial.
-        settings: The trial's options.
-        task: The trial's task.
         loss: Loss of each sample in training, from outputs and targets.
         layout: How passes over the data are divided into epochs; None where each lasts as long as a stream.
-        rate: Learning rate of every step.
-        samples: Training samples.
-        state: Model and what trains it.
         watch: Measures gradient norms; None where there are none to compare.
-        memory: Peak memory of the trial.
-        group: This rank's place in the gang.
-        counter: Counts what this rank does.
 
     Attributes:
-        on_step: Called after each optimizer step.
         log: Hears of each batch; None where nobody does.
     """
 
@@ -112,7 +102,6 @@ class EpochTraining:
         """Train to the end of the epoch.
 
         Args:
-            epoch: Number of the epoch, from 1.
             sums: What `begin` has returned; this adds to it.
             further_work: Work of this rank after the last step, in forward passes of one sample.
 
@@ -187,11 +176,7 @@ class EpochTraining:
         return OrderedFeed(samples, layout, sharing)
 
     def _singles(self) -> SingleSamples:
-        """Return what becomes of batches of one sample.
-
-        Raises:
-            TaskError: They all have one, and the model needs two.
-        """
+        """Return what becomes of batches of one sample."""
         if self._settings.batch_per_rank == 1 and self._state.network.needs_pairs:
             raise TaskError(
                 "found batch_per_rank 1, but BatchNorm1d has no variance of one sample; take batch_per_rank of at "
@@ -202,11 +187,7 @@ class EpochTraining:
         return cast("SingleSamples", self._settings.single_sample_batches)
 
     def _forward_backward(self, one: Pass, inputs: Any, targets: Any, sums: EpochSums) -> Tensor | None:
-        """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device.
-
-        Returns:
-            The mean loss of the batch, a scalar on the device; None where nobody hears of it, or it counts nothing.
-        """
+        """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device."""
         network, precision, samples = self._state.network, self._state.precision, one.samples
         statistics = network.without_statistics() if one.is_empty else nullcontext()
         with network.passing(exchanges=one.ends_step), statistics:

@@ -94,10 +94,6 @@ class StepWeights:
 
     The losses are summed before all of a step's targets are known, so gradients are first divided by the number of
     samples, and here by their mean weight.
-
-    Args:
-        task: The trial's task.
-        group: This rank's place in the gang.
     """
 
     def __init__(self, task: Task, group: Group) -> None:
@@ -150,11 +146,7 @@ def evaluate(
     """Return the task's metrics and `val_loss` of `model`, averaged over a part of the data, in one process.
 
     Args:
-        model: Its parameters are moved to `device`.
-        task: Where data, loss and metrics come from.
-        params: The trial's parameters.
         part: "validation", "test" or "train".
-        device: Where to compute.
         batch: Samples that surely fit on the device at once.
     """
     samples = load_samples(task, part, params, torch.device(device))
@@ -304,11 +296,7 @@ def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Ten
 
 
 def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
-    """Return the weighted sums of a batch's rows, and the sums of their weights, float64 [2, rows].
-
-    Raises:
-        TaskError: There is a weight of something else.
-    """
+    """Return the weighted sums of a batch's rows, and the sums of their weights, float64 [2, rows]."""
     allowed = [LOSS, *(name for name in rows if name != _VAL_LOSS)]
     for name in weights:
         if name not in allowed:

@@ -30,14 +30,7 @@ _SIGNAL = "signal only works in main thread"
 
 
 class FunctionTrainer:
-    """Runs a training function on one rank.
-
-    Args:
-        spec: The trial.
-        function: The user's function.
-        group: This rank's place in the gang.
-        counter: Counts what this rank does, for threads that watch it.
-    """
+    """Runs a training function on one rank."""
 
     def __init__(
         self, spec: TrialSpec, function: TrainingFunction, *, group: Group, counter: StepCounter | None = None

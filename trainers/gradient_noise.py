@@ -39,8 +39,6 @@ class GradientWatch:
     is added to those of earlier micro-batches and before ranks exchange it.
 
     Args:
-        parameters: Parameters of the model.
-        group: This rank's place in the gang.
         accumulate: Number of micro-batches per step and rank.
         adascale: AdaScale's gain, which needs every step; None measures one step in 64.
 

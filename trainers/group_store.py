@@ -34,7 +34,6 @@ class StoreClient(Store):
     """A torch store that another process serves; keep it for all groups of a study.
 
     Args:
-        address: Address and secret of the server.
         timeout_seconds: Deadline of the connection and of each request.
 
     Raises:

@@ -212,11 +212,7 @@ def _without_pieces(value: Any) -> Any:
 
 
 def _unwrapped(name: str, one: Any) -> Any:
-    """Return an object whose state does not depend on the number of ranks.
-
-    Raises:
-        TaskError: It has no state.
-    """
+    """Return an object whose state does not depend on the number of ranks."""
     if isinstance(one, DistributedDataParallel):
         return one.module
     is_pair = isinstance(one, tuple) and len(one) == 2 and all(map(callable, one))

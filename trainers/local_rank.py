@@ -34,11 +34,9 @@ class RankFacts:
     """What one rank knows before its first step.
 
     Attributes:
-        rank: Number of the rank, from 0.
         samples: Number of training samples that this rank sees in an epoch.
         device: Name of the device, such as "cpu" or "cuda:1".
         backend: What carries the messages of the group, gloo or nccl; "none" for a single rank.
-        facts: Facts of the trial.
     """
 
     rank: int
@@ -101,10 +99,7 @@ def train_rank(
     """Train on one rank, and yield its measurements: it loads task and data, and then joins the others.
 
     Args:
-        spec: The trial.
         place: Place of this rank, which it has not joined from yet.
-        callbacks: What is called with news.
-        extras: What the training is given beside its spec.
         task: What `spec.task` names, if it was loaded already.
 
     Raises:

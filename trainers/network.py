@@ -42,10 +42,6 @@ class Compiled:
     Beyond the limit of variants torch would go on without compiling, and say so in a worker's log only: time and cost
     of the trial would not be those of `compile: true`. So the trial fails.
 
-    Args:
-        function: The function.
-        device: Device that it computes on.
-
     Raises:
         TaskError: There is no compiler; the message says what to do.
     """
@@ -81,11 +77,7 @@ class Compiled:
 
 
 def _require_compiler(device: torch.device) -> None:
-    """Refuse `compile` where there is nothing to compile with.
-
-    Raises:
-        TaskError: There is no compiler; the message says what to do.
-    """
+    """Refuse `compile` where there is nothing to compile with."""
     if device.type == "cuda":
         return
     given = os.environ.get("CXX")
@@ -144,8 +136,6 @@ class Network:
 
     Args:
         module: The model: on the device, or on the CPU, or on no device at all if it is going to be fully sharded.
-        settings: The trial's options.
-        group: This rank's place in the gang.
         fill: Function that gives modules of a model that is going to be fully sharded their first values, on the CPU.
 
     Attributes:

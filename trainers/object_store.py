@@ -72,7 +72,6 @@ class StoredObject:
     """An object that a listing shows, or an upload that was never finished.
 
     Attributes:
-        url: URL of the object.
         bytes: Size in bytes; 0 of an upload.
         modified_at: Moment of its last change, in seconds since 1970.
         upload_id: Name that the store gave the upload; empty for an object.
@@ -228,13 +227,7 @@ class ObjectStore:
             self._ask(upload.url, "call_s3", "abort_multipart_upload", names)
 
     def _manifest(self, path: str) -> dict[str, Content]:
-        """What a checkpoint's object and its parts hold, by name.
-
-        Raises:
-            FileNotFoundError: There is no such checkpoint.
-            DamagedObjectError: The manifest is none.
-            OSError: The store does not answer.
-        """
+        """What a checkpoint's object and its parts hold, by name."""
         text = self.read_note(path + MANIFEST)
         own = name_of(path)
         stem = own.removesuffix(".pt")
@@ -276,20 +269,7 @@ class ObjectStore:
             raise ObjectStoreError(f"{bucket} does not exist", is_lasting=True) from error
 
     def _ask(self, about: str, method: str, *arguments: Any, size: int = 0, **options: Any) -> Any:
-        """Call a method of fsspec's.
-
-        Args:
-            about: URL that is asked about, for messages.
-            method: Name of the method.
-            arguments: Its arguments.
-            size: Number of bytes that are sent or fetched, for which there is more time.
-            options: Its further arguments.
-
-        Raises:
-            FileNotFoundError: There is no such object, or no such bucket.
-            DamagedObjectError: What came is not what the store has.
-            ObjectStoreError: The store refuses, fails or does not answer.
-        """
+        """Call a method of fsspec's."""
         seconds = ANSWER_SECONDS + size / SLOWEST_BYTES_PER_SECOND
         try:
             store = filesystem(self._scheme, use_listings_cache=False)

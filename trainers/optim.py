@@ -58,8 +58,6 @@ def own_optimizer(
         task: A task that has one.
         module: The model, on its device, sharded if it is going to be.
         learning_rate: Learning rate at the effective batch.
-        params: Parameters of the trial.
-        settings: Its options.
 
     Raises:
         TaskError: It is none, or cannot be shared out.
@@ -92,7 +90,6 @@ def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Param
     Args:
         task: A task, which may have that method.
         module: The model, sharded if it is going to be.
-        params: Parameters of the trial.
 
     Returns:
         Multiples by parameter; None where all have the same rate.
@@ -149,9 +146,6 @@ def build_optimizer(
 
     Args:
         parameters: Parameters of the model; those that are frozen are left out.
-        settings: The trial's options.
-        rate: Learning rate of every step.
-        group: The ranks.
         factors: Learning rates of parameters as multiples of that one, 1 for those that it lacks; None is the same
             rate for all, in one group.
     """

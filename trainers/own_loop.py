@@ -61,12 +61,9 @@ class OwnLoop:
     """A trial whose steps the engine does not take itself.
 
     Args:
-        spec: The trial.
         form: What the user has written, for messages, such as "a command".
 
     Attributes:
-        spec: The trial.
-        settings: Its resolved options.
         learning_rate: The learning rate, scaled for the effective batch.
 
     Raises:
@@ -93,8 +90,6 @@ class OwnLoop:
         """Return what is known before the first epoch.
 
         Args:
-            epoch: Number of epochs done.
-            code_files: Hashes of the files of the user's code, by path.
             model_parameters: Number of parameters of the models; 0 where they are not known.
             models: Names of the models that a training function has handed over; None for a command.
             resuming: What an attempt of a training function begins anew; empty if nothing is known.

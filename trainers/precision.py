@@ -139,8 +139,6 @@ class Precision:
     """Runs forward passes in a number format, and keeps small half-precision gradients from vanishing.
 
     Args:
-        settings: The trial's options.
-        device: Device of this rank.
         is_sharded: Whether each rank holds only its rows of gradients.
 
     Attributes:

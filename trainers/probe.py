@@ -46,7 +46,6 @@ def probe(
 
     Args:
         task: Name of the task: a built-in one, or "module:Class".
-        task_options: Keyword arguments of its constructor.
         python_path: Folders in front of `sys.path`.
         params: Parameters to build the model at; None draws them from the task's own space, seeded.
         by_module: Whether the model is going to be built by module.

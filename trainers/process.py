@@ -213,7 +213,6 @@ class PeakMemory:
 
         Args:
             kind: What passes, as for training.
-            samples: Number of samples in the batch.
         """
         if self._device.type != "cuda":
             return _COUNTED

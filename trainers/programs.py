@@ -51,10 +51,6 @@ def model_of_function(
     """Return the model that a training function has handed over, with a checkpoint's weights, and a call of it.
 
     Args:
-        function: The function.
-        spec: The trial, with one rank.
-        content: The checkpoint.
-        path: Where it lies, for messages.
         name: What the model was called in `trial.epochs`; None takes `model`, or the only one there is.
 
     Raises:
@@ -118,7 +114,6 @@ class Call:
     """A model and what it was called with.
 
     Attributes:
-        model: The model.
         args: Positional arguments: tensors, or nested sequences and mappings of them, first dimension rows.
         kwargs: Arguments by name.
         are_rows: Whether each leaf of (args, kwargs), in pytree's order, is a tensor whose first dimension is that of

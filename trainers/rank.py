@@ -99,7 +99,6 @@ class RankProcess:
 
     Args:
         device: "cpu" or "cuda"; on cuda the process is expected to see its one GPU only.
-        cpus_per_rank: Threads that torch may use.
         cpus: CPUs that belong to this slot alone; empty where ranks do not fill the machine.
         backend: What will carry the messages of process groups; None is the device's own.
     """

@@ -42,7 +42,6 @@ class BatchLog:
     Args:
         path: The file; its folder is made. A file that is there keeps the rows of steps that this training goes on
             from, and loses the others.
-        device: Device of the rank.
         steps_done: Number of optimizer steps that earlier attempts have done.
 
     Raises:
@@ -77,9 +76,6 @@ class BatchLog:
         """Add a batch.
 
         Args:
-            epoch: Number of the epoch.
-            step: Number of the optimizer step.
-            samples: Number of samples.
             loss: Their mean loss, a scalar on the rank's device.
             seconds: Duration of the batch in seconds.
         """

@@ -44,7 +44,6 @@ class Failed:
         """Return the failure that an error is.
 
         Args:
-            error: What was raised.
             has_begun: Whether the attempt has begun its first step: before that a checkpoint is only read.
         """
         failure = classify(error)

@@ -153,7 +153,6 @@ def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
     """Return the files of a trial by attempt and rank.
 
     Args:
-        folder: The folder, from `log_folder`.
         since: Moment of the study's creation, in seconds since 1970: older files are of another one of the same name.
     """
     found: dict[tuple[int, int], Path] = {}

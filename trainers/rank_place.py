@@ -52,8 +52,6 @@ class Presence:
 
     Args:
         store: Store that all ranks reach, in which nobody has used these names before. Requests to it are short.
-        rank: Number of this rank, from 0.
-        world_size: Number of ranks.
         deadline_seconds: Longest silence of a rank that has not come yet, in seconds.
 
     Attributes:
@@ -101,7 +99,6 @@ class _Watch:
 
     Args:
         presence: Presence of the rank that has come.
-        now: Seconds of a clock that never goes back.
     """
 
     def __init__(self, presence: Presence, now: float) -> None:
@@ -112,9 +109,6 @@ class _Watch:
 
     def look(self, now: float) -> bool:
         """Look for the others, once in each period; returns that the wait goes on.
-
-        Args:
-            now: Seconds of the same clock.
 
         Raises:
             LostError: Nothing was heard of a rank for as long as the deadline.
@@ -158,8 +152,6 @@ class RankPlace:
 
     Attributes:
         device: Device of this rank, made current.
-        rank: Number of the rank, from 0.
-        world_size: Number of ranks.
         backend: What will carry the messages of the group, gloo or nccl.
         presence: What the other ranks know of this one until it joins; None for a single rank.
         one_host: Whether all ranks run on this machine.
@@ -205,15 +197,7 @@ class RankPlace:
 def place_on_this_machine(
     kind: DeviceKind, rank: int, world_size: int, *, store: Store, options: GroupOptions
 ) -> RankPlace:
-    """Return the place of a rank whose group has no other machine; ranks share GPUs where there are fewer of them.
-
-    Args:
-        kind: Kind of device.
-        rank: Number of the rank, from 0.
-        world_size: Number of ranks.
-        store: Store of this group alone.
-        options: What the user says about the group.
-    """
+    """Return the place of a rank whose group has no other machine; ranks share GPUs where there are fewer of them."""
     devices = world_size if kind == "cpu" else torch.cuda.device_count()
     return RankPlace(
         device=device_of(kind, rank % devices),
@@ -231,7 +215,6 @@ def place_in_environment(
 
     Args:
         kind: Kind of device; GPUs are shared over gloo only.
-        options: What the user says about the group.
         presence: This rank's presence, if it has been told of already.
 
     Raises:

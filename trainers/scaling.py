@@ -92,7 +92,6 @@ def planned_learning_rate(
     """Return the learning rate of every step of a trial.
 
     Args:
-        settings: The trial's options.
         layout: How its passes are divided into epochs and steps; None where nobody knows how many steps there are.
         own: The task's own schedule; None takes that of the options.
 

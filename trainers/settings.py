@@ -118,7 +118,6 @@ def check_followed(spec: TrialSpec, precision: str, followed: set[str]) -> None:
     """Refuse parameters that a training function leaves unheeded, since a search over them would compare noise.
 
     Args:
-        spec: The trial.
         precision: Number format that the trial's `precision` means on its device.
         followed: Names of the helpers that were called, and of the parameters that were read.
 
@@ -139,9 +138,6 @@ def check_followed(spec: TrialSpec, precision: str, followed: set[str]) -> None:
 
 def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
     """Return which options of the section `training` no training function follows by itself.
-
-    Args:
-        training: The section, by name.
 
     Returns:
         The helper that follows each, None where none does.

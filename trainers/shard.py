@@ -52,7 +52,6 @@ def checkpoint_activations(module: nn.Module, *, compiled: bool = False) -> None
     same numbers again, and BatchNorm counts a batch once.
 
     Args:
-        module: The model.
         compiled: Whether the model is going to be compiled; blocks with BatchNorm are left out of that.
     """
     for block in repeated_blocks(module) or [child for child in module.children() if any(child.children())]:
@@ -229,7 +228,6 @@ def shard_fully(
 
     Args:
         module: The model, on the CPU.
-        device: Device of this rank.
         fill: Function that gives the own tensors of modules their values on the CPU, if they have none yet.
         gathered: Number format in which parameters are gathered and blocks compute; None leaves them as they are.
             Gradients are added up in single precision then.

@@ -37,8 +37,6 @@ def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Ga
 
     Args:
         content: What the checkpoint holds. `Piece`s go into this rank's share; of all else rank 0's is written.
-        path: Path or URL of the main file.
-        group: This rank's place in the gang.
         gather: How ranks tell each other what they have written; None takes a collective of the process group.
 
     Raises:
@@ -81,7 +79,6 @@ def together(work: Callable[[], T], group: Group, gather: Gather | None = None) 
 
     Args:
         work: Function that this rank calls.
-        group: This rank's place in the gang.
         gather: How ranks tell each other; None takes a collective of the process group.
 
     Raises:

@@ -25,7 +25,6 @@ class ExchangeTimes:
     """Reads DDP's times. torch keeps one mean since the first step, in which steps of a cold start count for ever.
 
     Args:
-        ddp: The model, before its first step.
         on_cpu: Whether its gradients are on a CPU.
     """
 
@@ -59,12 +58,7 @@ _ROOM = 1024
 
 
 class StepScalars:
-    """Keeps scalars on the device until they are read, all in one transfer.
-
-    Args:
-        device: Device of the scalars.
-        room: Number of scalars that it holds.
-    """
+    """Keeps scalars on the device until they are read, all in one transfer."""
 
     def __init__(self, device: torch.device, room: int = _ROOM) -> None:
         self._room, self._count = room, 0
@@ -95,11 +89,7 @@ class StepScalars:
 
 
 class GradientNorms:
-    """The norms of an epoch's gradients, one for each step.
-
-    Args:
-        device: Device of the norms.
-    """
+    """The norms of an epoch's gradients, one for each step."""
 
     def __init__(self, device: torch.device) -> None:
         self._norms = StepScalars(device)
@@ -169,7 +159,6 @@ class StepCounter:
         """Begin an epoch.
 
         Args:
-            epoch: Number of the epoch, from 1.
             work: Work of this rank in the epoch, in forward passes of one sample.
             done: Part of it that an earlier attempt has done.
         """

@@ -37,10 +37,6 @@ def wait_for(
     """Wait until all keys have a value, of each rank one; returns whether they have.
 
     Args:
-        store: The store.
-        keys: Names of values.
-        what: What is waited for, for the message.
-        seconds: Longest wait.
         is_over: Asked before each pause whether nobody need be waited for any more; it may raise why.
         longest_pause_seconds: Longest time between two looks.
 
@@ -71,10 +67,8 @@ class StoreGather:
 
     Args:
         name: Name of what is gathered, the same on all ranks, and never used before by this group.
-        group: This rank's place in the gang.
         store: Store of the ranks; None takes that of the process group from torch.
         gather_seconds: Time in which all ranks have to tell their value.
-        is_over: As of `wait_for`.
     """
 
     def __init__(

@@ -38,7 +38,6 @@ def given(tensor: Tensor, rows: Tensor | None = None) -> Tensor | Piece:
     """Return what this rank gives of a tensor to a checkpoint.
 
     Args:
-        tensor: The tensor.
         rows: Rows that are given in place of its own ones; None gives its own.
     """
     own, first = own_rows(tensor)

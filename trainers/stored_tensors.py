@@ -37,10 +37,6 @@ from trainers.errors import CheckpointError, StorageError, of_unread_file
 def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
     """Read the shares of a checkpoint, each wholly, and from an object store itself rather than a copy on this machine.
 
-    Args:
-        path: Its main file.
-        content: What its main file says.
-
     Raises:
         CheckpointError: One of them is not what was written.
     """
@@ -120,8 +116,6 @@ class ShareFacts:
     """What the main file says of a share.
 
     Attributes:
-        bytes: Size of the file.
-        crc32: CRC-32 of the file.
         index_at: Offset of the index in bytes.
         sha256: Checksum by which an object store knows the file; empty in a folder.
     """
@@ -192,12 +186,7 @@ class _Extent:
 
 
 class StoredTensor:
-    """A tensor in shares, of which any rows can be read.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Its number format.
-    """
+    """A tensor in shares, of which any rows can be read."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
         self.shape, self.dtype = torch.Size(shape), dtype

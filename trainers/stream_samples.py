@@ -70,8 +70,6 @@ class Sharing:
     Attributes:
         batch_per_rank: Largest number of samples in a pass.
         accumulate: Largest number of passes in a step.
-        rank: The rank, from 0.
-        world_size: Number of ranks.
         even: Whether all ranks need equally many passes.
         singles: What becomes of passes of one sample, see `plan_epoch`.
         seed: Seed of what the stream draws at random.
@@ -109,13 +107,9 @@ class StreamSamples:
     Args:
         stream: The stream; each iteration over it begins anew.
         what: Name of the task's method that gave it, for messages.
-        device: Device of this rank.
         workers: Number of processes that read it; 0 reads in this one.
-        collate: Makes samples a batch.
 
     Attributes:
-        device: Device of this rank.
-        collate: Makes samples a batch.
         is_shared_out: Whether the stream gives each rank and worker process its own samples.
 
     Raises:
@@ -152,8 +146,6 @@ class StreamSamples:
         All ranks have to ask equally often: a stream that shares itself out takes a collective for each step.
 
         Args:
-            sharing: How this rank takes its share.
-            number: Number of the pass, from 1.
             skip: Number of steps to leave out, which an earlier attempt has trained.
 
         Raises:

@@ -41,7 +41,6 @@ def load_trainable(
     Args:
         name: As for `load_task`, or "module:function", or "command".
         options: Keyword arguments of the constructor, or of the function.
-        python_path: As for `load_task`.
 
     Raises:
         TaskLoadError: As `load_task`; or the function cannot train trials.
@@ -67,7 +66,6 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     Args:
         name: A built-in task (a module of `trainers.tasks`, which has one class of the same name in CamelCase), or
             "module:Class" for one of the user's own.
-        options: Keyword arguments of its constructor.
         python_path: Folders put in front of `sys.path`, where the user's module is looked for first.
 
     Raises:
@@ -94,10 +92,6 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
 
 def import_task(name: str, python_path: Sequence[str] = ()) -> Any:
     """Return what `name` names, a task's class as a rule, without calling it.
-
-    Args:
-        name: As for `load_task`.
-        python_path: As for `load_task`.
 
     Raises:
         TaskLoadError: There is no such task, or its module cannot be imported.

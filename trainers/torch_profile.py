@@ -58,9 +58,7 @@ class Profiler:
     """Profiles 20 steps of a training, after the first few: a trace of more is too large to open.
 
     Args:
-        trace: Path of the file to write.
         steps: Number of steps that the training still takes.
-        device: Device of the rank.
     """
 
     def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:

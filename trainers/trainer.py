@@ -85,11 +85,9 @@ class Trainer:
         """Build model and optimizer, or read them back from `spec.resume_from`.
 
         Args:
-            spec: The trial.
             task: The object that `spec.task` names, from `trainers.task_loading.load_task`.
             group: This rank's place in the gang. For more than one rank the default process group must be formed.
             data: What `load_data` loaded for this trial and device; None loads it here.
-            counter: Counts what this rank does, for threads that watch it; None makes one that nobody reads.
 
         Raises:
             TrainingError: Whatever goes wrong, as one of its subclasses.

@@ -33,7 +33,6 @@ class TrainingFunction:
     """A function that trains, and the arguments that it gets beside the trial.
 
     Attributes:
-        function: The user's function.
         options: Its keyword arguments, from `task_options`.
     """
 

@@ -143,13 +143,10 @@ class TrainingState:
         optimizer: The optimizer with its moments.
         average: Exponential moving average of the weights; None without `ema`.
         adascale: AdaScale's gain; None under another learning-rate rule.
-        patience: Early stopping.
         noise: Averages behind the gradient noise scale.
-        epoch: Number of epochs done.
         step: Number of optimizer steps done.
         place: How far the trial has come in a stream.
         latency_ms: Latency of one sample in milliseconds; NaN before it is measured.
-        metrics: Metrics of the last epoch.
         earlier_peak_bytes: Peak memory of a rank in earlier attempts, in bytes; 0 without one.
         part: What a checkpoint within the next epoch says of that one, see `trainers.epoch_parts`; None without one.
     """

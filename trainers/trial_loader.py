@@ -25,10 +25,7 @@ class SharingSampler(Sampler[int]):
     shared out in consecutive parts whose sizes differ by at most one.
 
     Args:
-        samples: Number of samples.
         rank: The rank whose samples these are, from 0.
-        world_size: Number of ranks.
-        seed: Seed of the order.
         shuffles: Whether each epoch has an order of its own.
 
     Attributes:
@@ -60,9 +57,6 @@ class Loaders:
     """Makes the loaders of a trial, and has each epoch's samples in that epoch's order.
 
     Args:
-        group: This rank's place in the gang.
-        seed: Seed of the orders.
-        counter: Counts the batches.
         passes_together: Whether all ranks need equally many passes through the model, evaluations included.
         singles: Function that says what becomes of a last training batch of one sample; it is asked when an epoch's
             batches begin, since the model may be prepared after its loader.
@@ -198,7 +192,6 @@ class EvenBatches(Sampler[list[int]]):
     Args:
         samples: Number of samples of all ranks.
         own: Numbers of this rank's samples.
-        world_size: Number of ranks.
         batch_size: Largest number of samples of a batch.
 
     Raises:

@@ -27,8 +27,6 @@ class Steps:
     """Takes the steps of a trial, and counts the passes between them.
 
     Args:
-        settings: The trial's options.
-        group: This rank's place in the gang.
         learning_rate: The searched learning rate, scaled for the effective batch.
         is_sharded: Whether each rank holds only its rows of weights and gradients.
 
@@ -142,11 +140,7 @@ class Steps:
 
 
 class _Parameters(nn.Module):
-    """What an optimizer updates, in the form in which gradients are clipped.
-
-    Args:
-        tensors: The tensors, which need not be parameters of a model.
-    """
+    """What an optimizer updates, in the form in which gradients are clipped."""
 
     def __init__(self, tensors: list[nn.Parameter]) -> None:
         super().__init__()

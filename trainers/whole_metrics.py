@@ -65,7 +65,6 @@ def take_states(name: str, metric: nn.Module, states: Sequence[States], device: 
     """Have an object hold the states of all ranks.
 
     Args:
-        name: The metric's name, for messages.
         metric: An object that has been updated; its own states are among those of the ranks.
         states: States of each rank that has samples, in the order of the ranks.
         device: Where the object computes.
@@ -122,11 +121,6 @@ _NEEDED = ("update", "compute", "merge_state")
 class WholeMetrics:
     """The objects of one evaluation on one rank; none where the task has none.
 
-    Args:
-        task: The task.
-        params: The trial's parameters.
-        device: Device of the outputs.
-
     Raises:
         TaskError: The task gives something else.
     """
@@ -156,13 +150,7 @@ class WholeMetrics:
                 raise TaskError(f"whole_metrics: found {name!r}, allowed: any other name, since metrics gives it, too")
 
     def update(self, outputs: Any, targets: Any, samples: int) -> None:
-        """Take a batch in.
-
-        Args:
-            outputs: The model's outputs.
-            targets: Their targets.
-            samples: Number of samples in the batch.
-        """
+        """Take a batch in."""
         for one in self._metrics.values():
             one.update(outputs, targets)
         self._samples += samples

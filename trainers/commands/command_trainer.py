@@ -140,12 +140,8 @@ class CommandTrainer:
     """Runs a command on one rank.
 
     Args:
-        spec: The trial.
-        command: What is run.
         assignment: Which rank this is, and the pool's store.
         group: This rank's place in the gang; no process group is formed for it.
-        store: The pool's store; None is enough for one rank.
-        counter: Counts what this rank does, for threads that watch it.
 
     Raises:
         TrainingError: An option of the trial is wrong.
@@ -298,11 +294,7 @@ class CommandTrainer:
             self._signs = signs
 
     def _take(self, event: Event, course: Course) -> _End | None:
-        """Take in what has happened; returns how the work on the program ends, None while it goes on.
-
-        Raises:
-            TrainingError: The command failed, or did not keep to the form of one that trains.
-        """
+        """Take in what has happened; returns how the work on the program ends, None while it goes on."""
         if event is None:
             return _End.UNTOLD
         if isinstance(event, ValueError):
@@ -326,12 +318,7 @@ class CommandTrainer:
         return None
 
     def _begin(self, course: Course, *, with_program: bool = False) -> None:
-        """Tell that the first epoch begins: what was before it belongs to the start.
-
-        Args:
-            course: Who hears of it.
-            with_program: Whether it has begun with the program, which has not said when.
-        """
+        """Tell that the first epoch begins: what was before it belongs to the start."""
         if not self._has_begun:
             self._has_begun = True
             if not with_program:
@@ -353,11 +340,7 @@ class CommandTrainer:
         _offer(question, self._kept, said)
 
     def _report(self, reported: Reported, course: Course, question: Question | None) -> _End | None:
-        """Tell an epoch's measurement, and wait until the next one is granted; returns the end if the trial is over.
-
-        Raises:
-            TrainingError: The report cannot be that of the next epoch.
-        """
+        """Tell an epoch's measurement, and wait until the next one is granted; returns the end if the trial is over."""
         self._counter.done()
         if self._group.rank > 0:
             epoch = int(reported.epoch) if isinstance(reported.epoch, int) else self._book.epoch + 1
@@ -429,11 +412,7 @@ class CommandTrainer:
         )
 
     def _ended(self, exited: Exited, course: Course) -> _End:
-        """Take in the end of the program, which is right only after its last report.
-
-        Raises:
-            TrainingError: It failed, or ended too early.
-        """
+        """Take in the end of the program, which is right only after its last report."""
         book, rank = self._book, self._group.rank
         if exited.status == 0 and rank > 0:
             return _End.BY_ITSELF

@@ -16,11 +16,9 @@ class EpochBook:
     """The epochs of one attempt.
 
     Args:
-        epochs: Number of epochs of the trial.
         is_due: Tells whether the last checkpoint is too old.
 
     Attributes:
-        epoch: Number of epochs done.
         held: Measurement of the last epoch, which is told once the program has ended.
         is_at_start: Whether this attempt has reported no new epoch yet.
         is_silent: Whether this attempt has reported no epoch at all yet, trained before or new.
@@ -125,11 +123,7 @@ def _whole(epoch: object) -> int:
 
 
 def _numbers(reported: Reported) -> dict[str, float]:
-    """Return metrics as numbers; NaN and infinity are, and the controller judges them.
-
-    Raises:
-        TaskError: A value is no number, a name is the controller's, or there is none.
-    """
+    """Return metrics as numbers; NaN and infinity are, and the controller judges them."""
     if not reported.metrics:
         raise TaskError(f"the command reported epoch {reported.epoch} without a metric")
     metrics = {}

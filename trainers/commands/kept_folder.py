@@ -53,11 +53,6 @@ def files_in(folder: Path) -> dict[str, Tensor]:
 def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:
     """Write the files of a checkpoint into an empty folder.
 
-    Args:
-        content: Content of the checkpoint.
-        folder: The folder.
-        path: Path or URL of the checkpoint, for messages.
-
     Raises:
         CheckpointError: It holds no files, or names one outside the folder.
         StorageError: The disk takes nothing.

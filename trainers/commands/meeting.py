@@ -21,9 +21,6 @@ class Meeting:
     Each request to the store is short, since one that waits would keep those of other threads waiting.
 
     Args:
-        key: Name of the attempt, which has no other meeting.
-        group: Which rank this is, of how many.
-        store: The pool's store; None is enough for one rank.
         is_over: Function that tells whether the trial is over, so that nobody need be waited for.
     """
 
@@ -56,10 +53,6 @@ class Meeting:
     def gather(self, what: str, own: str) -> list[str] | None:
         """Return the texts of all ranks, by rank; None once the trial is over. All ranks have to ask, once.
 
-        Args:
-            what: Name of what is gathered.
-            own: Text of this rank.
-
         Raises:
             LostError: Another rank has failed, or did not come in time.
         """
@@ -80,7 +73,6 @@ class Meeting:
         """Hand over what rank 0 says, once it does, however late; for the other ranks. A thread waits for it.
 
         Args:
-            what: Name of what is said.
             take: Called with it; with None if the trial is over before.
             take_error: Called in its place if another rank has failed.
         """
@@ -108,11 +100,7 @@ class Meeting:
         return f"{self._prefix}/failed"
 
     def _need_not_wait(self) -> bool:
-        """Whether the trial is over.
-
-        Raises:
-            LostError: Another rank has failed.
-        """
+        """Whether the trial is over."""
         assert self._store is not None  # noqa: S101 - the callers have looked
         if self._store.check([self._failed]):
             raise LostError(f"another rank has failed: {self._store.get(self._failed).decode()}")

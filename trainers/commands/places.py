@@ -60,10 +60,8 @@ def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bo
     """Return the place of this rank.
 
     Args:
-        folder: Folder of the program's checkpoints on this machine.
         address: Host, port and secret of the pool's store.
         one_host: Whether all ranks of the gang share a machine.
-        ports: Two ports.
     """
     port, worker_port = ports.numbers
     host = _LOOPBACK if one_host or address is None else _address_towards(address[0], address[1])

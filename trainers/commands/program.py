@@ -42,10 +42,7 @@ class Program:
     """A running command.
 
     Args:
-        argv: Program and arguments.
         environment: All variables of its processes.
-        folder: Folder in which it runs.
-        log: Where its output is kept.
         on_line: Called with each line of its standard output, from another thread; None reads none.
         on_exit: Called once it has ended, with its exit status (a negative one is the signal that killed it), or with
             the reason for which it could not be run, or None where its supervisor was killed; from another thread.
@@ -257,7 +254,6 @@ class _Lines:
     What stands before a carriage return is left out, as progress bars mean it; one at a line's end belongs to that end.
 
     Args:
-        take: Called with each line.
         pass_over: Called for each line that is too long to be one.
     """
 

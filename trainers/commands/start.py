@@ -38,12 +38,7 @@ _BEGUN_SECONDS = 3600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkingFolder:
-    """A folder for the files of one attempt on one rank.
-
-    Attributes:
-        path: The folder.
-        channel: Path for a socket.
-    """
+    """A folder for the files of one attempt on one rank."""
 
     path: Path
     channel: Path
@@ -82,11 +77,7 @@ def _locked_folder(place: Path) -> Iterator[Path]:
 
 
 def _delete_if_left(folder: Path) -> None:
-    """Delete a folder whose process has died.
-
-    Raises:
-        OSError: It lives, or the folder is somebody else's.
-    """
+    """Delete a folder whose process has died."""
     try:
         lock = (folder / _LOCK).open("rb")
     except FileNotFoundError:
@@ -115,9 +106,6 @@ def start_of(
     """Return arguments and environment of a rank's program; its parameters are written to a file as well.
 
     Args:
-        command: What is run.
-        own: The trial.
-        place: Variables that tell the program its rank.
         folder: Place of this attempt's temporary files.
         kept: Folder whose content is kept for going on.
 

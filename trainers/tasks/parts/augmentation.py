@@ -48,8 +48,6 @@ class Mixup(nn.Module):
     Args:
         alpha: Both parameters of the Beta distribution of the share, above 0; with small ones most images stay nearly
             whole.
-        partners: The training images.
-        classes: Number of classes.
     """
 
     key: Tensor

@@ -48,7 +48,6 @@ class Number:
     """A column of numbers, or of dates, which count as days.
 
     Attributes:
-        name: Name of the column.
         is_date: Whether cells are dates.
         mean: Centre: mean over the training rows that have a value, or their median where scaling is robust.
         deviation: Scale: standard deviation over the training rows that have a value, or the distance of their
@@ -143,7 +142,6 @@ def fit_encoding(
 
     Args:
         table: All rows, so that a slip in any of them is found.
-        rows: The training rows.
         names: The columns to use.
         as_numbers: Columns that must be numbers, whatever they look like.
         as_categories: Columns that must be categories, whatever they look like.

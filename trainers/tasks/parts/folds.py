@@ -54,7 +54,6 @@ def with_folds(
     Args:
         parts: Inputs [n, columns] and targets of each part.
         classes: Class of each training row [n], of which each fold gets its share; None to draw from all alike.
-        folds: Number of folds.
     """
     inputs, targets = parts["train"]
     order = np.random.default_rng(_SEED).permutation(len(inputs))

@@ -35,7 +35,6 @@ def check_columns(
 
     Args:
         where: The file or row, for the message.
-        names: Names of the columns that are there.
         known: Names that are allowed.
         needed: Names that have to be there.
         absent: What stands in for a value that is missing, for the message; empty if there is nothing.
@@ -58,7 +57,6 @@ def check_kind(rows: Iterable[object], kinds: tuple[type, ...], what: str) -> No
     """Refuse anything but a list of values of some types.
 
     Args:
-        rows: What the user gave.
         kinds: Types of the values.
         what: What a list of them is called, for the message.
 

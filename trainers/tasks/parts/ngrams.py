@@ -21,8 +21,6 @@ class NgramNetwork(nn.Module):
     filled up with PAD; output [n, outputs].
 
     Args:
-        vocabulary: Number of tokens.
-        outputs: Number of classes.
         width: Size of the part of a vector that begins at random.
         longest_ngram: Most tokens of an n-gram, from 1 to 3.
         dropout: Probability of dropout on the sum.
@@ -54,7 +52,6 @@ class NgramNetwork(nn.Module):
         """Let the last parts of the vectors be logarithms of how much more often each class has the n-gram than others.
 
         Args:
-            tokens: Training texts, int64 [n, longest].
             targets: Their classes, int64 [n].
         """
         if self.vectors.weight.is_meta:
@@ -93,7 +90,6 @@ class Ngrams:
     """Numbers tokens by themselves, and longer n-grams of tokens by a hash.
 
     Args:
-        vocabulary: Number of tokens.
         longest: Most tokens of an n-gram, from 1 to 3.
 
     Attributes:

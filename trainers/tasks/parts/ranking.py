@@ -62,9 +62,6 @@ def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, co
     Args:
         standardised: Relevance as the model learns it, [n].
         relevance: Numbers of the target column, [n].
-        table: Table of the rows.
-        column: Name of the target column.
-        query: Name of the column of queries.
 
     Raises:
         TaskError: A number is below 0, which NDCG does not know.
@@ -119,12 +116,7 @@ def ndcg_without_order(targets: Any) -> dict[str, float]:
 
 
 def _mean_ndcg(scores: Any, targets: Any) -> float:
-    """Return the mean NDCG over queries; NaN where no row is relevant.
-
-    Args:
-        scores: Scores by which rows are sorted, [n].
-        targets: Relevance and query of each row, [n, 2].
-    """
+    """Return the mean NDCG over queries; NaN where no row is relevant."""
     order = np.argsort(targets[:, 1], kind="stable")
     ends = np.flatnonzero(np.diff(targets[order, 1])) + 1
     found = [_ndcg(scores[rows], targets[rows, 0]) for rows in np.split(order, ends)]

@@ -24,7 +24,6 @@ def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0
 
     Args:
         classes: Class of each row, int64 [rows], of which each part gets its share; None to draw from all alike.
-        rows: Number of rows.
         validation: Share of the rows, from 0 to 1.
         test: Share of the rows, from 0 to 1.
 

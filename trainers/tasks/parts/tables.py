@@ -58,9 +58,7 @@ class Table:
     """Columns by name, each an Arrow array of as many rows: trimmed strings, or what Parquet says; null is missing.
 
     Attributes:
-        path: The file, for messages.
         form: How the file is written, complete; None for Parquet and for rows that came from Python.
-        columns: Columns by name, in the file's order.
     """
 
     path: Path

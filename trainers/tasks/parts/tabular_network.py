@@ -33,7 +33,6 @@ class FoldModel(nn.Module):
 
     Args:
         models: Models of the same form, one for each fold.
-        columns: Number of columns of a new row, c.
         is_number: Whether outputs are numbers, and not logits.
     """
 
@@ -108,7 +107,6 @@ def tabular_model(
     """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
 
     Args:
-        params: Parameters of the trial.
         encoding: What the columns of a row are.
         rows: Training rows, from which bins are learned, [n, columns].
         levels: Which levels of the categories the rows have that this very model trains on, as `trained_levels` says.
@@ -297,7 +295,6 @@ class _Categories(nn.Module):
 
     Args:
         sizes: Number of levels of each category.
-        embedding: Length of a vector.
         is_trained: Which levels of all categories, one behind the other, the training rows have.
     """
 

@@ -25,7 +25,6 @@ class Target:
     """The column to learn, and its scale.
 
     Attributes:
-        column: Name of the column.
         classes: Class labels, sorted; empty for a number.
         mean: Mean of the training rows' numbers.
         deviation: Standard deviation of the training rows' numbers.

@@ -184,7 +184,6 @@ class CheckpointNetwork(nn.Module):
 
     Args:
         checkpoint: A folder, or a name on the Hugging Face hub.
-        outputs: Number of classes.
         dropout: Probability of dropout in all layers but attention; None leaves the checkpoint's own.
         pad: Number of the padding token.
 

@@ -42,8 +42,6 @@ class TfidfRegression(nn.Module):
     `BLOCKS` of iterations. Input: tokens int64 [n, t], filled up with PAD; output: logits float32 [n, k].
 
     Args:
-        vocabulary: Number of tokens.
-        outputs: Number of classes, k.
         longest_ngram: Most tokens of an n-gram, from 1 to 3.
         l2: Strength of the penalty on squared weights, 1 / C of scikit-learn's LogisticRegression for three classes and
             more, 2 / C for two, which have weights of their own each.

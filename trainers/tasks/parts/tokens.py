@@ -31,7 +31,6 @@ def pad_of(tokenizer: Any, checkpoint: str) -> int:
     No text may have it, since the model does not see it: only added tokens count, not those that words become.
 
     Args:
-        tokenizer: The checkpoint's tokenizer.
         checkpoint: A folder, or a name on the Hugging Face hub.
 
     Raises:
@@ -78,7 +77,6 @@ def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     """Return a byte-level BPE tokenizer learned from texts; `END` is its first token.
 
     Args:
-        texts: The training texts only.
         vocabulary: Largest number of tokens.
 
     Raises:
@@ -118,7 +116,6 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
     """Return a BPE tokenizer learned from texts; PAD, UNKNOWN and MASK are its first tokens.
 
     Args:
-        texts: The training texts only.
         vocabulary: Largest number of tokens, special ones included.
         lowercase: Whether capitals are small letters; accents go with them.
 

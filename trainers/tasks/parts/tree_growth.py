@@ -114,7 +114,6 @@ class Growth:
         margins: What the trees before say, float64 [n, m].
         categories: Columns that hold levels of categories.
         classes: Number of classes; None for a number.
-        options: Parameters of the trees.
 
     Attributes:
         margins: What all trees so far say, float64 [n, m]; whoever takes up trees adds what they say.

@@ -58,7 +58,6 @@ def mean_of_table(validation: Any, target: Target, *, is_ranked: bool) -> dict[s
 
     Args:
         validation: Targets of the validation part, standardised, [n]; where rows are ranked the first column of it.
-        target: Scale of the target.
         is_ranked: Whether rows are ranked.
     """
     numbers = validation[:, 0] if is_ranked else validation
