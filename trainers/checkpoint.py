@@ -1,6 +1,6 @@
 """Checkpoints: all that a trial needs to go on as if it had never stopped; they are there wholly or not at all.
 
-format      1; 2 if it has shares
+format      1; 3 if it has shares
 model       state dict                  rng       seed and scheme: every epoch's randomness follows from them
 optimizer   state dict                  position  {epoch, step}: whole epochs and optimizer steps done, and where
                                                   in a stream (`trainers.feeds.StreamPlace`)
@@ -154,7 +154,8 @@ def _is_plain(options: object) -> bool:
     return True
 
 
-FORMAT, FORMAT_WITH_SHARES = 1, 2
+FORMAT, FORMAT_WITH_SHARES = 1, 3
+_FORMAT_OF_OLD_SHARES = 2
 HOW_NOT_WHAT = frozenset(
     {
         "accumulate",
@@ -307,6 +308,8 @@ def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[Share
     """
     content = read_plain(path)
     has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
+    if content.get("format") == _FORMAT_OF_OLD_SHARES:
+        raise CheckpointError(f"{path} has shares of a format that is no longer read: train the trial anew")
     if not content.keys() >= _KEYS or not (has_shares or content["format"] == FORMAT):
         raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(map(str, content))}")
     shares = shares_of(content, path) if has_shares else []

@@ -125,7 +125,7 @@ def _write_own(content: Mapping[str, Any], path: str, own: str) -> ShareFacts:
 def _write_main(content: Mapping[str, Any], path: str, facts: list[ShareFacts]) -> int:
     if not is_url(path):
         _check_seen(path, facts)
-    shares = [[one.bytes, one.crc32, one.index_at, one.sha256] for one in facts]
+    shares = [[one.bytes, one.crc32, one.sha256] for one in facts]
     main = without_pieces(content) | {"format": checkpoints.FORMAT_WITH_SHARES, "shares": shares}
     names = (name_of(share_path(path, rank, len(facts))) for rank in range(len(facts)))
     parts = {name: Content(bytes=one.bytes, sha256=one.sha256) for name, one in zip(names, facts, strict=True)}

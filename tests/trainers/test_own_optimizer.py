@@ -142,6 +142,6 @@ def test_its_state_is_not_shared_out(ranks: Pool) -> None:
 
 def test_a_name_of_no_optimizer_is_refused_with_those_there_are() -> None:
     assert tuple(OPTIMIZERS) == TRAINER_PARAMETERS["optimizer"].choices
-    settings = replace(settings_of(spec_of()), optimizer="lion")
+    settings = replace(settings_of(spec_of()), optimizer="lion", schedule="constant", warmup_epochs=0)
     with pytest.raises(TaskError, match=r"^optimizer: found 'lion', allowed: sgd, adam, adamw$"):
         build_optimizer([], settings, planned_learning_rate(settings, None, None), Group())

@@ -250,7 +250,7 @@ def test_the_probe_finds_nothing_wrong(file: str) -> None:
 
 def test_loading_the_task_does_not_load_torch(file: str) -> None:
     code = (
-        "import sys\nfrom trainers.task import load_task\n"
+        "import sys\nfrom trainers.task_loading import load_task\n"
         "task = load_task('tabular', {'train': sys.argv[1]})\ntask.space(), task.metric_names\n"
         "assert 'torch' not in sys.modules"
     )
