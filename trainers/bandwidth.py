@@ -104,9 +104,6 @@ def measure_bandwidth(
     Args:
         world_size: Number of ranks k, at least 2.
         sizes_bytes: Sizes of the whole tensors in bytes; each is rounded up to a multiple of 4 k.
-
-    Raises:
-        TrainingError: A rank failed, or the ranks did not find each other.
     """
     work = partial(_exchange_all, tuple(sizes_bytes))
     with closing(in_processes(work, world_size, device, group)) as messages:

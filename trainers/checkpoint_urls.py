@@ -132,11 +132,7 @@ def _problem_of_bucket(folder: str, scheme: str, rest: str) -> str:
 
 
 def check_library(url: str) -> None:
-    """Check that the library of a URL's object store is installed here.
-
-    Raises:
-        MissingLibraryError: It is not.
-    """
+    """Check that the library of a URL's object store is installed here."""
     library = SCHEMES[scheme_of(url)].library
     if importlib.util.find_spec(library) is None:
         raise MissingLibraryError(f"found {url!r}, which needs {library}; install it: {INSTALL}")

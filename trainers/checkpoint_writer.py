@@ -72,9 +72,6 @@ class Write:
 
         Args:
             tick: Called now and then, as long as the write gets on.
-
-        Raises:
-            TrainingError: The file could not be written.
         """
         seen = 0
         while not self._done.wait(LOOK_SECONDS):
@@ -113,11 +110,7 @@ class Pending(Generic[N]):
     write: Write | None = None
 
     def told(self) -> N:
-        """Return the news once the file is whole.
-
-        Raises:
-            TrainingError: It could not be written.
-        """
+        """Return the news once the file is whole."""
         return self.news if self.write is None else replace(self.news, checkpoint_bytes=self.write.wait())
 
 
@@ -216,9 +209,6 @@ class CheckpointWriter:
 
         Args:
             together: Whether all ranks read at once, so that what one finds wrong is raised on all of them.
-
-        Raises:
-            CheckpointError: It cannot be read, or is of another configuration.
         """
         content = open_together(path, self._group) if together else checkpoints.open_checkpoint(path)
         checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
@@ -236,10 +226,6 @@ class CheckpointWriter:
 
         Returns:
             Its path, None for a trial that writes none; and the file, None on a rank that writes none.
-
-        Raises:
-            CheckpointError: Something in the state cannot be saved.
-            StorageError: The disk or the folder does not allow it.
         """
         path = checkpoints.checkpoint_path(self._spec, epoch, step)
         if path is None or not (self._is_shared or self._group.rank == 0):

@@ -94,9 +94,5 @@ def _hash_when_loaded(file: str) -> str:
 
 
 def hash_of(path: Path) -> str:
-    """Return the hash of a file's content.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return the hash of a file's content."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:_HASH_CHARACTERS]

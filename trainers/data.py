@@ -173,9 +173,6 @@ def load_data(spec: TrialSpec, task: Task, device: torch.device, counter: StepCo
 
     Args:
         task: The object that `spec.task` names.
-
-    Raises:
-        TrainingError: Whatever goes wrong, as one of its subclasses.
     """
     with classified():
         cpus = 0 if device.type == "cpu" or not has_room_for_workers() else max(spec.cpus_per_rank, cpus_of_each_gpu())
@@ -194,9 +191,6 @@ def load_samples(
     """Return the task's "train", "validation" or "test" data on `device`; `workers` processes read a Dataset.
 
     Seeds all global generators before, so that even a task that draws its data at random gives the same on every rank.
-
-    Raises:
-        TaskError: The task returned something else, or no samples.
     """
     reseed(derive("data"))
     data = getattr(task, f"{part}_data")(params)

@@ -37,9 +37,6 @@ class EpochGrowth:
 
     Attributes:
         log: Hears nothing: there are no batches.
-
-    Raises:
-        TaskError: The samples are a stream.
     """
 
     def __init__(

@@ -37,11 +37,7 @@ from trainers.whole_metrics import WholeMetrics
 
 
 def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> dict[str, float]:
-    """Return metrics with those that the task derives from them.
-
-    Raises:
-        TaskError: The task gives no numbers, or one under a name that is taken.
-    """
+    """Return metrics with those that the task derives from them."""
     derive = cast("Callable[..., object] | None", getattr(task, "derived_metrics", None))
     derived = {} if derive is None else derive(dict(metrics), params)
     if not isinstance(derived, Mapping) or not all(isinstance(value, int | float) for value in derived.values()):
@@ -54,11 +50,7 @@ def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> di
 
 
 def per_sample(values: object, samples: int, what: str) -> Tensor:
-    """Return `values` if it is a tensor of shape [samples].
-
-    Raises:
-        TaskError: It is not; the message says what it is instead.
-    """
+    """Return `values` if it is a tensor of shape [samples]."""
     if isinstance(values, Tensor) and values.shape == (samples,):
         return values
     found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"

@@ -35,9 +35,6 @@ class StoreClient(Store):
 
     Args:
         timeout_seconds: Deadline of the connection and of each request.
-
-    Raises:
-        DistNetworkError: Nobody answers there, or the other side does not know the secret.
     """
 
     def __init__(self, address: StoreAddress, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> None:

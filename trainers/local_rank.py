@@ -101,9 +101,6 @@ def train_rank(
     Args:
         place: Place of this rank, which it has not joined from yet.
         task: What `spec.task` names, if it was loaded already.
-
-    Raises:
-        TrainingError: Whatever goes wrong, as one of its subclasses.
     """
     with closing(place):
         task = task or load_trainable(spec.task, spec.task_options, spec.python_path)

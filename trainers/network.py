@@ -56,11 +56,7 @@ class Compiled:
         self._limit: Any = config.patch(recompile_limit=RECOMPILE_LIMIT, fail_on_recompile_limit_hit=True)
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function.
-
-        Raises:
-            TaskError: The limit of variants is reached.
-        """
+        """Call the function."""
         try:
             with self._limit:  # 7 us
                 return self._function(*args)

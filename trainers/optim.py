@@ -58,9 +58,6 @@ def own_optimizer(
         task: A task that has one.
         module: The model, on its device, sharded if it is going to be.
         learning_rate: Learning rate at the effective batch.
-
-    Raises:
-        TaskError: It is none, or cannot be shared out.
     """
     place = f"{type(task).__name__}.optimizer"
     if settings.shard == "optimizer":

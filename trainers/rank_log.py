@@ -43,9 +43,6 @@ class BatchLog:
         path: The file; its folder is made. A file that is there keeps the rows of steps that this training goes on
             from, and loses the others.
         steps_done: Number of optimizer steps that earlier attempts have done.
-
-    Raises:
-        OSError: The file cannot be made.
     """
 
     def __init__(self, path: Path, device: torch.device, steps_done: int) -> None:

@@ -195,11 +195,7 @@ class Settings(TrainerOptions):
 
 
 def settings_of(spec: TrialSpec) -> Settings:
-    """Return the settings of a trial; `world_size` is the number of ranks that it really has.
-
-    Raises:
-        TaskError: A value is not allowed, or clashes with another one or with the device.
-    """
+    """Return the settings of a trial; `world_size` is the number of ranks that it really has."""
     given: dict[str, Any] = {**spec.training, **spec.params}
     for name, parameter in TRAINER_PARAMETERS.items():
         problem = parameter.problem(given[name]) if name in given else None

@@ -28,9 +28,6 @@ class SharedStream(IterableDataset[Any]):
 
     Args:
         is_shared_out: Whether the stream gives each rank and worker its own samples by itself.
-
-    Raises:
-        TaskError: The samples cannot be read a second time.
     """
 
     def __init__(self, samples: Iterable[Any], *, rank: int, world_size: int, is_shared_out: bool) -> None:
@@ -87,9 +84,6 @@ def steps_of_all(
         steps: The passes of each step of this rank, with their batches.
         even: Whether all ranks need equally many passes; those that lack some pass samples that count nothing.
         is_begun: Whether these steps follow others, so that there need not be any.
-
-    Raises:
-        TaskError: A rank has no sample at all.
     """
     iterator = iter(steps)
     while True:
@@ -131,9 +125,6 @@ def check_all_have_some(samples: Sequence[int], what: str) -> None:
 
     Args:
         samples: Numbers of samples that ranks have, by rank.
-
-    Raises:
-        TaskError: One of them is 0.
     """
     if min(samples) == 0:
         raise TaskError(

@@ -45,11 +45,7 @@ class _Own:
         self._collate = collate
 
     def __call__(self, samples: list[Any]) -> Any:
-        """Return the batch of samples.
-
-        Raises:
-            TaskError: It is no pair.
-        """
+        """Return the batch of samples."""
         batch = self._collate(samples)
         if isinstance(batch, (tuple, list)) and len(batch) == _PARTS:
             return batch
@@ -111,9 +107,6 @@ class StreamSamples:
 
     Attributes:
         is_shared_out: Whether the stream gives each rank and worker process its own samples.
-
-    Raises:
-        TaskError: It can be read only once.
     """
 
     def __init__(
@@ -147,9 +140,6 @@ class StreamSamples:
 
         Args:
             skip: Number of steps to leave out, which an earlier attempt has trained.
-
-        Raises:
-            TaskError: There is nothing to train on, or on one of the ranks nothing.
         """
         steps = self._read(sharing, number, skip)
         if self.is_shared_out and sharing.world_size > 1:
@@ -173,9 +163,6 @@ class StreamSamples:
         """Yield a rank's share of all samples, for an evaluation: each one once, on one rank.
 
         All ranks have equally many passes, and need not ask each other, unless the stream shares itself out.
-
-        Raises:
-            TaskError: It shares itself out and has no samples for a rank; raised on all of them.
         """
         steps = self._read(sharing, 1, 0)
         first = next(steps, ())

@@ -41,9 +41,6 @@ def load_trainable(
     Args:
         name: As for `load_task`, or "module:function", or "command".
         options: Keyword arguments of the constructor, or of the function.
-
-    Raises:
-        TaskLoadError: As `load_task`; or the function cannot train trials.
     """
     if name == COMMAND:
         try:

@@ -91,12 +91,7 @@ class Average:
         torch._foreach_lerp_(self._averaged, self._live, 1.0 - decay)
 
     def load(self, weights: Mapping[str, Tensor | StoredTensor]) -> None:
-        """Take the average from a checkpoint's weights.
-
-        Raises:
-            KeyError: One is not among them.
-            ValueError: One is of another shape.
-        """
+        """Take the average from a checkpoint's weights."""
         for (name, parameter), averaged in zip(self._parameters.items(), self._averaged, strict=True):
             take(weights[name], parameter, averaged)
 

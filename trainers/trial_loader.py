@@ -193,9 +193,6 @@ class EvenBatches(Sampler[list[int]]):
         samples: Number of samples of all ranks.
         own: Numbers of this rank's samples.
         batch_size: Largest number of samples of a batch.
-
-    Raises:
-        TaskError: A rank has too few samples for so many batches.
     """
 
     def __init__(self, samples: int, own: SharingSampler, world_size: int, batch_size: int) -> None:

@@ -87,9 +87,6 @@ class Steps:
 
         Returns:
             Whether a step was taken.
-
-        Raises:
-            TaskError: Two optimizers share a backward pass whose gradients are scaled.
         """
         passes = self._passes.get(optimizer, 0) + 1
         self._passes[optimizer] = passes % self._settings.accumulate

@@ -68,9 +68,6 @@ def take_states(name: str, metric: nn.Module, states: Sequence[States], device: 
         metric: An object that has been updated; its own states are among those of the ranks.
         states: States of each rank that has samples, in the order of the ranks.
         device: Where the object computes.
-
-    Raises:
-        TaskError: A state cannot be reduced.
     """
     for path, part in _parts(metric):
         for state, reduction in part._reductions.items():  # noqa: SLF001 - nothing public has them
@@ -119,11 +116,7 @@ _NEEDED = ("update", "compute", "merge_state")
 
 
 class WholeMetrics:
-    """The objects of one evaluation on one rank; none where the task has none.
-
-    Raises:
-        TaskError: The task gives something else.
-    """
+    """The objects of one evaluation on one rank; none where the task has none."""
 
     def __init__(self, task: Task, params: Params, device: torch.device) -> None:
         make = cast("Callable[[Params], object] | None", getattr(task, "whole_metrics", None))
@@ -140,11 +133,7 @@ class WholeMetrics:
         return tuple(self._metrics)
 
     def refuse(self, names: Iterable[str]) -> None:
-        """Refuse metrics that `metrics` gives as well.
-
-        Raises:
-            TaskError: There is one.
-        """
+        """Refuse metrics that `metrics` gives as well."""
         for name in names:
             if any(name == own or name.startswith(f"{own}.") for own in self._metrics):
                 raise TaskError(f"whole_metrics: found {name!r}, allowed: any other name, since metrics gives it, too")

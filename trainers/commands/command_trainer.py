@@ -107,11 +107,7 @@ class Inbox:
         self._new.put(event)
 
     def take(self, seconds: float) -> Event:
-        """Take the next event out, once there is one.
-
-        Raises:
-            queue.Empty: There is none in so many seconds.
-        """
+        """Take the next event out, once there is one."""
         return self._seen.popleft() if self._seen else self._new.get(timeout=seconds)
 
     def has_report(self) -> bool:

@@ -66,7 +66,6 @@ class EpochBook:
         """Take in the report of a new epoch; returns its metrics.
 
         Raises:
-            TaskError: It is not the next epoch, or a metric is no number.
             UnreadablePartError: What was saved is of a later epoch than the checkpoint says, as it can be where a
                 program does not wait for the answer to its report.
         """
@@ -85,11 +84,7 @@ class EpochBook:
         return metrics
 
     def is_wanted(self, epoch: object, spec: TrialSpec, *, ends: bool) -> bool:
-        """Return whether a checkpoint of an epoch is wanted, for a program that asks.
-
-        Raises:
-            TaskError: It is no number of an epoch.
-        """
+        """Return whether a checkpoint of an epoch is wanted, for a program that asks."""
         number = _whole(epoch)
         self._asks = True
         wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due()

@@ -30,9 +30,6 @@ def files_in(folder: Path) -> dict[str, Tensor]:
 
     The files are read, not mapped: one that the program makes shorter would kill whoever has it mapped. If something
     changes meanwhile all is read anew.
-
-    Raises:
-        TaskError: Something in it cannot be read, or changes all the time.
     """
     why = ""
     for _ in range(_TRIES):
@@ -51,12 +48,7 @@ def files_in(folder: Path) -> dict[str, Tensor]:
 
 
 def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:
-    """Write the files of a checkpoint into an empty folder.
-
-    Raises:
-        CheckpointError: It holds no files, or names one outside the folder.
-        StorageError: The disk takes nothing.
-    """
+    """Write the files of a checkpoint into an empty folder."""
     files = content.get(FILES)
     if not isinstance(files, dict) or not all(isinstance(file, Tensor) for file in files.values()):
         raise CheckpointError(f"checkpoint {path} holds no files of a command")

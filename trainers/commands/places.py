@@ -70,11 +70,7 @@ def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bo
 
 
 def all_places(own: Place, meeting: Meeting) -> list[Place] | None:
-    """Return the places of all ranks, all of which have to ask; None once the trial is over.
-
-    Raises:
-        LostError: A rank has failed, or did not come in time.
-    """
+    """Return the places of all ranks, all of which have to ask; None once the trial is over."""
     texts = meeting.gather("places", json.dumps(asdict(own)))
     return None if texts is None else [Place(**json.loads(text)) for text in texts]
 

@@ -46,11 +46,7 @@ class WorkingFolder:
 
 @contextmanager
 def working_folder() -> Iterator[WorkingFolder]:
-    """Make a new folder, which is deleted in the end; those of processes that died are deleted, too.
-
-    Raises:
-        OSError: The disk takes nothing.
-    """
+    """Make a new folder, which is deleted in the end; those of processes that died are deleted, too."""
     with ExitStack() as stack:
         path = stack.enter_context(_locked_folder(Path(tempfile.gettempdir())))
         channel = path / "channel"
@@ -108,9 +104,6 @@ def start_of(
     Args:
         folder: Place of this attempt's temporary files.
         kept: Folder whose content is kept for going on.
-
-    Raises:
-        OSError: The file of the parameters cannot be written.
     """
     spec = own.spec
     params = json.dumps(dict(spec.params))

@@ -116,11 +116,7 @@ class Encoding:
         return (self.numbers, self.categories, *(["robust"] if self.is_robust else []))
 
     def encode(self, table: Table) -> Matrix:
-        """Return a table's rows, float32 [rows, dense + categories].
-
-        Raises:
-            TaskError: A cell of a column of numbers is none.
-        """
+        """Return a table's rows, float32 [rows, dense + categories]."""
         values = [values_of(table, number.name, is_date=number.is_date) for number in self.numbers]
         limited = _bent if self.is_robust else _cut
         scaled = [limited(_scaled(value, number)) for value, number in zip(values, self.numbers, strict=True)]
@@ -146,9 +142,6 @@ def fit_encoding(
         as_numbers: Columns that must be numbers, whatever they look like.
         as_categories: Columns that must be categories, whatever they look like.
         is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.
-
-    Raises:
-        TaskError: A column of numbers has a cell that is none, or no column says anything.
     """
     numbers: list[Number] = []
     categories: list[Category] = []
@@ -174,11 +167,7 @@ def fit_encoding(
 
 
 def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
-    """Return a column as numbers, float64 [rows], NaN where the cell is missing.
-
-    Raises:
-        TaskError: A cell is no number; the message names its row.
-    """
+    """Return a column as numbers, float64 [rows], NaN where the cell is missing."""
     column = table.columns[name]
     if _is_moment(column):
         return _days(column)

@@ -31,9 +31,6 @@ def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bo
         rows: Number of rows to train on and to validate with.
         has_validation: Whether there is a file for validation.
         is_ranked: Whether rows of a query compete with each other.
-
-    Raises:
-        TaskError: There cannot be as many folds.
     """
     if given == "auto":
         return FOLDS if rows < SMALL and rows >= 2 * FOLDS and not has_validation and not is_ranked else 1

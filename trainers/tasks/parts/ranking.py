@@ -22,11 +22,7 @@ MOST_RANKED = 10
 
 
 def queries_of(table: Table, column: str) -> Rows:
-    """Return the number of each row's query, int64 [n]; equal cells are one query.
-
-    Raises:
-        TaskError: A cell is missing.
-    """
+    """Return the number of each row's query, int64 [n]; equal cells are one query."""
     cells = texts(table.columns[column])
     if cells.null_count:
         row = int(np.argmax(pc.is_null(cells).to_numpy(zero_copy_only=False)))
@@ -42,9 +38,6 @@ def split_queries(queries: Rows, *, validation: float, test: float) -> tuple[Row
         queries: Query of each row, int64 [n].
         validation: Share of the queries, from 0 to 1.
         test: Share of the queries, from 0 to 1.
-
-    Raises:
-        TaskError: Too few queries for a part that should have some.
     """
     different = np.unique(queries)
     try:
@@ -62,9 +55,6 @@ def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, co
     Args:
         standardised: Relevance as the model learns it, [n].
         relevance: Numbers of the target column, [n].
-
-    Raises:
-        TaskError: A number is below 0, which NDCG does not know.
     """
     if (relevance < 0).any():
         row = int(np.argmax(relevance < 0))

@@ -37,9 +37,6 @@ def read_weights(path: str) -> dict[str, Tensor]:
     """Return the tensors of a file by their names, on the CPU.
 
     Nothing in the file is run: what is neither a tensor nor a plain value is refused.
-
-    Raises:
-        TaskError: The file cannot be read, or holds something else.
     """
     file = Path(path)
     if not file.is_file():
@@ -68,11 +65,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 
 def layout_of(weights: Mapping[str, Tensor], path: str) -> Layout:
-    """Return which network weights are of, after a trial to fill it.
-
-    Raises:
-        TaskError: They are of none that is known here, or of another shape than it has.
-    """
+    """Return which network weights are of, after a trial to fill it."""
     blocks = [0] * len(_STAGES)
     for name in weights:
         found = _BLOCK.fullmatch(name)
@@ -106,9 +99,6 @@ def fill(body: ResidualBody, head: nn.Linear, path: str) -> None:
     """Give a body the weights of a file, and the head too if the file has one of as many classes.
 
     A model without values is left so.
-
-    Raises:
-        TaskError: The file cannot be read, or has become that of another network.
     """
     own = body.state_dict()
     if any(value.is_meta for value in own.values()):

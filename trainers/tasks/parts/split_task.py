@@ -26,9 +26,6 @@ def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0
         classes: Class of each row, int64 [rows], of which each part gets its share; None to draw from all alike.
         validation: Share of the rows, from 0 to 1.
         test: Share of the rows, from 0 to 1.
-
-    Raises:
-        TaskError: Too few rows for a part that should have some.
     """
     order = np.random.default_rng(_SEED).permutation(rows)
     groups = [order] if classes is None else [order[classes[order] == one] for one in np.unique(classes)]
@@ -57,11 +54,7 @@ def part_sizes(parts: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def check_share(value: float, name: str, *, lowest: float) -> float:
-    """Return a share of the rows.
-
-    Raises:
-        TaskError: It is no number from `lowest` up to 0.5.
-    """
+    """Return a share of the rows."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= 0.5:
         raise TaskError(f"task_options.{name}: found {value!r}, allowed: a number from {lowest:g} to 0.5")
     return float(value)
@@ -92,11 +85,7 @@ class SplitTask(BaseTask):
         return self._part("validation")
 
     def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
-        """Return the test samples, as `train_data`.
-
-        Raises:
-            NoTestPartError: There are none.
-        """
+        """Return the test samples, as `train_data`."""
         if "test" not in self._parts:
             raise NoTestPartError(self.no_test)
         return self._part("test")

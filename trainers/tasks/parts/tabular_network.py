@@ -112,9 +112,6 @@ def tabular_model(
         levels: Which levels of the categories the rows have that this very model trains on, as `trained_levels` says.
         outputs: Number of classes; None for a number.
         target: What is learned, and its scale: weights are refused by a model of another one.
-
-    Raises:
-        TaskError: There is no such architecture.
     """
     architecture = options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
     meaning = (*encoding.meaning, target)

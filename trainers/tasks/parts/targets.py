@@ -46,11 +46,7 @@ class Target:
 def fit_target(
     table: Table, column: str, rows: tuple[Rows, Rows, Rows], validation: Table | None, classes: tuple[str, ...]
 ) -> Target:
-    """Learn the target's classes or its scale.
-
-    Raises:
-        TaskError: A row has no target, or the number is the same in every training row.
-    """
+    """Learn the target's classes or its scale."""
     if classes:
         return Target(column=column, classes=classes)
     numbers = target_numbers(table, column)
@@ -71,11 +67,7 @@ _SMALLEST = 2
 
 
 def fit_classes(table: Table, column: str) -> tuple[str, ...]:
-    """Return the classes of a label column: sorted, as numbers if all are.
-
-    Raises:
-        TaskError: A label is missing, there are fewer than two classes, or one of them has a single row.
-    """
+    """Return the classes of a label column: sorted, as numbers if all are."""
     labels = texts(table.columns[column])
     check_no_gap(table, column)
     counts = {one["values"]: one["counts"] for one in pc.value_counts(labels).to_pylist()}
@@ -100,9 +92,6 @@ def encode_classes(table: Table, column: str, classes: Sequence[str]) -> Rows:
 
     A label that is no class but is one without the dot at its end counts as that: the test part of UCI's Adult data
     is written that way.
-
-    Raises:
-        TaskError: A label is missing, or no class.
     """
     check_no_gap(table, column)
     labels = texts(table.columns[column])
@@ -119,11 +108,7 @@ def encode_classes(table: Table, column: str, classes: Sequence[str]) -> Rows:
 
 
 def check_no_gap(table: Table, column: str) -> None:
-    """Check that every row has a value.
-
-    Raises:
-        TaskError: The first row that has none, and how many there are.
-    """
+    """Check that every row has a value."""
     values = table.columns[column]
     if values.null_count:
         row = pc.index(pc.is_null(values), True).as_py()
@@ -158,11 +143,7 @@ def learned_part(targets: Tensor) -> Tensor:
 
 
 def query_column(table: Table, query: str | int | None, kind: str, target: str) -> str | None:
-    """Return the column of queries; None where rows are not ranked.
-
-    Raises:
-        TaskError: There is no such column, or kind and query do not go together.
-    """
+    """Return the column of queries; None where rows are not ranked."""
     if query is None:
         if kind == "ranking":
             raise TaskError("task_options.query: found nothing, allowed with kind ranking: the column of queries")
@@ -176,21 +157,13 @@ def query_column(table: Table, query: str | int | None, kind: str, target: str) 
 
 
 def target_numbers(table: Table, column: str) -> Vector:
-    """Return the target as numbers, float64 [rows].
-
-    Raises:
-        TaskError: A row has none.
-    """
+    """Return the target as numbers, float64 [rows]."""
     check_no_gap(table, column)
     return values_of(table, column)
 
 
 def has_classes(table: Table, column: str) -> bool:
-    """Whether the target is a class: a word, a boolean, or one of a few whole numbers.
-
-    Raises:
-        TaskError: It is a column of many numbers in which a word slipped.
-    """
+    """Whether the target is a class: a word, a boolean, or one of a few whole numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -225,11 +198,7 @@ def _is_numeric(table: Table, column: str) -> bool:
 
 
 def feature_columns(table: Table, target: str, ignored: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to learn from.
-
-    Raises:
-        TaskError: There is none.
-    """
+    """Return the columns to learn from."""
     features = tuple(name for name in table.names if name != target and name not in ignored)
     if not features:
         raise TaskError(f"{table.path}: found no column beside the target {target!r}, allowed: at least one")

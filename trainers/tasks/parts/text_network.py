@@ -186,9 +186,6 @@ class CheckpointNetwork(nn.Module):
         checkpoint: A folder, or a name on the Hugging Face hub.
         dropout: Probability of dropout in all layers but attention; None leaves the checkpoint's own.
         pad: Number of the padding token.
-
-    Raises:
-        TaskError: `dropout` is given, and the architecture has none that its config could set.
     """
 
     def __init__(self, checkpoint: str, *, outputs: int, dropout: float | None, pad: int) -> None:

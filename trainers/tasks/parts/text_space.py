@@ -27,9 +27,6 @@ def layer_rate_factors(model: nn.Module, params: Params) -> dict[str, float] | N
 
     The layers are the longest list of modules within the model. With decay d, layer i of n, counted from 0, has
     d^(n - i); what is registered before the layers, embeddings as a rule, has d^(n + 1); what comes after them has 1.
-
-    Raises:
-        TaskError: The decay is out of bounds, or the model has no layers.
     """
     decay = options.number_parameter(params, LAYER_RATE_DECAY, 1.0, low=0.01, high=1.0)
     if decay == 1:

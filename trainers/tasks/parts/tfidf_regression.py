@@ -46,9 +46,6 @@ class TfidfRegression(nn.Module):
         l2: Strength of the penalty on squared weights, 1 / C of scikit-learn's LogisticRegression for three classes and
             more, 2 / C for two, which have weights of their own each.
         meaning: What decides the tokens, see `DataMark`.
-
-    Raises:
-        TaskError: There are more weights than `MOST_WEIGHTS`.
     """
 
     idf: Tensor

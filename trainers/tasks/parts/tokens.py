@@ -32,9 +32,6 @@ def pad_of(tokenizer: Any, checkpoint: str) -> int:
 
     Args:
         checkpoint: A folder, or a name on the Hugging Face hub.
-
-    Raises:
-        TaskError: The checkpoint names none.
     """
     usual = next((number for number in map(tokenizer.token_to_id, _USUAL) if number is not None), None)
     if usual is not None:
@@ -78,9 +75,6 @@ def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
     Args:
         vocabulary: Largest number of tokens.
-
-    Raises:
-        TaskError: The library is not installed.
     """
     tk = library("language_model")
     import tokenizers.decoders
@@ -118,9 +112,6 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
     Args:
         vocabulary: Largest number of tokens, special ones included.
         lowercase: Whether capitals are small letters; accents go with them.
-
-    Raises:
-        TaskError: The library is not installed.
     """
     tk = library()
     tokenizer = tk.Tokenizer(tk.models.BPE(unk_token=_SPECIAL[UNKNOWN]))
@@ -137,11 +128,7 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
 
 
 def load_tokenizer(checkpoint: str) -> Any:
-    """Return the tokenizer of a checkpoint: the tokenizer.json of a folder, or of a name on the Hugging Face hub.
-
-    Raises:
-        TaskError: The library is not installed, or there is no such tokenizer.
-    """
+    """Return the tokenizer of a checkpoint: the tokenizer.json of a folder, or of a name on the Hugging Face hub."""
     tk = library()
     file = Path(checkpoint) / "tokenizer.json"
     if not file.is_file() and Path(checkpoint).is_dir():
@@ -187,9 +174,6 @@ def library(task: str = "text") -> Any:
 
     Args:
         task: Name of the task that needs it, for the message.
-
-    Raises:
-        TaskError: It is not installed; the message says how to.
     """
     try:
         import tokenizers
