@@ -23,9 +23,8 @@ from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook
 from trainers.commands.kept_folder import FILES, files_in, put_files
-from trainers.commands.meeting import Meeting
 from trainers.commands.metric_lines import Reader, Reported, numbers_epochs, reader_of, way_to_report
-from trainers.commands.places import HeldPorts, Place, all_places, own_place, variables
+from trainers.commands.places import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.program import Program
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
 from trainers.ddp import Group

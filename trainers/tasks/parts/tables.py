@@ -129,7 +129,7 @@ def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form
 
 
 def find_column(table: Table, wanted: str | int, option: str) -> str:
-    """Return the name of the column that an option names: by its name, its number from 0 (-1 is the last), or "last"."""
+    """Return the name of the column that an option names: by name, by number from 0 (-1 is the last), or "last"."""
     names = table.names
     if isinstance(wanted, str) and wanted in names:
         return wanted
