@@ -205,13 +205,15 @@ class CheckpointWriter:
         return not self._files.is_busy and since >= max(self._spec.checkpoint_every_seconds, least_rest)
 
     def read(self, path: str, *, together: bool) -> dict[str, Any]:
-        """Return the content of the checkpoint to go on from.
+        """Return the content of the checkpoint to go on from; the peak memory that it names is counted.
 
         Args:
             together: Whether all ranks read at once, so that what one finds wrong is raised on all of them.
         """
         content = open_together(path, self._group) if together else checkpoints.open_checkpoint(path)
         checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
+        if self._memory is not None:
+            self._memory.include(content["static"].get("peak_memory_bytes", 0.0))
         return content
 
     def write(

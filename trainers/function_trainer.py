@@ -209,10 +209,9 @@ class FunctionTrainer:
             content = self._checkpoints.read(path, together=self._trial.is_sharded)
             kept.restore(content.get("function"), path)
             self._trial.steps.precision.load_state_dict(content.get("engine", {}).get("precision", {}))
-            epoch, peak_bytes = content["position"]["epoch"], content["static"].get("peak_memory_bytes", 0.0)
+            epoch = int(content["position"]["epoch"])
             del content
-        self._memory.include(peak_bytes)
-        return int(epoch)
+        return epoch
 
 
 def _without_report(epoch: int, *, left: bool) -> str:

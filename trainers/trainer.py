@@ -117,7 +117,6 @@ class Trainer:
                     spec, task, group, settings=settings, rate=self._rate, layout=layout,
                     content=None if path is None else self._checkpoints.read(path, together=True),
                 )  # fmt: skip
-            data.memory.include(self._state.earlier_peak_bytes)
             counter.done()
             self._watch = self._gradient_watch()
             if grows(self._state.module):

@@ -142,7 +142,6 @@ class TrainingState:
         step: Number of optimizer steps done.
         place: How far the trial has come in a stream.
         latency_ms: Latency of one sample in milliseconds; NaN before it is measured.
-        earlier_peak_bytes: Peak memory of a rank in earlier attempts, in bytes; 0 without one.
         part: What a checkpoint within the next epoch says of that one, see `trainers.epoch_parts`; None without one.
     """
 
@@ -159,7 +158,6 @@ class TrainingState:
     place: StreamPlace = field(default_factory=StreamPlace)
     latency_ms: float = math.nan
     metrics: dict[str, float] = field(default_factory=dict)
-    earlier_peak_bytes: float = 0.0
     part: Mapping[str, Any] | None = None
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
@@ -206,7 +204,6 @@ class TrainingState:
         position = content["position"]
         self.epoch, self.step, self.place = position["epoch"], position["step"], StreamPlace.of(position)
         self.latency_ms, self.metrics = content["static"]["latency_ms"], content["metrics"]
-        self.earlier_peak_bytes = content["static"].get("peak_memory_bytes", 0.0)
         self.part = content.get("part")
 
 
