@@ -54,7 +54,6 @@ class CheckpointCache:
     """A folder of copies that all processes of this machine share.
 
     Args:
-        folder: Folder of the copies; made when it is needed.
         most_bytes: Bytes that the copies may take. The newest one stays, however large it is, until the next one is
             written.
     """
@@ -90,7 +89,6 @@ class CheckpointCache:
         """Open the copy of an object; it stays readable until it is closed, also if it is evicted meanwhile.
 
         Args:
-            fetch: Function that writes the object to a file.
             fresh: Whether the object is fetched in any case.
 
         Raises:

@@ -54,11 +54,7 @@ class Write:
         return self.is_done and self._error is not None
 
     def run(self, work: Callable[[], int]) -> None:
-        """Write the file, in this thread.
-
-        Args:
-            work: Function that writes it, and returns its size in bytes.
-        """
+        """Write the file, in this thread."""
         try:
             with counting(self._count):
                 self._size = work()
@@ -68,11 +64,7 @@ class Write:
             self._done.set()
 
     def wait(self, tick: Callable[[], None] = lambda: None) -> int:
-        """Return the size of the file in bytes, once it is whole.
-
-        Args:
-            tick: Called now and then, as long as the write gets on.
-        """
+        """Return the size of the file in bytes, once it is whole."""
         seen = 0
         while not self._done.wait(LOOK_SECONDS):
             if self._parts != seen:
@@ -115,11 +107,7 @@ class Pending(Generic[N]):
 
 
 class FileWriter:
-    """Writes one content after the other: in this thread, or from a copy while this thread goes on.
-
-    Args:
-        tick: Called while this thread waits for a file, as long as its write gets on.
-    """
+    """Writes one content after the other: in this thread, or from a copy while this thread goes on."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
@@ -168,13 +156,7 @@ _RESTS = 20
 
 
 class CheckpointWriter:
-    """Writes a trial's checkpoints: rank 0 alone, or where state is shared out each rank its share.
-
-    Args:
-        tick: Called while this thread waits for a file, as long as it is being written.
-        memory: Peak memory of the trial on this rank; None where nobody measures it.
-        is_shared: Whether state is shared out.
-    """
+    """Writes a trial's checkpoints: rank 0 alone, or where state is shared out each rank its share."""
 
     def __init__(
         self,

@@ -73,9 +73,6 @@ class EpochResult(NamedTuple):
 class EpochEnd:
     """Evaluates the model and brings the ranks' figures together.
 
-    Args:
-        watch: Measures gradient norms; None where there are none to compare.
-
     Attributes:
         work: Work of this rank's share of the evaluation, in forward passes of one sample; 0 where nobody knows it.
     """
@@ -111,7 +108,6 @@ class EpochEnd:
         memory, in a place of its own.
 
         Args:
-            trained: The training part of the epoch.
             should_end: Called on rank 0 after the evaluation; True ends the trial on all ranks.
             checkpoint_is_due: Called on rank 0 after the evaluation.
         """

@@ -71,7 +71,6 @@ class EpochGrowth:
         """Grow the model by an epoch; yields nothing, since the epoch has no steps between which it could end.
 
         Args:
-            sums: What `begin` has returned; this adds to it.
             further_work: Work of this rank after the last step, in forward passes of one sample.
         """
         started = time.perf_counter()

@@ -43,9 +43,7 @@ class EpochTraining:
     """Trains on this rank's share of an epoch's samples, of which each belongs to one rank.
 
     Args:
-        loss: Loss of each sample in training, from outputs and targets.
         layout: How passes over the data are divided into epochs; None where each lasts as long as a stream.
-        watch: Measures gradient norms; None where there are none to compare.
 
     Attributes:
         log: Hears of each batch; None where nobody does.
@@ -102,7 +100,6 @@ class EpochTraining:
         """Train to the end of the epoch.
 
         Args:
-            sums: What `begin` has returned; this adds to it.
             further_work: Work of this rank after the last step, in forward passes of one sample.
 
         Yields:

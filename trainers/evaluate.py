@@ -139,7 +139,6 @@ def evaluate(
 
     Args:
         part: "validation", "test" or "train".
-        batch: Samples that surely fit on the device at once.
     """
     samples = load_samples(task, part, params, torch.device(device))
     return evaluate_samples(model, task, params, samples, device=device, batch=batch)

@@ -55,9 +55,7 @@ def own_optimizer(
     """Return the optimizer that a task builds.
 
     Args:
-        task: A task that has one.
         module: The model, on its device, sharded if it is going to be.
-        learning_rate: Learning rate at the effective batch.
     """
     place = f"{type(task).__name__}.optimizer"
     if settings.shard == "optimizer":
@@ -85,7 +83,6 @@ def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Param
     """Return the learning rates that a task's `rate_factors(model, params)` gives, as multiples of the scheduled one.
 
     Args:
-        task: A task, which may have that method.
         module: The model, sharded if it is going to be.
 
     Returns:

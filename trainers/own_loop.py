@@ -63,9 +63,6 @@ class OwnLoop:
     Args:
         form: What the user has written, for messages, such as "a command".
 
-    Attributes:
-        learning_rate: The learning rate, scaled for the effective batch.
-
     Raises:
         TaskError: An option is wrong, or needs the engine's own loop.
     """

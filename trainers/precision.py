@@ -138,9 +138,6 @@ def format_of(precision: str, device: torch.device) -> torch.dtype | None:
 class Precision:
     """Runs forward passes in a number format, and keeps small half-precision gradients from vanishing.
 
-    Args:
-        is_sharded: Whether each rank holds only its rows of gradients.
-
     Attributes:
         name: fp32, bf16 or fp16.
     """

@@ -48,7 +48,6 @@ def probe(
         task: Name of the task: a built-in one, or "module:Class".
         python_path: Folders in front of `sys.path`.
         params: Parameters to build the model at; None draws them from the task's own space, seeded.
-        by_module: Whether the model is going to be built by module.
 
     Returns:
         `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), the

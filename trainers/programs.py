@@ -114,8 +114,6 @@ class Call:
     """A model and what it was called with.
 
     Attributes:
-        args: Positional arguments: tensors, or nested sequences and mappings of them, first dimension rows.
-        kwargs: Arguments by name.
         are_rows: Whether each leaf of (args, kwargs), in pytree's order, is a tensor whose first dimension is that of
             the rows.
     """
@@ -157,7 +155,6 @@ def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
     """Return the program of a model, for any number of rows.
 
     Args:
-        call: The model in its first rows.
         longest: Greatest length of the second dimension of the inputs; None if that is always the same.
 
     Raises:

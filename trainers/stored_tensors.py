@@ -103,8 +103,6 @@ class Piece:
 
     Attributes:
         rows: The rows, shape [n, ...]; the whole tensor where it has no dimension.
-        first: Number of the first row in the whole tensor.
-        shape: Shape of the whole tensor.
     """
 
     rows: Tensor

@@ -101,7 +101,6 @@ class StreamSamples:
     """A task's stream on one device.
 
     Args:
-        stream: The stream; each iteration over it begins anew.
         what: Name of the task's method that gave it, for messages.
         workers: Number of processes that read it; 0 reads in this one.
 

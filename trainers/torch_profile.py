@@ -27,7 +27,6 @@ class Operation:
     """One kind of operation.
 
     Attributes:
-        name: Name that torch gives it.
         calls: Number of calls in the profiled steps.
         seconds: Time in the operation itself, without those that it called; of its kernels, if there is a GPU.
         share: Fraction of all operations' seconds.

@@ -132,15 +132,6 @@ class TrainingState:
     """The model of a trial, what trains it, and how far it has come.
 
     Attributes:
-        module: The model itself, without the DDP wrapper.
-        network: The model as ranks train it together.
-        precision: Number format of the forward and backward pass, with its loss scale.
-        optimizer: The optimizer with its moments.
-        average: Exponential moving average of the weights; None without `ema`.
-        adascale: AdaScale's gain; None under another learning-rate rule.
-        noise: Averages behind the gradient noise scale.
-        step: Number of optimizer steps done.
-        place: How far the trial has come in a stream.
         latency_ms: Latency of one sample in milliseconds; NaN before it is measured.
         part: What a checkpoint within the next epoch says of that one, see `trainers.epoch_parts`; None without one.
     """

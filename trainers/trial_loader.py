@@ -24,10 +24,6 @@ class SharingSampler(Sampler[int]):
     Shuffled samples are dealt out in turn, the first ones once more where that makes the shares equal. Others are
     shared out in consecutive parts whose sizes differ by at most one.
 
-    Args:
-        rank: The rank whose samples these are, from 0.
-        shuffles: Whether each epoch has an order of its own.
-
     Attributes:
         epoch: The epoch whose order this is.
     """
@@ -88,9 +84,6 @@ class Loaders:
         """Return batches of this rank's share of a dataset.
 
         Args:
-            dataset: A map-style dataset, or a stream.
-            options: Other arguments of torch's DataLoader.
-            batch_size: Samples of a batch.
             is_training: Whether samples are shuffled, and all ranks get equally many batches.
             is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
 
@@ -190,7 +183,6 @@ class EvenBatches(Sampler[list[int]]):
     """Cuts this rank's samples into as many batches as every other rank's, of sizes that differ by at most one.
 
     Args:
-        samples: Number of samples of all ranks.
         own: Numbers of this rank's samples.
         batch_size: Largest number of samples of a batch.
     """

@@ -24,15 +24,7 @@ from trainers.settings import Settings
 
 
 class Steps:
-    """Takes the steps of a trial, and counts the passes between them.
-
-    Args:
-        learning_rate: The searched learning rate, scaled for the effective batch.
-        is_sharded: Whether each rank holds only its rows of weights and gradients.
-
-    Attributes:
-        precision: Number format of passes, with the scale of the loss.
-    """
+    """Takes the steps of a trial, and counts the passes between them."""
 
     def __init__(self, settings: Settings, group: Group, learning_rate: float, *, is_sharded: bool) -> None:
         self._settings, self._group, self._learning_rate = settings, group, learning_rate

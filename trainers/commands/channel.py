@@ -25,12 +25,7 @@ _ASKS = ("report", "checkpoint", "resume", "heartbeat")
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Question:
-    """A question of the program, which waits for its answer.
-
-    Attributes:
-        epoch: Number of the epoch; None where none was given.
-        last: Whether the program says that this is its last epoch.
-    """
+    """A question of the program, which waits for its answer."""
 
     ask: str
     epoch: int | None = None

@@ -57,10 +57,7 @@ def exit_error(
     Args:
         status: Its exit status, a negative one being a signal; the reason for which it could not be run; None where
             its supervisor was killed, and nobody knows.
-        where: Attempt and rank, for messages.
         epochs: Number of epochs that it has reported, and of those that it should have reported.
-        way: How it can report them, for messages.
-        last_lines: Lines that it has printed last.
         ports: Ports that it was given and has not begun to use for long: another process may have taken one.
     """
     if status is None:
@@ -133,10 +130,6 @@ class _End(Enum):
 
 class CommandTrainer:
     """Runs a command on one rank.
-
-    Args:
-        assignment: Which rank this is, and the pool's store.
-        group: This rank's place in the gang; no process group is formed for it.
 
     Raises:
         TrainingError: An option of the trial is wrong.

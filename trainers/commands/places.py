@@ -26,9 +26,6 @@ class Meeting:
     """Exchanges texts between the ranks of one attempt. A block that is left by an error tells the others.
 
     Each request to the store is short, since one that waits would keep those of other threads waiting.
-
-    Args:
-        is_over: Function that tells whether the trial is over, so that nobody need be waited for.
     """
 
     def __init__(
@@ -77,12 +74,7 @@ class Meeting:
     def pass_on(
         self, what: str, take: Callable[[str | None], None], take_error: Callable[[TrainingError], None]
     ) -> None:
-        """Hand over what rank 0 says, once it does, however late; for the other ranks. A thread waits for it.
-
-        Args:
-            take: Called with it; with None if the trial is over before.
-            take_error: Called in its place if another rank has failed.
-        """
+        """Hand over what rank 0 says, once it does, however late; for the other ranks. A thread waits for it."""
 
         def wait() -> None:
             try:
@@ -122,7 +114,6 @@ class Place:
     """Where a rank is.
 
     Attributes:
-        host: Address of its machine, by which the others reach it.
         port: Free port for the first connections of the ranks.
         worker_port: Free port for its part in TensorFlow's cluster.
         devices: GPUs of its own as CUDA_VISIBLE_DEVICES names them; empty where it has none, or sees them all.
@@ -157,12 +148,7 @@ class HeldPorts:
 
 
 def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bool, ports: HeldPorts) -> Place:
-    """Return the place of this rank.
-
-    Args:
-        address: Host, port and secret of the pool's store.
-        one_host: Whether all ranks of the gang share a machine.
-    """
+    """Return the place of this rank."""
     port, worker_port = ports.numbers
     host = _LOOPBACK if one_host or address is None else _address_towards(address[0], address[1])
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")

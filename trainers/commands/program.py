@@ -42,8 +42,6 @@ class Program:
     """A running command.
 
     Args:
-        environment: All variables of its processes.
-        on_line: Called with each line of its standard output, from another thread; None reads none.
         on_exit: Called once it has ended, with its exit status (a negative one is the signal that killed it), or with
             the reason for which it could not be run, or None where its supervisor was killed; from another thread.
         remove: Folders that are removed after its end, if this process is dead by then.

@@ -99,12 +99,7 @@ def start_of(
     folder: WorkingFolder,
     kept: Path,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and environment of a rank's program; its parameters are written to a file as well.
-
-    Args:
-        folder: Place of this attempt's temporary files.
-        kept: Folder whose content is kept for going on.
-    """
+    """Return arguments and environment of a rank's program; its parameters are written to a file as well."""
     spec = own.spec
     params = json.dumps(dict(spec.params))
     params_file = folder.path / "params.json"

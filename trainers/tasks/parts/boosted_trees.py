@@ -28,7 +28,6 @@ class BoostedTrees(nn.Module):
 
     Args:
         dense: Number of dense columns, d.
-        category_sizes: Number of levels of each category.
         outputs: Number of classes; None for a single number.
         meaning: What decides the encoding of rows, see `DataMark`.
     """

@@ -32,8 +32,6 @@ def check_columns(
 
     Args:
         where: The file or row, for the message.
-        known: Names that are allowed.
-        needed: Names that have to be there.
         absent: What stands in for a value that is missing, for the message; empty if there is nothing.
     """
     unknown = [name for name in names if name not in known]
@@ -51,7 +49,6 @@ def check_kind(rows: Iterable[object], kinds: tuple[type, ...], what: str) -> No
     """Refuse anything but a list of values of some types.
 
     Args:
-        kinds: Types of the values.
         what: What a list of them is called, for the message.
     """
     if isinstance(rows, str | Path | Mapping):

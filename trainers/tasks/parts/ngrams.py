@@ -23,7 +23,6 @@ class NgramNetwork(nn.Module):
     Args:
         width: Size of the part of a vector that begins at random.
         longest_ngram: Most tokens of an n-gram, from 1 to 3.
-        dropout: Probability of dropout on the sum.
         token_dropout: Part of the tokens and n-grams left out while training.
         meaning: What decides the tokens, see `DataMark`.
     """

@@ -32,7 +32,6 @@ class FoldModel(nn.Module):
     it trains, apart: [n, k - 1, o], or [n, k - 1]. Otherwise it is answered by the one model that has not seen it.
 
     Args:
-        models: Models of the same form, one for each fold.
         is_number: Whether outputs are numbers, and not logits.
     """
 
@@ -263,8 +262,6 @@ class Waves(nn.Module):
     arXiv 2407.04491, section 3), which goes back to PLR (Gorishniy et al. 2022, arXiv 2203.05556).
 
     Args:
-        numbers: Number of columns of numbers, which come first.
-        waves: Number of cosines of each.
         scale: Standard deviation of the frequencies at first.
     """
 
@@ -291,7 +288,6 @@ class _Categories(nn.Module):
     its vector would be as random as at first, and so would the answer. It gets the mean of its column's other vectors.
 
     Args:
-        sizes: Number of levels of each category.
         is_trained: Which levels of all categories, one behind the other, the training rows have.
     """
 

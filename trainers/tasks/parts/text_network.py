@@ -185,7 +185,6 @@ class CheckpointNetwork(nn.Module):
     Args:
         checkpoint: A folder, or a name on the Hugging Face hub.
         dropout: Probability of dropout in all layers but attention; None leaves the checkpoint's own.
-        pad: Number of the padding token.
     """
 
     def __init__(self, checkpoint: str, *, outputs: int, dropout: float | None, pad: int) -> None:

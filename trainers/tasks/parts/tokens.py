@@ -170,11 +170,7 @@ def form_of(
 
 
 def library(task: str = "text") -> Any:
-    """Return the package `tokenizers`.
-
-    Args:
-        task: Name of the task that needs it, for the message.
-    """
+    """Return the package `tokenizers`."""
     try:
         import tokenizers
         import tokenizers.models

@@ -19,10 +19,6 @@ def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
 
     Its `val_loss` is that of answering each class with its share in the training part; it is left out where a class of
     the validation part is in no training row.
-
-    Args:
-        training: Classes of the training part, [n].
-        validation: Classes of the validation part, [n].
     """
     counts = np.bincount(training, minlength=int(validation.max()) + 1)
     right = float((validation == counts.argmax()).mean())
@@ -58,7 +54,6 @@ def mean_of_table(validation: Any, target: Target, *, is_ranked: bool) -> dict[s
 
     Args:
         validation: Targets of the validation part, standardised, [n]; where rows are ranked the first column of it.
-        is_ranked: Whether rows are ranked.
     """
     numbers = validation[:, 0] if is_ranked else validation
     found = mean_of_targets(numbers, deviation=target.deviation, variance=target.variance)
