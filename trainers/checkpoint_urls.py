@@ -40,21 +40,13 @@ def shares_of(main: Path) -> Iterator[Path]:
 
 
 def checkpoint_bytes(main: str | Path) -> int:
-    """Return the size of all files of a checkpoint.
-
-    Raises:
-        OSError: A file is not there, or cannot be looked at.
-    """
+    """Return the size of all files of a checkpoint."""
     main = Path(main)
     return main.stat().st_size + sum(share.stat().st_size for share in shares_of(main))
 
 
 def delete_checkpoint(main: str | Path) -> None:
-    """Delete all files of a checkpoint, the main file first: what is left without it is no checkpoint.
-
-    Raises:
-        OSError: A file cannot be deleted.
-    """
+    """Delete all files of a checkpoint, the main file first: what is left without it is no checkpoint."""
     main = Path(main)
     main.unlink(missing_ok=True)
     for share in list(shares_of(main)):

@@ -170,11 +170,7 @@ class ObjectStore:
         self.delete_note(url)
 
     def objects_below(self, folder: str) -> Iterator[StoredObject]:
-        """Yield what a listing shows below a folder; it may show what is gone, and miss what is there.
-
-        Raises:
-            OSError: The store does not answer.
-        """
+        """Yield what a listing shows below a folder; it may show what is gone, and miss what is there."""
         try:
             found = self._ask(folder, "find", folder, detail=True)
         except FileNotFoundError:
@@ -186,11 +182,7 @@ class ObjectStore:
                 yield StoredObject(url=url, bytes=int(about.get("size") or 0), modified_at=_moment(about))
 
     def is_there(self, url: str) -> bool:
-        """Return whether the store has an object, asked for by its name.
-
-        Raises:
-            OSError: The store does not answer.
-        """
+        """Return whether the store has an object, asked for by its name."""
         try:
             return bool(self._ask(url, "info", url).get("type") == "file")
         except FileNotFoundError:
@@ -201,9 +193,6 @@ class ObjectStore:
         """Yield uploads below a folder that were begun and never finished, which cost room.
 
         S3 keeps them until somebody ends them; the other stores drop theirs after a week.
-
-        Raises:
-            OSError: The store does not answer.
         """
         if self._scheme != "s3":
             return
@@ -216,11 +205,7 @@ class ObjectStore:
             yield StoredObject(url=url, bytes=0, modified_at=began_at, upload_id=str(upload["UploadId"]))
 
     def end_upload(self, upload: StoredObject) -> None:
-        """End an upload that was never finished.
-
-        Raises:
-            OSError: The store does not answer.
-        """
+        """End an upload that was never finished."""
         bucket, _, key = upload.url.partition("://")[2].partition("/")
         with suppress(FileNotFoundError):
             names = {"Bucket": bucket, "Key": key, "UploadId": upload.upload_id}
