@@ -95,7 +95,7 @@ def render(study: StudyRecord) -> str:
         lead=content.lead(study, archive),
         recommendation=lines_of(study, taken),
         taking=command_of(study, taken.point) if taken else "",
-        measured=content.measured_names(study),
+        measured=analysis.measured_names(study),
         constraints=content.constraints_line(study),
         earlier=content.earlier_line(study),
         bests=content.bests(study, archive),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from reports.baselines import against_baselines
-from reports.wording import CENT, deviation, duration, listed, metric, number, root_of
+from reports.wording import deviation, listed, number, value_in_words
 from search_spaces.wording import significant
 from studies import analysis
 from studies.analysis import ArchivePoint
@@ -123,24 +122,6 @@ def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
     """Return an objective of an archive point for a sentence, as `value_in_words`."""
     seconds = study.started[point.trial].epochs[point.epoch - 1].metrics.get("wall_seconds")
     return value_in_words(name, point.values[name], seconds)
-
-
-def value_in_words(name: str, value: float, seconds: float | None = None) -> str:
-    """Return a metric's value for a sentence, with its unit.
-
-    A mean squared error has its root beside it, which is in the target's unit; a cost below a cent has the time beside
-    it for which it was paid.
-
-    Args:
-        name: Name of the metric.
-        value: Value of the metric.
-        seconds: Time in which the dollars were spent, in seconds; None if it is not known.
-    """
-    text = metric(name, value)
-    if (root := root_of(name, value)) is not None:
-        return f"{text} (RMSE {number(root, 3)})"
-    is_small = name == "cost_usd" and 0 < value < CENT
-    return f"{text} ({duration(seconds)})" if is_small and seconds is not None and math.isfinite(seconds) else text
 
 
 def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from automl.terminal.texts import metric_text
 from reports.recommending import command_of, confirmed_on_part
+from reports.wording import value_in_words
 from studies import analysis
 from studies.baselines import baselines
 from studies.recommendation import ranked_points, recommended, takeable
@@ -31,13 +31,13 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     for name in columns:
         table.add_column(Text(name))
     for point, told in list(zip(points, confirmed, strict=True))[:MOST_ROWS]:
-        values = [metric_text(name, point.values[name]) for name in names]
+        values = [value_in_words(name, point.values[name]) for name in names]
         is_gone = has_models and not point.checkpoint and not record.is_simulated
         state = f"{point.state}, model not kept" if is_gone else point.state
         cells = [f"{point.trial}@{point.epoch}", state, *values, *([told] if any(confirmed) else [])]
         table.add_row(*map(Text, cells))
     for one in baselines(record):
-        values = [metric_text(name, one.values.get(name)) for name in names]
+        values = [value_in_words(name, one.values.get(name)) for name in names]
         table.add_row(Text(one.called), "baseline", *values, *([""] if any(confirmed) else []), style="dim")
     console.print(table)
     more = f"{len(points) - MOST_ROWS} more in the report. " if len(points) > MOST_ROWS else ""

@@ -17,6 +17,7 @@ from automl.terminal.output import console, only_json_on_stdout, print_json, say
 from automl.terminal.progress import Progress
 from automl.terminal.summary import document_of, print_summary
 from automl.terminal.texts import late_views_text
+from reports.states import study_sentence
 from search_spaces.errors import UserError
 from studies.control.state import StudyMachine
 from studies.records import StudyRecord
@@ -61,7 +62,7 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
     # Ray prints on stdout when a worker dies, from a thread of its own.
     with only_json_on_stdout(talk.as_json), writing(talk.log_file) as log, Progress(terminal) as progress:
         outcome = drive(_watcher(talk, progress, log))
-        log(f"{outcome.record.name} is {outcome.record.state}: {outcome.record.why_ended or 'it goes on elsewhere'}")
+        log(study_sentence(outcome.record))
     report = str(outcome.report)
     if outcome.views_behind:
         late = late_views_text(outcome.views_behind)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from automl.terminal.echo import echo
-from automl.terminal.texts import state_text
+from reports.states import state_text
 from reports.wording import plural, usd
 from studies.records import NANO, StudyLine
 

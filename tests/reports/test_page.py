@@ -156,8 +156,10 @@ def test_a_constant_schedule_has_no_mid_schedule_note() -> None:
 
 def test_a_study_whose_controller_died_is_not_called_running() -> None:
     study = build_study(9, state="running", stop_reason=None, ended_at=None)
-    assert "It is still running." in render(replace(study, driven=True))
-    assert "Its controller has died; <code>automl resume digits</code> continues it." in render(study)
+    assert "It is running." in render(replace(study, driven=True))
+    assert "It is running, but its controller has died; <code>automl resume digits</code> continues it." in render(
+        study
+    )
 
 
 def test_closed_is_said_in_words() -> None:

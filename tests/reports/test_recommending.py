@@ -13,7 +13,8 @@ from rich.console import Console
 from automl.terminal.summary import print_summary
 from reports.content import archive_rows, bests, constraints_line
 from reports.page import render
-from reports.recommending import command_of, compared_in_words, recommendation_lines, value_in_words
+from reports.recommending import command_of, compared_in_words, recommendation_lines
+from reports.wording import value_in_words
 from studies import analysis, feasibility
 from studies.archived import milestones
 from studies.best_point import best_point
