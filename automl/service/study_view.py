@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from automl.terminal.picture import picture_of
+from reports.figures import trade_off
 from reports.front_picture import front_picture
 from reports.recommending import confirmed_on_part, recommendation_lines
 from reports.redacted import redacted
@@ -121,7 +122,7 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
         spent_percent=share,
         figures={name: figures[name] for name in ("trials", "slots", "epochs", "time left") if figures[name]},
         recommendation=recommendation_lines(record),
-        picture=front_picture(record, archive),
+        picture=front_picture(trade_off(record, archive)),
         objectives=names,
         kept=lines,
         confirmed=f"confirmed {names[0]}" if any(one.confirmed for one in lines) else "",
