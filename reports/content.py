@@ -17,7 +17,7 @@ from reports.wording import NOTHING, duration, listed, mapping, metric, number, 
 from search_spaces.wording import significant
 from studies import analysis, feasibility
 from studies.analysis import ArchivePoint
-from studies.baselines import Baseline, baselines
+from studies.baselines import baselines
 from studies.constraints import wanted_in_words
 from studies.recommendation import best_points, ranked_points, takeable
 from studies.records import NANO, StudyRecord, TrialRecord
@@ -58,17 +58,31 @@ class FailureRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ArchiveRow:
-    """An archive point as its table shows it.
+class ModelRow:
+    """A point of the archive, or a baseline, as tables show it.
 
-    `early` means before the end of a schedule that ends low; `confirmed` is the first objective with fresh seeds.
+    Attributes:
+        values: Objectives, and the other metrics that constraints bound.
+        confirmed: First objective with fresh seeds; empty if it was not confirmed.
+        command: Command that exports the model; empty if it was not kept.
+        early: Whether it was measured before the end of a schedule that ends low.
+        baseline: Name of a baseline; empty for a point of the archive.
     """
 
-    point: ArchivePoint
+    trial: int | None
+    epoch: int | None
+    state: str
     values: Sequence[Cell]
-    command: str
-    early: bool
     confirmed: str = ""
+    command: str = ""
+    is_kept: bool = False
+    early: bool = False
+    baseline: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name by which commands know the model, such as `12@9`; empty of a baseline that no trial has trained."""
+        return "" if self.trial is None else f"{self.trial}@{self.epoch}"
 
 
 def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
@@ -204,27 +218,25 @@ def failure_rows(study: StudyRecord) -> list[FailureRow]:
     ]
 
 
-def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ArchiveRow]:
+def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelRow]:
     """Return the archive, the best of the first objective first, with the command that exports each model."""
-    trials = {t.number: t for t in study.started}
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
-    with_rate = with_learning_rate(study)
+    with_rate = frozenset() if study.is_simulated else with_learning_rate(study)
     rows = []
     for found in ranked_points(study, archive):
-        trial = trials[found.trial]
+        trial = study.started[found.trial]
         low = str(trial.params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES and _is_trained_by_us(study, trial)
         rows.append(
-            ArchiveRow(
-                point=found,
+            ModelRow(
+                trial=found.trial,
+                epoch=found.epoch,
+                state=found.state,
                 values=_values(study, trial.epochs[found.epoch - 1].metrics),
-                command=command_of(study, found),
-                early=low
-                and planned is not None
-                and found.epoch < planned
-                and trial.number in with_rate
-                and not study.is_simulated,
                 confirmed=confirmed_on_part(study, found.trial, found.epoch),
+                command=command_of(study, found),
+                is_kept=bool(found.checkpoint),
+                early=low and planned is not None and found.epoch < planned and trial.number in with_rate,
             )
         )
     return rows
@@ -243,9 +255,19 @@ def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
     return not counted or any(counted) or trial.params.get("samples_per_epoch", of_all) != "auto"
 
 
-def baseline_rows(study: StudyRecord) -> list[tuple[Baseline, Sequence[Cell]]]:
-    """Return the baselines with the cells of their metrics, for the table of the models."""
-    return [(one, _values(study, one.measured)) for one in baselines(study)]
+def baseline_rows(study: StudyRecord) -> list[ModelRow]:
+    """Return what the models are compared with; the trial of a baseline, where it has one, is among the trials, too."""
+    return [
+        ModelRow(
+            trial=one.trial,
+            epoch=one.epoch,
+            state="baseline",
+            values=_values(study, one.measured),
+            confirmed="" if one.trial is None else confirmed_on_part(study, one.trial, one.epoch),
+            baseline=one.called,
+        )
+        for one in baselines(study)
+    ]
 
 
 def _values(study: StudyRecord, metrics: Mapping[str, float]) -> list[Cell]:

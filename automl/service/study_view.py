@@ -10,43 +10,20 @@ from typing import Any
 from markupsafe import Markup
 
 from automl.terminal.picture import picture_of
+from reports.content import ModelRow, archive_rows, baseline_rows
 from reports.figures import trade_off
 from reports.front_picture import front_picture
-from reports.recommending import confirmed_on_part, recommendation_lines
+from reports.recommending import recommendation_lines
 from reports.redacted import redacted
 from reports.trials import trial_lines
 from reports.wording import NOTHING, mapping, usd, value_in_words
 from studies import analysis
-from studies.analysis import ArchivePoint
-from studies.baselines import baselines
 from studies.queueing.jobs import ENDED, OVER, Job
-from studies.recommendation import name_of, ranked_points
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference_point import reference_of
 
 MOST_TRIALS = 30
 """Trials in each table of the page, the latest ones; the report has all of them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelLine:
-    """A kept model, or a baseline, as a line of a table.
-
-    Attributes:
-        values: Objectives, in the order of the spec.
-        trial: Number of its trial; None for a baseline that no trial has trained.
-        epoch: Epoch after which it was kept.
-        confirmed: What was confirmed of it; empty if nothing was.
-        name: Name of a baseline; empty for a kept model.
-        point: Name under which it can be exported, such as 12@6; empty if no checkpoint of it is kept.
-    """
-
-    values: Sequence[str]
-    trial: int | None
-    epoch: int | None
-    confirmed: str = ""
-    name: str = ""
-    point: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +38,7 @@ class StudyView:
         recommendation: What to take, in sentences.
         picture: The kept models as a picture.
         objectives: Names of the objectives.
+        measured: Names of the objectives and of other metrics that constraints bound.
         kept: Models worth keeping, then what they are compared with.
         confirmed: Heading of what was confirmed of the models; empty if nothing was.
         under_way: Trials that train or are paused, the latest ones.
@@ -75,7 +53,8 @@ class StudyView:
     recommendation: Sequence[str] = ()
     picture: Markup = field(default_factory=Markup)
     objectives: Sequence[str] = ()
-    kept: Sequence[ModelLine] = ()
+    measured: Sequence[str] = ()
+    kept: Sequence[ModelRow] = ()
     confirmed: str = ""
     under_way: Sequence[Mapping[str, Any]] = ()
     ended: Sequence[Mapping[str, Any]] = ()
@@ -85,7 +64,7 @@ class StudyView:
     @property
     def has_baselines(self) -> bool:
         """Whether the models are compared with something."""
-        return any(one.name for one in self.kept)
+        return any(one.baseline for one in self.kept)
 
     @property
     def is_over(self) -> bool:
@@ -112,8 +91,8 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
     record = replace(record, reference_point=reference_of(record))  # worked out once
     archive, figures = analysis.archive(record), picture_of(record, time.time()).figures
     names = [one.metric for one in record.objectives]
-    kept = _kept(record, archive)
-    lines = [*kept, *_compared(record)] if kept else []
+    kept = archive_rows(record, archive)[:MOST_TRIALS]
+    lines = [*kept, *baseline_rows(record)] if kept else []
     under_way = [one for one in record.started if one.state in {"running", "paused"}]
     ended = [one for one in record.started if one.state not in {"running", "paused"}]
     return StudyView(
@@ -124,6 +103,7 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
         recommendation=recommendation_lines(record),
         picture=front_picture(trade_off(record, archive)),
         objectives=names,
+        measured=analysis.measured_names(record),
         kept=lines,
         confirmed=f"confirmed {names[0]}" if any(one.confirmed for one in lines) else "",
         under_way=trial_lines_of(record, under_way[-MOST_TRIALS:][::-1]),
@@ -131,33 +111,6 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
         error=record.error or "",
         has_started=True,
     )
-
-
-def _kept(record: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelLine]:
-    return [
-        ModelLine(
-            values=_objectives(record, point.values),
-            trial=point.trial,
-            epoch=point.epoch,
-            confirmed=confirmed_on_part(record, point.trial, point.epoch),
-            point=name_of(point) if point.checkpoint else "",
-        )
-        for point in ranked_points(record, archive)[:MOST_TRIALS]
-    ]
-
-
-def _compared(record: StudyRecord) -> list[ModelLine]:
-    """Return the baselines; their trial, where they have one, stands among the trials, too."""
-    return [
-        ModelLine(
-            values=_objectives(record, found.values),
-            trial=found.trial,
-            epoch=found.epoch,
-            confirmed="" if found.trial is None else confirmed_on_part(record, found.trial, found.epoch),
-            name=found.called,
-        )
-        for found in baselines(record)
-    ]
 
 
 def trial_lines_of(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[dict[str, Any]]:

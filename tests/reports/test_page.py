@@ -15,7 +15,7 @@ import yaml
 from reports import bars, content, curves, figures
 from reports.packed import packed, unpacked
 from reports.page import FIRST_ROWS, MOST_ROWS, as_json, plotly_script, render, write_report
-from reports.parameters import parameter_panels
+from reports.parameters import parameter_names, parameter_panel
 from reports.plotting import objective_axis, titled
 from reports.wording import NOTHING, count, deviation, duration, listed, metric, number, percent, usd
 from studies import analysis
@@ -290,7 +290,8 @@ def test_only_learned_objectives_have_curves() -> None:
 
 
 def test_panels_are_logarithmic_where_the_space_is() -> None:
-    panels = parameter_panels(build_study(20), ERROR)
+    study = build_study(20)
+    panels = {name: parameter_panel(study, name, ERROR) for name in parameter_names(study)}
     axes: dict[str, Any] = {name: panel["layout"]["xaxis"] for name, panel in panels.items()}  # type: ignore[index]
     logarithmic = [name for name, axis in axes.items() if axis.get("type") == "log"]
     assert logarithmic == ["learning_rate", "batch_per_rank", "width"]
@@ -301,7 +302,7 @@ def test_choices_keep_the_order_of_the_space() -> None:
     study = build_study(20)
     sizes = {"type": "categorical", "choices": [1, 2, 16, 4]}
     space = {**study.spec["space"], "world_size": sizes}  # type: ignore[dict-item]
-    panel: Any = parameter_panels(replace(study, spec={**study.spec, "space": space}), ERROR)["world_size"]
+    panel: Any = parameter_panel(replace(study, spec={**study.spec, "space": space}), "world_size", ERROR)
     assert panel["layout"]["xaxis"]["ticktext"] == ["1", "2", "16", "4"]
     assert {round(x) for trace in panel["data"] for x in trace["x"]} == {0, 1}
 
