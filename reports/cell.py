@@ -32,12 +32,7 @@ class ReportLink:
 
 
 def report_link(report: Path, folder: Path) -> ReportLink:
-    """Return the link to a report. Notebooks open files below their own folder only.
-
-    Args:
-        report: Absolute path of the report.
-        folder: Folder of the notebook.
-    """
+    """Return the link to a report. Notebooks open files below their own folder only."""
     if not report.is_relative_to(folder):
         return ReportLink(text=str(report))
     path = report.relative_to(folder).as_posix()
@@ -64,12 +59,7 @@ def study_cell(study: StudyRecord, report: ReportLink | None = None) -> str:
 
 
 def progress_cell(figures: Mapping[str, str], said: Sequence[str]) -> str:
-    """Return the progress of a study as HTML.
-
-    Args:
-        figures: Figures of the study by name; empty ones are left out.
-        said: Lines for the user, oldest first.
-    """
+    """Return the progress of a study as HTML."""
     return template("progress_cell.html").render(
         figures=[(name, escaped(value)) for name, value in figures.items() if value],
         said=[escaped(line) for line in said],

@@ -176,11 +176,7 @@ def _more_money(study: StudyRecord) -> Fact | None:
 
 
 def mattered_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return which parameters mattered most, as a sentence for each objective where that is known.
-
-    Args:
-        shares: Share of each parameter, by objective, in what single parameters explain, 0 to 1.
-    """
+    """Return which parameters mattered most, as a sentence for each objective where that is known."""
     lines = []
     for name, found in shares.items():
         most = sorted(found, key=lambda one: -found[one])[:MOST_MATTERING]

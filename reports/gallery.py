@@ -174,22 +174,14 @@ class FigureError(UserError, KeyError):
 
 
 class Gallery(Mapping[str, Any]):
-    """All figures of a study by name, as plotly figures with titles; each is drawn when it is asked for.
-
-    Args:
-        study: Study as committed.
-    """
+    """All figures of a study by name, as plotly figures with titles; each is drawn when it is asked for."""
 
     def __init__(self, study: StudyRecord) -> None:
         study = redacted(study)
         self._entries = _entries(study, analysis.archive(study))
 
     def __getitem__(self, name: str) -> Any:
-        """Return a `plotly.graph_objects.Figure`.
-
-        Raises:
-            FigureError: There is no such figure; the message names those that there are.
-        """
+        """Return a `plotly.graph_objects.Figure`."""
         if name not in self._entries:
             allowed = listed(self._entries) or "none yet, since no trial has trained an epoch"
             raise FigureError(f"figures: {found(name, allowed, nearest(name, self._entries))}")

@@ -45,15 +45,7 @@ MOST_ROWS = 1000
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:
-    """Write the page; readers see the old file or the new one, never a part.
-
-    Args:
-        study: Study as committed, in any state.
-        out: File to write; its folder is created if there is none.
-
-    Returns:
-        The absolute path of the page.
-    """
+    """Write the page; readers see the old file or the new one, never a part."""
     return replace_file(out, render(study))
 
 

@@ -156,12 +156,7 @@ def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:
 
 
 def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
-    """Return a confirmed metric as `mean ± deviation`; empty if it was not confirmed.
-
-    Args:
-        confirmed: What `confirmation_of` returns.
-        name: Name of the metric.
-    """
+    """Return a confirmed metric as `mean ± deviation`; empty if it was not confirmed."""
     one = None if confirmed is None else confirmed["metrics"].get(name)
     if one is None:
         return ""
@@ -199,14 +194,7 @@ def _ending(objective: Objective) -> str:
 
 
 def compared_in_words(objective: Objective, value: float, base: float, *, is_named: bool = False) -> str:
-    """Return how a value compares with another one: `5 times cheaper`, `39 % slower`, `4 times as large`.
-
-    Args:
-        objective: Objective of both values.
-        value: Value of the objective.
-        base: Value that it is compared with.
-        is_named: Whether the metric is named in any case, as where two of them are compared in the same words.
-    """
+    """Return how a value compares with another one: `5 times cheaper`, `39 % slower`, `4 times as large`."""
     name = objective.metric
     if value == base:
         return f"the same in {name}"

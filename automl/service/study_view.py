@@ -78,12 +78,7 @@ class StudyView:
 
 
 def view_of(job: Job, record: StudyRecord | None) -> StudyView:
-    """Return what the page of a study shows.
-
-    Args:
-        job: Job of the study.
-        record: The study as committed; None before its start.
-    """
+    """Return what the page of a study shows."""
     money, share = _money(job)
     if record is None:
         return StudyView(job=job, money=money, spent_percent=share)
@@ -163,12 +158,7 @@ class SpendingLine:
 
 
 def spending(jobs: Sequence[Job], accounts: Mapping[tuple[str, str], Mapping[str, float]]) -> list[SpendingLine]:
-    """Return what users and projects have spent, projects first, the largest sums first.
-
-    Args:
-        jobs: Jobs that may be seen.
-        accounts: Limits in dollars with what is spent and promised, by kind and name.
-    """
+    """Return what users and projects have spent, projects first, the largest sums first."""
     sums: dict[tuple[str, str], list[Job]] = {place: [] for place in accounts}
     for job in jobs:
         sums.setdefault(("project", job.project), []).append(job)

@@ -18,13 +18,7 @@ LOOK_SECONDS = 0.5
 
 
 class Chronicle:
-    """Tells when trials start, are paused or stopped, end and fail, and now and then the figures of the study.
-
-    Args:
-        write: Function that takes a line.
-        with_figures: Whether to tell the figures of the study as well.
-        clock: Function that returns the present moment in seconds.
-    """
+    """Tells when trials start, are paused or stopped, end and fail, and now and then the figures of the study."""
 
     def __init__(
         self, write: Callable[[str], None], *, with_figures: bool, clock: Callable[[], float] = time.monotonic

@@ -40,23 +40,14 @@ class Talk:
     log_file: Path | None = None
 
     def check(self) -> None:
-        """Refuse what contradicts itself, or a file that cannot be written to.
-
-        Raises:
-            UserError: One line says what is allowed.
-        """
+        """Refuse what contradicts itself, or a file that cannot be written to."""
         if self.quiet and self.verbose:
             raise UserError("found --quiet and --verbose, allowed: one of them")
         check_log_file(self.log_file)
 
 
 def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
-    """Drive a study with live progress, print its summary, and exit with the code that says how it ended.
-
-    Args:
-        drive: Drives the study until it ends.
-        talk: How much is told.
-    """
+    """Drive a study with live progress, print its summary, and exit with the code that says how it ended."""
     talk.check()
     terminal = None if talk.as_json or talk.quiet else console()
     # Ray prints on stdout when a worker dies, from a thread of its own.

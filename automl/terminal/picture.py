@@ -72,21 +72,13 @@ class Picture:
 
     Attributes:
         state: State of the study and why it ended, in words.
-        is_running: Whether the study goes on.
-        objectives: Objectives in the spec's order.
         states: States of the started trials.
-        most_trials: Limit of trials; None without one.
         slots: Number of slots that are there; None while no pool is open.
         slots_note: What becomes of other slots.
-        epochs: Number of recorded epochs.
         planned: Epochs of a full training; None if they are not known.
-        most_usd: Limit of dollars; None without one.
-        deadline_seconds: Time until dollars or hours are used up; infinite without a limit.
-        estimate_seconds: Time until all trials of the budget have ended, by their pace; infinite if it is not known.
-        archive: Models that no other one beats in all objectives.
+        deadline_seconds: Time until dollars or hours are used up.
+        estimate_seconds: Time until all trials of the budget have ended, by their pace.
         best: Name of the best model by objective, by what is expected of it; of others the values of the search count.
-        gangs: Gangs that train, by trial.
-        halts: What was paused, stopped or failed, in any order.
         now: Moment of the picture, in seconds since 1970.
     """
 

@@ -21,11 +21,7 @@ FRAME_SECONDS = 0.25
 
 
 class Progress:
-    """Shows a study while it runs.
-
-    Args:
-        console: Console to print on; None prints nothing.
-    """
+    """Shows a study while it runs; without a console it prints nothing."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console

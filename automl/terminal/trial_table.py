@@ -24,14 +24,7 @@ _HEADINGS = {"world_size": "ranks", "cost_usd": "paid"}
 
 
 def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRecord] | None = None) -> None:
-    """Print trials; a narrow terminal gets no payments and parameters, and cut reasons.
-
-    Args:
-        console: Console to print on.
-        record: Study as committed.
-        trials: Trials of the study in the order in which they are listed; None lists all, what is enqueued last.
-            Baselines that need no training follow.
-    """
+    """Print some or all trials in their order, then baselines; a narrow terminal gets no payments and parameters."""
     trials = (*record.started, *record.enqueued) if trials is None else trials
     names = ["trial", "state", "epochs", "world_size", *(f"values.{one.metric}" for one in record.objectives)]
     names += [*(["confirmed"] if record.confirmations else []), *(["feasible"] if record.constraints else [])]

@@ -30,17 +30,8 @@ def watch(
 ) -> StudyRecord | None:
     """Show a study until it has ended.
 
-    In a terminal the picture stays in place; elsewhere a line is printed when something has changed.
-
-    Args:
-        look: Function that returns the study as committed.
-        console: Console to print on.
-        sleep: Function that waits for so many seconds.
-        clock: Function that returns the present moment, in seconds since 1970.
-        used: Function that returns the processor time that this thread has used, in seconds.
-
-    Returns:
-        The study at its end; None if the user has left before.
+    In a terminal the picture stays in place; elsewhere a line is printed when something has changed. `used` returns the
+    processor time of this thread in seconds. Returns the study at its end; None if the user has left before.
     """
     try:
         if console.is_terminal:
@@ -79,11 +70,7 @@ def has_ended(record: StudyRecord) -> bool:
 
 
 class Lines:
-    """Prints figures that have changed, not more often than the progress of a launch.
-
-    Args:
-        console: Console to print on.
-    """
+    """Prints figures that have changed, not more often than the progress of a launch."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
