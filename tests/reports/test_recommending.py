@@ -113,7 +113,7 @@ def test_report_and_terminal_have_one_order_that_of_what_is_expected() -> None:
     points = analysis.archive(study)
     order = [one.trial for one in ranked_points(study, points)]
     assert order[0] == 0
-    assert [row.point.trial for row in archive_rows(study, points)] == order
+    assert [row.trial for row in archive_rows(study, points)] == order
     lowest = bests(study, points)[0]
     assert lowest[2].startswith("trial 0 after epoch 1")
     assert lowest[2].endswith("; val_error confirmed: 3 % ± 0 %, test")
