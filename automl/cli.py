@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, str] = {
     "stop": "Let STUDY drain and pause its trials.",
     "store": "Copy a store into an empty one, SQLite or PostgreSQL, or back it up.",
     "submit": "Queue the study that SPEC describes, for a worker or in SLURM.",
-    "sync": "Rebuild the views of STUDY: Optuna, MLflow, traces.",
+    "sync": "Rebuild the views of STUDY: Optuna, MLflow.",
     "token": "Make, list, rotate and revoke tokens of the service.",
     "train": "Train TASK once with DDP, without a study.",
     "trials": "List trials: parameters, values, state, epochs, cost, reason.",

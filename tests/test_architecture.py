@@ -84,7 +84,6 @@ DOORS: dict[str, dict[str, str]] = {
                "automl.registry.registered": "its registry",
                "studies.storage.mlflow_runs": "its home", "studies.storage.mlflow_connect": "its home",
                "studies.storage.mlflow_study": "its home"},
-    "opentelemetry": {"studies.tracing.collector": "its home"},
     "fastapi": {f"{SERVING}.app": "its home", "automl.service": "its home for studies",
                 "automl.mcp_server.mounted": "the tools at a path of the service"},
     "mcp": {"automl.mcp_server": "its home"},

@@ -33,7 +33,6 @@ from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import lag
 from studies.storage.views_process import ViewsProcess
-from studies.tracing import settings
 from trainers.checkpoint_urls import is_url
 
 
@@ -86,9 +85,8 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
     logging, warning = own_logging(spec, str(row.uid), prepared.base_folder)
-    for line in (warning, settings.problem()):
-        if line:
-            watcher.warn(line)
+    if warning:
+        watcher.warn(warning)
     most = most_slot_seconds(prepared, row.usd_per_slot_hour)
     sessions = _Sessions(
         store,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from reports.wording import has_unit, metric, number, root_of
 from studies.records import ViewRecord
 
-VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow", "traces": "OpenTelemetry"}
+VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
 LONGEST_CAUSE = 160
 
 

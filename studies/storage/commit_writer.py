@@ -75,8 +75,7 @@ class CommitWriter:
     ) -> None:
         by_trial = [((one,), {**columns, "revision": self._revision}) for one, columns in trials.items()]
         self._update_rows(t.trials, ("id",), by_trial)
-        by_attempt = [(of, {**columns, "revision": self._revision}) for of, columns in attempts.items()]
-        self._update_rows(t.attempts, ("trial_id", "attempt"), by_attempt)
+        self._update_rows(t.attempts, ("trial_id", "attempt"), attempts.items())
         by_epoch = [(of, {"checkpoint": path}) for of, path in kept.items()]
         self._update_rows(t.epochs, ("trial_id", "epoch"), by_epoch)
 
@@ -98,7 +97,6 @@ class CommitWriter:
                     "trial_id": row.trial_id, "attempt": row.attempt, "world_size": len(row.slots),
                     "slots": list(row.slots), "start_epoch": row.start_epoch, "outcome": "running", "facts": {},
                     "charged_until": row.at, "started_at": row.at, "lease_id": self._lease_id,
-                    "revision": self._revision,
                 }  # fmt: skip
             case ch.EpochMeasured():
                 return t.epochs, {
@@ -124,7 +122,7 @@ class CommitWriter:
     def _update_lease(self, columns: Mapping[str, Any]) -> None:
         if self._lease_id is not None:
             update = sa.update(t.leases).where(t.leases.c.id == self._lease_id)
-            self._connection.execute(update.values(**columns, revision=self._revision))
+            self._connection.execute(update.values(**columns))
             opened_at = columns.get("pool_opened_at")
             if opened_at is not None:
                 slot_marks.open_slots(self._connection, self._lease_id, range(columns["pool_slots"]), opened_at)

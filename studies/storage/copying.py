@@ -82,10 +82,8 @@ def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
 
 
 def _not_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[str, Any]:
-    """Columns of a row that the copy has other values in; a collector has spans already, which are the copy's, too."""
+    """Columns of a row that the copy has other values in."""
     changed = _NOT_COPIED.get(table.name, {})
-    if table is t.view_cursors and row.view == "traces":
-        changed = {name: value for name, value in changed.items() if name != "rebuild"}
     if table is t.leases and while_driven and row.released_at is None:
         # The source's controller goes on with that token, which marks the folder of checkpoints as its own: the copy's
         # session would take the mark for its own, and delete what the source has written since.

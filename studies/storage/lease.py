@@ -32,7 +32,6 @@ from studies.storage import tables as t
 from studies.storage.engine import clock_of
 from studies.storage.retrying import retry_patiently
 from studies.storage.store import LeaseLostError, Store, StoreError, held_lease, new_id
-from studies.tracing import trace_context
 
 HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
@@ -322,8 +321,7 @@ def _insert(connection: sa.Connection, study_id: int, token: str, job_id: int | 
         "study_id": study_id, "holder": token, "host": socket.gethostname(), "pid": pid,
         "process_started_at": processes.started_at(pid) or 0.0, "process_space": processes.space(),
         "acquired_at": now, "heartbeat_at": now, "expires_at": clock_of(connection) + EXPIRY_SECONDS,
-        "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0, "trace_parent": trace_context.inherited(),
-        "job_id": job_id,
+        "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0, "job_id": job_id,
     }  # fmt: skip
     lease_id = connection.execute(sa.insert(t.leases).values(row).returning(t.leases.c.id)).scalar_one()
     return Lease(id=int(lease_id), token=token, study_id=study_id, acquired_at=now)
