@@ -140,9 +140,7 @@ def _ray() -> str:
     from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, connect
 
     before = ray.is_initialized()
-    connect(
-        None, num_cpus=1, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, _node_ip_address="127.0.0.1"
-    )
+    connect(None, num_cpus=1, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES)
     nodes = len(ray.nodes())  # type: ignore[no-untyped-call]
     if not before:
         ray.shutdown()

@@ -59,7 +59,6 @@ DOORS: dict[str, dict[str, str]] = {
             "studies.gangs.ray_slots": "its home", "studies.gangs.own_cluster": "its home",
             "studies.gangs.slot": "its home",
             "studies.gangs.node_watch": "its home", "studies.gangs.pool_cluster": "its home",
-            "studies.gangs.lent_node_program": "its home",
             "automl.doctor": "asks for its version, inside functions",
             "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},
     "optuna": {
@@ -116,7 +115,7 @@ DOORS: dict[str, dict[str, str]] = {
     "rich": {"automl": "its home"},
     "fsspec": {"trainers.object_store": "its home"},
     "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live",
-               "studies.gangs.shared_cluster": "which interface has an address"},
+               "studies.gangs.pool_cluster": "the name of the loopback interface"},
     "yaml": {"studies.spec.yaml_reader": "its home"},
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from automl.launching.model_counting import Counting
 from automl.launching.outlook import most_slot_seconds
 from automl.launching.own_logging import own_logging
-from automl.launching.pools import lender_of, pool_of
+from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared
 from automl.launching.small_budgets import SmallBudget
 from automl.signals import draining_signals, leave_at_once
@@ -209,18 +209,15 @@ class _Sessions:
         self._watcher.say(f"{holder} drives this study; standing by")
 
     def _new_session(self) -> Session:
-        pool = pool_of(self._prepared, grows=True)
         return Session(
             store=self._store,
             row=self._row,
             spec=self._prepared.spec,
             pool_spec=self._prepared.place,
-            pool=pool,
+            pool=pool_of(self._prepared, grows=True),
             on_commit=self._on_commit,
             on_stand_by=self._say_who_drives,
             counted=self._counted,
-            shared=pool.shared,
-            lender=lender_of(self._prepared, say=self._watcher.say, warn=self._watcher.warn),
             own_logging=self._own_logging,
         )
 

@@ -29,9 +29,7 @@ PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))
 """Overrides with which the spec's price replaces the one of `automl price set`."""
 
 
-def resume(
-    store: Store, name: str, overrides: Sequence[str], watcher: Watcher, *, share_on: str | None = None
-) -> Outcome:
+def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
     """Continue a study, with another budget, other resources or other checkpoints if overrides give them.
 
     Args:
@@ -39,7 +37,6 @@ def resume(
         name: Name of the study.
         overrides: `path=value` each, as `--set` takes them.
         watcher: Functions that hear of the progress.
-        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
 
     Raises:
         SpecError: An override is wrong, or sets a limit below what the study has used up.
@@ -57,7 +54,7 @@ def resume(
     record = load_study(store, name)
     check_budget(record, changed, overrides)
     in_store = changed.model_copy(update={"store": store.url})
-    prepared = prepare(in_store, source=name, base_folder=Path(row.base_folder), share_on=share_on)
+    prepared = prepare(in_store, source=name, base_folder=Path(row.base_folder))
     resets_price = any(split_override(one)[0] in PRICE_PATHS for one in overrides)
     if row.usd_per_slot_hour == 0 and not resets_price and changed.budget.is_of_dollars_alone:
         raise SpecError(name, ("budget",), "found dollars only, allowed: hours or trials, since its slots cost nothing")

@@ -22,11 +22,8 @@ from studies.control.moved_checkpoints import follow_moved, sizes_of, wherever_m
 from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
 from studies.control.own_logging import OwnLogging
 from studies.control.setup import StudySetup
-from studies.control.sharing import Sharing
 from studies.control.state import StudyMachine
-from studies.gangs.lending import Lender
 from studies.gangs.protocol import GangPool
-from studies.gangs.shared_cluster import SharedCluster
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.samplers.protocol import Suggester
@@ -60,8 +57,6 @@ class Session:
         on_commit: Function that is called after each commit, for live progress.
         on_stand_by: Function that is called once with the holder if another controller drives the study.
         counted: Function that returns what was counted of models without training them, None until that is known.
-        shared: Function that returns the cluster of the pool that others may join, None as long as there is none.
-        lender: What lends the pool's devices while another controller drives the study; None if nothing does.
         own_logging: Where the user's code logs by itself; None leaves that to its environment.
     """
 
@@ -76,15 +71,12 @@ class Session:
         on_commit: Callable[[StudyMachine], None],
         on_stand_by: Callable[[str], None],
         counted: Callable[[], SizeModel | None] = nothing_counted,
-        shared: Callable[[], SharedCluster | None] = lambda: None,
-        lender: Lender | None = None,
         own_logging: OwnLogging | None = None,
     ) -> None:
         self._store, self._row, self._spec = store, row, spec
         self._pool_spec, self._pool = pool_spec, pool
         self._on_commit, self._on_stand_by, self._counted = on_commit, on_stand_by, counted
-        self._lender, self._own_logging = lender, own_logging
-        self._sharing = Sharing(store, shared)
+        self._own_logging = own_logging
         self._controller: Controller | None = None
         self._drain_reason: str | None = None
         self._stood_by = False
@@ -120,7 +112,7 @@ class Session:
         except StoreError:
             leases.release(self._store, lease)
             raise
-        stop, look = partial(self.drain, "stopped"), partial(self._look_around, lease)
+        stop, look = partial(self.drain, "stopped"), self._look_for_requests
         with heartbeat.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             folder_owner.claim(folder, self._store, self._row, lease)
             settle_dead_pools(self._store, lease)
@@ -138,11 +130,8 @@ class Session:
             self._controller = controller
             if self._drain_reason is not None:  # asked for before there was a controller
                 controller.drain(self._drain_reason)
-            try:
-                with garbage.set_aside(), wal.copied_beside(self._store.engine):
-                    controller.run()
-            finally:
-                self._sharing.end(folder)
+            with garbage.set_aside(), wal.copied_beside(self._store.engine):
+                controller.run()
             wait_for_ranks(self._row.uid)  # those that were cut while they wrote
             self._delete_orphans(folder)
             return machine
@@ -187,11 +176,10 @@ class Session:
         if gone:
             log.info("deleted %d files and folders that no trial needs", len(gone))
 
-    def _look_around(self, lease: leases.Lease) -> None:
-        """Take in what other processes ask for, and tell them of the pool's cluster; called at each heartbeat."""
+    def _look_for_requests(self) -> None:
+        """Take in what other processes ask for; called at each heartbeat."""
         if self._controller is not None:
             self._controller.look_for_requests()
-            self._sharing.look(lease, self._controller.machine.setup.checkpoint_folder)
 
     def _lose_lease(self) -> None:
         if self._controller is not None:  # before there is one, nothing trains
@@ -203,15 +191,10 @@ class Session:
         return closed and self._machine(NO_LEASE, time.time()) is None
 
     def _take_lease(self) -> leases.Lease | None:
-        """The lease, as soon as it is free, with all devices taken back; None as of `_wait_for_lease`."""
-        lease = None
-        try:
-            with suppress(_InterruptedError):
-                lease = self._wait_for_lease()
-        finally:
-            if self._lender is not None:
-                self._lender.end(drains=lease is None and self._drain_reason is not None)
-        return lease
+        """The lease, as soon as it is free; None as of `_wait_for_lease`."""
+        with suppress(_InterruptedError):
+            return self._wait_for_lease()
+        return None
 
     def _wait_for_lease(self) -> leases.Lease | None:
         """The lease, as soon as it is free; None if this session or the study was stopped in the meantime.
@@ -230,8 +213,6 @@ class Session:
                 self._on_stand_by(str(lease))
             if self._drain_reason is not None or self._was_stopped_in_order(first):
                 return None
-            if self._lender is not None:
-                self._lender.look(_cluster_of(lease), str(lease))
             time.sleep(STAND_BY_SECONDS)
         if first is not None and self._was_stopped(first, before=lease.id):
             if self._was_stopped_in_order(first):
@@ -312,10 +293,3 @@ def _has_no_more_budget(row: StudyRow, setup: StudySetup) -> bool:
     if row.state != "closed" or row.stop_reason not in ENDS_BY_BUDGET or row.closed_by is None:
         return False
     return not has_more(setup, row.closed_by)
-
-
-def _cluster_of(holder: leases.Holder) -> SharedCluster | None:
-    """The cluster that the controller which drives the study shares, if it does."""
-    if holder.cluster_address is None or holder.cluster_token is None:
-        return None
-    return SharedCluster(address=holder.cluster_address, token=holder.cluster_token)

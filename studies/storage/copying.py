@@ -18,9 +18,8 @@ from studies.storage.store import Store, new_id
 BATCH = 1000
 _NOT_COPIED: dict[str, dict[str, Any]] = {
     t.view_cursors.name: {"rebuild": True, "details": {}},
-    t.leases.name: {"cluster_address": None, "cluster_token": None},
 }
-"""Columns by table that the copy has other values in: its views are made anew, and secrets stay where they are."""
+"""Columns by table that the copy has other values in: its views are made anew."""
 
 
 def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> dict[str, int]:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy.exc import IntegrityError
 
 from studies import steady_clock
 from studies.storage import processes
@@ -74,16 +74,12 @@ class Holder:
         host: Name of the host on which it runs.
         pid: Its process id there.
         stop_requested: Whether a drain was asked for.
-        cluster_address: Address of the Ray cluster that it shares; None if it shares none.
-        cluster_token: Token of that cluster.
     """
 
     lease_id: int
     host: str
     pid: int
     stop_requested: bool
-    cluster_address: str | None = None
-    cluster_token: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -212,18 +208,6 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
     return sum((max(end - lease.acquired_at, 0.0) for lease, end in ends), 0.0)
 
 
-def share_cluster(store: Store, lease: Lease, address: str, token: str) -> None:
-    """Tell controllers that stand by which Ray cluster they may join, as long as the lease is held."""
-    shared = {"cluster_address": address, "cluster_token": token}
-    try:
-        with suppress(LeaseLostError), store.engine.begin() as connection:
-            lease_id = held_lease(connection, lease.study_id, lease.token)
-            connection.execute(sa.update(t.leases).where(t.leases.c.id == lease_id).values(shared))
-    except StatementError as error:
-        error.hide_parameters = True  # its message would show the token
-        raise
-
-
 def release(store: Store, lease: Lease, at: float | None = None) -> None:
     """Give the lease back, if it is still held.
 
@@ -238,14 +222,13 @@ def release(store: Store, lease: Lease, at: float | None = None) -> None:
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
-    """Mark a lease as released at a moment; its cluster is nobody's to join any more.
+    """Mark a lease as released at a moment.
 
     A stop that was requested after the controller had drained for want of room on a disk is handed on to its process,
     which waits for room without a lease.
     """
     where = (t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
-    forgotten = {"cluster_address": None, "cluster_token": None}
-    connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at, **forgotten))
+    connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at))
     stopped = sa.select(t.leases.c.study_id).where(t.leases.c.id == lease_id, t.leases.c.stop_requested)
     waits = (t.studies.c.id.in_(stopped), *_WAITS_FOR_ROOM)
     connection.execute(sa.update(t.studies).where(*waits).values(stop_reason="stopped"))
@@ -300,8 +283,6 @@ def _holder(row: sa.Row[Any]) -> Holder:
         host=row.host,
         pid=row.pid,
         stop_requested=row.stop_requested,
-        cluster_address=row.cluster_address,
-        cluster_token=row.cluster_token,
     )
 
 

@@ -207,8 +207,8 @@ leases = sa.Table(
     sa.Column("pool_opened_at", sa.Float),
     sa.Column("pool_closed_at", sa.Float),
     sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
-    sa.Column("cluster_address", sa.String(255)),  # which standbys join; null in leases that share none or are released
-    sa.Column("cluster_token", sa.String(128)),  # a secret: it lets whoever knows it run code in the cluster
+    sa.Column("cluster_address", sa.String(255)),  # not used any more
+    sa.Column("cluster_token", sa.String(128)),  # not used any more
     sa.Column("trace_parent", sa.String(55)),  # not used any more
     sa.Column("job_id", sa.Integer, index=True),  # the job that confirms the study, and pays; null: the study's own job
     sa.Column("revision", sa.Integer, nullable=False, server_default="0"),  # not used any more

@@ -350,22 +350,6 @@ def test_a_store_with_a_study_that_runs_is_not_copied(study: SimulatedStudy, tmp
     target.close()
 
 
-def test_the_token_of_a_controller_that_died_is_not_copied(study: SimulatedStudy, tmp_path: Path) -> None:
-    (tmp_path / "target.db").write_bytes(empty_database())
-    target = Store(f"sqlite:///{tmp_path}/target.db")
-    lease = leases.acquire(study.store, study.study_id)
-    assert isinstance(lease, leases.Lease)
-    leases.share_cluster(study.store, lease, "10.0.0.5:4001", "the token")
-    with study.store.engine.begin() as connection:
-        connection.execute(sa.update(t.leases).values(expires_at=0.0, process_space="another host"))
-    copy_store(study.store, target)
-    with target.snapshot() as connection:
-        copied = connection.execute(sa.select(t.leases.c.cluster_address, t.leases.c.cluster_token)).all()
-    assert set(copied) == {(None, None)}
-    study.store.close()
-    target.close()
-
-
 def test_text_that_postgresql_refuses_is_copied_as_every_store_writes_it(postgres_url: str, tmp_path: Path) -> None:
     """Stores of earlier versions may hold it."""
     one = SimulatedStudy(tmp_path, price=360.0, epochs=9)
