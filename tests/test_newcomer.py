@@ -24,7 +24,6 @@ LEFT_OUT = {
     ". .venv/bin/activate": MAKE,
     "pip install -c constraints.txt -e '.[object-stores]'": INSTALLS,
     "pip install -c constraints.txt -e '.[serve]'": INSTALLS,
-    "pip install -c constraints.txt -e '.[otel]'": INSTALLS,
     "docker build --tag moons moons-image": DOCKER,
     "ray start --head --node-ip-address 10.0.0.5 --port 6379": OTHER_HOST,
     "ray start --address 10.0.0.5:6379": OTHER_HOST,

@@ -13,13 +13,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from studies import analysis
-from studies.control import folder_owner, garbage
+from studies.control import garbage
 from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
 from studies.control.closed_by import ENDS_BY_BUDGET, has_more
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools, settle_left
-from studies.control.moved_checkpoints import follow_moved, sizes_of, wherever_moved
-from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
+from studies.control.orphans import (
+    check_in_place,
+    delete_orphans,
+    find_orphans,
+    is_shared,
+    mark_used,
+    sizes_of,
+    wait_for_ranks,
+)
 from studies.control.own_logging import OwnLogging
 from studies.control.setup import StudySetup
 from studies.control.state import StudyMachine
@@ -77,6 +84,7 @@ class Session:
         self._pool_spec, self._pool = pool_spec, pool
         self._on_commit, self._on_stand_by, self._counted = on_commit, on_stand_by, counted
         self._own_logging = own_logging
+        self._folder = checkpoint_folder(spec, Path(row.base_folder), row.uid)
         self._controller: Controller | None = None
         self._drain_reason: str | None = None
         self._stood_by = False
@@ -96,13 +104,11 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The study was deleted or its spec changed while this session stood by, or the folder of the
-                checkpoints is another study's.
+            StoreError: The study was deleted or its spec changed while this session stood by, or a folder of its
+                checkpoints is not there any more.
         """
-        folder = checkpoint_folder(self._spec, Path(self._row.base_folder))
         if self._is_over():
             settle_left(self._store, self._row.id)  # of a confirmation that was killed
-            self._follow_moved(folder)  # its models are read from there
             return None
         lease = self._take_lease()
         if lease is None:
@@ -114,9 +120,9 @@ class Session:
             raise
         stop, look = partial(self.drain, "stopped"), self._look_for_requests
         with heartbeat.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
-            folder_owner.claim(folder, self._store, self._row, lease)
+            check_in_place(mentioned_checkpoints(self._store, self._row.id))
+            mark_used(self._folder, self._store, lease)
             settle_dead_pools(self._store, lease)
-            self._follow_moved(folder)
             with garbage.none_meanwhile():
                 made = self._machine(lease.id, lease.acquired_at)
             if made is None:
@@ -124,7 +130,7 @@ class Session:
             machine, suggester = made
             if self._stood_by:  # the controller before may have died a moment ago
                 wait_for_ranks(self._row.uid)
-            self._delete_orphans(folder)
+            self._delete_orphans()
             controller = self._make_controller(machine, suggester, lease)
             controller.look_for_requests()
             self._controller = controller
@@ -133,14 +139,8 @@ class Session:
             with garbage.set_aside(), wal.copied_beside(self._store.engine):
                 controller.run()
             wait_for_ranks(self._row.uid)  # those that were cut while they wrote
-            self._delete_orphans(folder)
+            self._delete_orphans()
             return machine
-
-    def _follow_moved(self, folder: str) -> None:
-        """Read checkpoints where somebody has moved them; a copy of the study may have others of the same names."""
-        with suppress(OSError, folder_owner.FolderTakenError):  # as for a place that is away, nothing moved is there
-            if folder_owner.is_own(folder, self._store, self._row):
-                follow_moved(self._store, self._row, folder)
 
     def _check_unchanged(self) -> None:
         """Check that the lease is that of the study that this process began to stand by for, with the same spec.
@@ -156,21 +156,18 @@ class Session:
                 f"allowed: `automl resume {shlex.quote(name)}`, which reads it anew"
             )
 
-    def _delete_orphans(self, folder: str) -> None:
+    def _delete_orphans(self) -> None:
         """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held.
 
         A copy of the study in another store may need what only its rows mention.
         """
-        mentioned = wherever_moved(mentioned_checkpoints(self._store, self._row.id), folder)
+        folder = self._folder
         try:
-            if not folder_owner.is_own(folder, self._store, self._row):
+            if is_shared(folder, self._store, self._row.id):
                 return
-            orphans = find_orphans(folder, mentioned, is_running=False)
+            orphans = find_orphans(folder, mentioned_checkpoints(self._store, self._row.id), is_running=False)
         except OSError as error:  # a store that does not answer now may do so when the first checkpoint is written
             log.warning("%s: cannot be looked through for files that no trial needs (%s)", folder, error.strerror)
-            return
-        except folder_owner.FolderTakenError as error:  # where it could not be marked, and somebody else has done so
-            log.warning("no file is deleted as left: %s", error)
             return
         gone = delete_orphans(orphans)
         if gone:
@@ -251,7 +248,7 @@ class Session:
             self._spec, pool_spec, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes
         )
         setup = replace(
-            setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference),
+            setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference, folder=self._folder),
             own_logging=self._own_logging,
         )
         if _has_no_more_budget(row, setup):

@@ -141,7 +141,6 @@ def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) ->
     """No gang hangs here, however uneven its epochs are: the watchdog waits for ever."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
-        checkpoint_folder="/nowhere",
         milestones=shared_milestones(setting.epochs),
         faults=FaultLimits(start_seconds=math.inf, silence_seconds=math.inf),
         cut_seconds=0.0,

@@ -88,6 +88,7 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
         .add_columns(c.revision.label("seen"), c.rebuild, c.details)
         .join(t.view_cursors, c.study_id == s.id)
         .where(s.name == study_name, c.view.in_(VIEWS))
+        .order_by(c.id)
     )
     with store.engine.connect().execution_options(automl_read_only=True) as connection:
         rows = connection.execute(query).all()

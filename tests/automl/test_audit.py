@@ -20,7 +20,7 @@ import torch
 from automl.stored import auditing
 from automl.stored.auditing import audit
 from automl.stored.findings import Asker
-from automl.stored.garbage import collect
+from automl.stored.garbage import checkpoints_folder, collect
 from studies.control.orphans import YOUNG_SECONDS, find_orphans
 from studies.money.budget import Limits
 from studies.records import SIMULATED_TASK
@@ -134,7 +134,7 @@ class Artifacts:
 
     def __init__(self, folder: Path) -> None:
         self.study = StoredStudy(folder, checkpoints={"folder": "artifacts"})
-        self.folder = folder / "artifacts" / "small"
+        self.folder = Path(checkpoints_folder(self.study.store.require("small")))
         self.kept = self.folder / "trial-00000" / "epoch-0002.attempt-1.pt"
         rows = Piece(rows=torch.ones(3), first=0, shape=(3,))
         write_shared({"format": 1, "model": {"weight": rows}}, self.kept, Group())
