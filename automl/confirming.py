@@ -24,7 +24,7 @@ from automl.stored.specs import from_store
 from reports.wording import plural
 from search_spaces.seeds import fresh_seed
 from studies import analysis
-from studies.control.assembly import checkpoint_folder, fault_limits
+from studies.control.assembly import checkpoint_folder
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.orphans import mark_used
 from studies.control.retraining import Retrained, Retraining
@@ -275,7 +275,7 @@ def _train(
             epochs=prepared.spec.training.epochs,
             commit=lambda changes: _commit(store, study_id, lease, changes),
             on_end=ended,
-            faults=fault_limits(prepared.spec.faults),
+            faults=prepared.spec.faults,
             autoscale=prepared.spec.resources.autoscale,
             most_nano_usd=None if payer.most_nano_usd is None else payer.most_nano_usd(),
         )

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from search_spaces.space import Space
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
-from studies.control.watchdog import FaultLimits
 from studies.milestones import DEFAULT_GRACE, milestones
 from studies.money.budget import Limits
 from studies.search.model.curve_model import CurveModel
@@ -33,7 +32,7 @@ from studies.search.samplers.protocol import Suggester
 from studies.search.trial_limits import TrialLimits
 from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecError
-from studies.spec.sections import BudgetSpec, FaultsSpec, SearchSpec
+from studies.spec.sections import BudgetSpec, SearchSpec
 from studies.spec.study_spec import StudySpec
 from trainers.checkpoint_urls import study_folder
 from trainers.protocol import Params
@@ -221,16 +220,6 @@ def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
     return min(usd, hours * pool.slots * (price or FREE_USD_PER_SLOT_HOUR))
 
 
-def fault_limits(section: FaultsSpec) -> FaultLimits:
-    """Returns section `faults` of a spec as the watchdog wants it."""
-    return FaultLimits(
-        start_seconds=section.start_seconds,
-        silence_seconds=section.silence_seconds,
-        attempts=section.attempts,
-        errors_at_start=section.errors_at_start,
-    )
-
-
 def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | None:
     """World sizes that a space allows on so many slots; None if it has none to choose."""
     if space is None or "world_size" not in space:
@@ -298,7 +287,7 @@ def setup_of(
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         most_paused=spec.checkpoints.most_paused,
         most_checkpoint_gib=spec.checkpoints.max_gib,
-        faults=fault_limits(spec.faults),
+        faults=spec.faults,
         on_lost_node=spec.resources.on_lost_node,
         space=spec.space,
         world_sizes=_searched_world_sizes(spec.space, pool.slots),

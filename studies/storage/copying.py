@@ -12,7 +12,7 @@ from search_spaces.outside_text import storable_deep
 from studies.storage import tables as t
 from studies.storage.column_types import SafeJson
 from studies.storage.engine import StoreError, parse_url, shown
-from studies.storage.lease import driven_studies
+from studies.storage.lease import driven_error, driven_studies
 from studies.storage.store import Store, new_id
 
 BATCH = 1000
@@ -59,7 +59,7 @@ def _refuse_driven(reader: sa.Connection) -> None:
     driven = driven_studies(reader)
     if driven:
         names = reader.execute(sa.select(t.studies.c.name).where(t.studies.c.id.in_(driven))).scalars().all()
-        raise StoreError(f"study: found {names[0]!r}, which a controller drives; allowed: `automl stop` it first")
+        raise driven_error(names[0], "a controller")
 
 
 def _refuse_full(writer: sa.Connection, url: str) -> None:

@@ -156,13 +156,15 @@ def current_holder(store: Store, study_id: int) -> Holder | None:
 
 
 def refuse_driven(connection: sa.Connection, study_id: int, name: str) -> None:
-    """Raise `StoreError` if a controller drives a study: it would not hear of a change of the spec."""
+    """Raise `StoreError` if a controller drives a study: it would not hear of a change."""
     holder = _living(connection, study_id)
     if holder is not None:
-        raise StoreError(
-            f"study: found {name!r}, whose spec cannot change while {holder} drives it; "
-            f"allowed: `automl stop {shlex.quote(name)}` first, or `automl resume {shlex.quote(name)}` without --set"
-        )
+        raise driven_error(name, holder)
+
+
+def driven_error(name: str, holder: object) -> StoreError:
+    """Return the error of who needs a study that somebody drives."""
+    return StoreError(f"study: found {name!r}, which {holder} drives; allowed: `automl stop {shlex.quote(name)}` first")
 
 
 def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:

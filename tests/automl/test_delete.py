@@ -103,7 +103,7 @@ def test_everything_of_a_study_is_deleted_and_nothing_else(place: Place) -> None
     assert place.store.study_names() == ["other"]
     assert {name: count for name, count in place.rows().items() if count} == {
         "automl_studies": 1,
-        "automl_view_cursors": 3,
+        "automl_view_cursors": 2,
     }
     assert sorted(path.name for path in place.folder.rglob("*") if "automl.db" not in path.name) == [
         "artifacts",
