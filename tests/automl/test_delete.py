@@ -43,6 +43,7 @@ class Place(InProcess):
         super().__init__(folder, capsys, monkeypatch)
         self.study = StoredStudy(folder, mlflow="off", checkpoints={"folder": str(folder / "artifacts")})
         self.store = self.study.store
+        self.artifacts = Path(checkpoints_folder(self.store.require("small")))
         for number in range(2):
             self.study.trial(epochs=2, checkpoints=(2,), state="complete", cost_nano_usd=5)
             self.keep(number, f"trial-{number:05d}/epoch-0002.attempt-1.pt")
@@ -55,10 +56,6 @@ class Place(InProcess):
     def _spec(self) -> dict[str, Any]:
         mapping = {**DIGITS, "study": "other", "objectives": [{"metric": "val_error"}], "mlflow": "off"}
         return stored_form(parse_spec(mapping))
-
-    @property
-    def artifacts(self) -> Path:
-        return Path(checkpoints_folder(self.store.require("small")))
 
     def keep(self, number: int, name: str) -> None:
         """Write a checkpoint, and let the row of the trial's second epoch mention it."""
