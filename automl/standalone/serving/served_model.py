@@ -36,7 +36,7 @@ class ServedModel:
 
     def __init__(self, settings: Settings, source: Source, folder: Path, say: Callable[[str], None]) -> None:
         self._settings, self._source, self._lock = settings, source, folder / "lock"
-        self._say = lambda line: say(f"worker {os.getpid()}: {line}")
+        self._print = say
         self.problem, self.metrics = "", Metrics()
         self._place: Place | None = None
         self._master = os.getppid()
@@ -104,6 +104,9 @@ class ServedModel:
             self.metrics.is_loaded(self.served.version, loaded=False)
         self.metrics.is_loaded(served.version, loaded=True)
         self.served, self._place, self.problem = served, place, ""
+
+    def _say(self, line: str) -> None:
+        self._print(f"worker {os.getpid()}: {line}")
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:
