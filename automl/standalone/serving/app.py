@@ -45,13 +45,11 @@ def make_app(settings: Settings, model: ServedModel) -> Gate:
     """Return the application of a worker."""
     endpoints = _Endpoints(settings, model)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=endpoints.lifespan)
-    for path, endpoint in {
-        "/": endpoints.root, "/docs": endpoints.docs, "/openapi.json": endpoints.openapi,
-        "/health": endpoints.health, "/metrics": endpoints.metrics,
-    }.items():  # fmt: skip
-        app.add_route(path, endpoint, methods=["GET"])
     for path in _KEYS:
         app.add_route(path, endpoints.predict, methods=["POST"])
+    others = (endpoints.root, endpoints.docs, endpoints.openapi, endpoints.health, endpoints.metrics)
+    for path, endpoint in zip(("/", "/docs", "/openapi.json", "/health", "/metrics"), others, strict=True):
+        app.add_route(path, endpoint, methods=["GET"])
     app.add_exception_handler(RequestError, _told)
     app.add_exception_handler(HTTPException, _told_by_starlette)
     app.add_exception_handler(Exception, _failed)
