@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from automl.standalone.model import load
-from automl.standalone.serving.app import json_reply
+from automl.standalone.serving.app import _Endpoints, json_reply
+from automl.standalone.serving.errors import RequestError
+from automl.standalone.serving.settings import settings_of
 from tests.automl.serving.conftest import TOKEN
 from tests.automl.serving.models import Expected, lasting
 from tests.support.served import Load, Server
@@ -141,15 +145,26 @@ def test_clients_that_send_half_a_request_stop_nobody(guarded_server: Server) ->
     assert b"body: found no end in 2 seconds" in answer
 
 
-def test_bodies_under_way_have_a_common_limit(server: Server) -> None:
-    head = POST + b"Content-Length: 500000\r\n\r\n"
-    with ExitStack() as stack:
-        for _ in range(4):
-            half = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
-            half.sendall(head + b" " * 499_999)
-        server.wait_for(lambda: server.ask("/predict", raw=b" " * 500_000).status == 429)
-        assert server.ask("/predict", {"row": GOOD}).status == 200
-    server.wait_for(lambda: server.ask("/predict", raw=b" " * 500_000).status == 422)
+def test_bodies_under_way_have_a_common_limit() -> None:
+    endpoints = _Endpoints(settings_of({"body_mib": 10 / 2**20}), None)
+
+    def sent(body: bytes) -> Request:
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+    async def ask() -> None:
+        async with AsyncExitStack() as stack:
+            for _ in range(4):
+                await stack.enter_async_context(endpoints._body(sent(b" " * 10)))
+            with pytest.raises(RequestError, match="found 41 bytes of requests under way, allowed: 40") as refused:
+                await stack.enter_async_context(endpoints._body(sent(b" ")))
+            assert (refused.value.status, refused.value.retry_seconds) == (429, 1)
+        async with endpoints._body(sent(b" ")) as body:
+            assert body == b" "
+
+    asyncio.run(ask())
 
 
 def test_garbage_gets_a_refusal_or_nothing_and_nobody_else_notices(
