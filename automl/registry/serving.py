@@ -6,13 +6,14 @@ MLflow starts threads, of which a process that is forked later has none; so the 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 from automl.exporting.errors import ExportError
 from automl.registry.registered import Registry, Version
@@ -32,7 +33,7 @@ class RegistryFolder:
 
     def __init__(self, uri: str, mlflow: str | None, folder: Path) -> None:
         self._uri, self._registry, self._folder = uri, Registry(mlflow, makes=False), folder
-        self._fetched: list[tuple[str, TemporaryDirectory[str], str]] = []
+        self._fetched: list[tuple[str, str, str]] = []
 
     def look(self) -> dict[str, str]:
         """Return path and version; the files are fetched when it is another version than before.
@@ -47,15 +48,15 @@ class RegistryFolder:
         return {"path": path, "version": label}
 
     def _fetch(self, version: Version) -> None:
-        folder = TemporaryDirectory(dir=self._folder)
+        folder = mkdtemp(dir=self._folder)
         try:
-            path = str(self._registry.package(version, Path(folder.name)))
+            path = str(self._registry.package(version, Path(folder)))
         except BaseException:
-            folder.cleanup()  # the next look comes in seconds, and would leave another one
+            shutil.rmtree(folder)  # the next look comes in seconds, and would leave another one
             raise
         self._fetched.append((version.label, folder, path))
         while len(self._fetched) > _KEPT:
-            self._fetched.pop(0)[1].cleanup()
+            shutil.rmtree(self._fetched.pop(0)[1])
 
 
 @contextmanager
