@@ -20,7 +20,7 @@ from tests.support.command_line import DIGITS, Workplace
 from tests.support.ray_pool import LentPool
 from tests.support.served import COMMAND, served
 from trainers.data import load_samples
-from trainers.task import load_task
+from trainers.task_loading import load_task
 
 pytestmark = pytest.mark.ray
 
