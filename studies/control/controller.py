@@ -94,7 +94,7 @@ class Controller:
         machine: State machine that decides.
         pool: Pool on which the trials train.
         store: Store that rows are committed to.
-        suggester: Chooses the configuration of each new trial.
+        suggester: Chooses the configuration of each new trial; None where all trials are known.
         study_id: Id of the study's row.
         lease_token: Token of the lease that every commit checks; None where there can be no rival (in simulations in
             memory).
@@ -109,7 +109,7 @@ class Controller:
         machine: StudyMachine,
         pool: GangPool,
         store: Rows,
-        suggester: Suggester,
+        suggester: Suggester | None,
         study_id: int,
         lease_token: str | None,
         background: bool = True,
@@ -259,6 +259,7 @@ class Controller:
 
     def _suggested(self, command: Suggest) -> TrialQueued | SuggestionFailed:
         try:
+            assert self._suggester is not None, "no trial may be suggested here"  # noqa: S101 - an invariant
             suggestion = self._suggester.suggest(command.number, command.history)
             if command.most_ranks is not None and not suggestion.is_named:
                 suggestion = narrowed(self.machine.setup, suggestion, command.most_ranks, command.number)

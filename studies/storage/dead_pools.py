@@ -91,8 +91,15 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
         _note_overshoot(connection, lease.study_id)
 
 
+def note_overshoot(store: Store, lease: Lease) -> None:
+    """Write down what a study has spent beyond its budget, as a confirmation may."""
+    with store.engine.begin() as connection:
+        held_lease(connection, lease.study_id, lease.token)
+        connection.execute(_next_revision(lease.study_id))
+        _note_overshoot(connection, lease.study_id)
+
+
 def _note_overshoot(connection: sa.Connection, study_id: int) -> None:
-    """Write down what is spent beyond the budget, as dead ones cannot: a confirmation may spend more."""
     study = (t.studies.c.id == study_id,)
     limit = (connection.execute(sa.select(t.studies.c.spec).where(*study)).scalar_one().get("budget") or {}).get("usd")
     if limit is None:
