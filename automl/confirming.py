@@ -42,6 +42,7 @@ from studies.storage.dead_pools import note_overshoot
 from studies.storage.engine import StoreError
 from studies.storage.processes import marked
 from studies.storage.reader import load_study
+from studies.storage.retrying import retry
 from studies.storage.store import Store
 from studies.storage.views import catch_up
 from trainers.checkpoint_urls import joined
@@ -367,7 +368,7 @@ def _train(
                 done = train_again(machine, pool, store, study_id=row.id, lease_token=lease.token, on_end=ended)
                 return done, machine.spent_nano_usd
         finally:
-            note_overshoot(store, lease)
+            retry(lambda: note_overshoot(store, lease))
 
 
 @contextmanager

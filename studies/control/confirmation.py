@@ -18,7 +18,7 @@ from search_spaces.errors import RunError, StoppedError
 from search_spaces.wording import listed
 from studies.control import endings
 from studies.control.controller import Controller, Rows
-from studies.control.machine_commands import Command, DeleteFile, DrainGang, StartGang, Step
+from studies.control.machine_commands import Command, DrainGang, StartGang, Step
 from studies.control.setup import StudySetup
 from studies.control.state import StudyMachine
 from studies.gangs.protocol import DrainRequested, Event, GangFailed, GangPool, Measured, PoolError
@@ -188,7 +188,7 @@ class ConfirmingMachine(StudyMachine):
         step = super()._step()
         return Step(
             changes=tuple(row for change in step.changes for row in self._rows(change)),
-            commands=tuple(self._order(one) for one in step.commands if not isinstance(one, DrainGang | DeleteFile)),
+            commands=tuple(self._order(one) for one in step.commands if not isinstance(one, DrainGang)),
         )
 
     def _order(self, command: Command) -> Command:

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 from studies.control.deleting import Deleter
@@ -47,6 +48,7 @@ from studies.storage.retrying import retry
 from studies.storage.store import LeaseLostError, QueuedTrial, new_id
 
 TICK_SECONDS = 0.5
+_MEANWHILE = "training goes on, measurements wait"
 log = logging.getLogger(__name__)
 
 
@@ -211,14 +213,8 @@ class Controller:
 
     def _commit(self, changes: list[Change]) -> None:
         """Write changes, also if the database is away for a while; never twice, if only its answer was lost."""
-        commit_id = new_id()
-        retry(
-            lambda: self._store.commit(self._study_id, self._lease_token, changes, commit_id=commit_id),
-            self._say_database_is_away,
-        )
-
-    def _say_database_is_away(self, cause: str) -> None:
-        log.warning("the store does not answer (%s); training goes on, measurements wait", cause)
+        write = partial(self._store.commit, self._study_id, self._lease_token, changes, commit_id=new_id())
+        retry(write, _MEANWHILE)
 
     def _do(self, command: Command) -> None:
         match command:
@@ -267,7 +263,7 @@ class Controller:
             log.exception("the sampler raised")
             return SuggestionFailed(message=f"the sampler raised {type(error).__name__}: {error}")
         enqueue_id = new_id()
-        return retry(lambda: self._enqueue(suggestion, enqueue_id), self._say_database_is_away)
+        return retry(lambda: self._enqueue(suggestion, enqueue_id), _MEANWHILE)
 
     def _enqueue(self, suggestion: Suggestion, enqueue_id: str) -> TrialQueued:
         world_size = int(suggestion.params.get("world_size") or 1)
