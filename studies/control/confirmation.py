@@ -133,6 +133,10 @@ class ConfirmingMachine(StudyMachine):
             setup, ResumeState(trials=trials), alive_since=pool.now(), pick=pool.pick, worn=pool.worn, spare=pool.spare
         )
 
+    def pool_refused(self, message: str, now: float) -> Step:  # noqa: ARG002 - as of a study
+        """Raise `PoolError`: nothing has begun of which books were to be closed."""
+        raise PoolError(message)
+
     def handle(self, events: Sequence[Event], now: float) -> Step:
         """Answer events as a study does, and end where devices are waited for in vain."""
         return super().handle([*events, *self._gives_up(now)], now)

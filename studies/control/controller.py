@@ -158,8 +158,9 @@ class Controller:
         try:
             self._pool.open(self.machine.setup.slots)
         except PoolError as error:
+            refused = self.machine.pool_refused(str(error), self._pool.now())
             log.error("%s", error)
-            self._carry_out(self.machine.pool_refused(str(error), self._pool.now()))
+            self._carry_out(refused)
         else:
             self._carry_out(self.machine.pool_opened(self._pool.now()))
 

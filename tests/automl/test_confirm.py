@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -159,10 +159,17 @@ def test_a_training_that_hangs_is_killed_and_trained_again() -> None:
 
 
 @pytest.mark.parametrize("reason", ["interrupted", "stopped", "error"])
-def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged(reason: StopReason) -> None:
+def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged(
+    reason: StopReason, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """So do a signal and `automl stop`: nothing waits for the end of an epoch."""
     with pytest.raises(PoolError, match="found a training of 3 ranks, allowed: at most 2"):
         train(SimulatedPool(curve), spec(1, world_size=3))
+    refusing = SimulatedPool(curve)
+    monkeypatch.setattr(refusing, "open", raising(PoolError("the cluster has no room")))
+    with pytest.raises(PoolError, match="no room"):
+        train(refusing, spec(1))
+    assert caplog.text == "", "it is said once, by whoever catches that"
     ledger, pool = Ledger(), SimulatedPool(curve, warm_up_seconds=5.0)
     pool._at(7.25, -1, DrainRequested(reason=reason, message="so it is"))
     with pytest.raises(PoolError if reason == "error" else StoppedError, match="so it is") as caught:
@@ -170,6 +177,13 @@ def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged(reason: StopR
     assert getattr(caught.value, "by_command", False) == (reason == "stopped")
     assert ledger.slot_seconds == pytest.approx(2 * 7.25)
     assert ledger.pool["pool_closed_at"] == 7.25
+
+
+def raising(error: Exception) -> Callable[[int], None]:
+    def open_pool(_slots: int) -> None:
+        raise error
+
+    return open_pool
 
 
 class Brought(SimulatedPool):
