@@ -37,11 +37,10 @@ from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
 from studies.storage import heartbeat
 from studies.storage import lease as leases
-from studies.storage.confirmed_rows import confirmed_since_begin_of
 from studies.storage.dead_pools import note_overshoot
 from studies.storage.engine import StoreError
 from studies.storage.processes import marked
-from studies.storage.reader import load_study
+from studies.storage.reader import confirmed_since_begin_of, load_study
 from studies.storage.retrying import retry
 from studies.storage.store import Store
 from studies.storage.views import catch_up
