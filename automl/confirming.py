@@ -27,7 +27,7 @@ from studies.confirmations import spread, tested
 from studies.control.assembly import checkpoint_folder, setup_of
 from studies.control.confirmation import ConfirmingMachine, Retrained, train_again
 from studies.control.dead_pools import settle_dead_pools
-from studies.control.folder_owner import claim
+from studies.control.orphans import mark_used
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd
@@ -44,7 +44,7 @@ from studies.storage.reader import confirmed_since_begin_of, load_study
 from studies.storage.retrying import retry
 from studies.storage.store import Store
 from studies.storage.views import catch_up
-from trainers.checkpoint_urls import joined
+from trainers.checkpoint_urls import joined, trial_folder
 from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
 
 Say = Callable[[str], None]
@@ -252,19 +252,19 @@ def _planned(
     for point in points:
         epochs[point.trial].add(point.epoch)
     plan = _Plan(record=record, prepared=prepared, points=points, specs=(), seeds=seeds)
+    folder = checkpoint_folder(spec, prepared.base_folder, record.uid) if keeps_models else None
     specs = [
-        _spec(prepared, plan.trials[number], tuple(sorted(its_epochs)), n, keeps_models=keeps_models)
+        _spec(prepared, plan.trials[number], tuple(sorted(its_epochs)), n, folder)
         for number, its_epochs in epochs.items()
         for n in range(seeds)
     ]
     return replace(plan, specs=specs)
 
 
-def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: int, *, keeps_models: bool) -> TrialSpec:
+def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None) -> TrialSpec:
     """The n-th training of a trial with the schedule of the search; it ends at the last of the epochs."""
     spec, number = prepared.spec, trial.number or 0
     seed = fresh_seed("confirm", spec.search.seed, number, n)
-    folder = joined(checkpoint_folder(spec, prepared.base_folder), f"trial-{number:05d}-seed-{seed}")
     return TrialSpec(
         study=spec.study,
         trial=number,
@@ -279,8 +279,8 @@ def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: in
         cpus_per_rank=spec.resources.cpus_per_rank,
         python_path=(str(prepared.base_folder),),
         test_at=epochs,
-        milestones=epochs if keeps_models else (),
-        checkpoint_folder=folder if keeps_models else None,
+        milestones=() if folder is None else epochs,
+        checkpoint_folder=None if folder is None else joined(folder, trial_folder(number, seed)),
         checkpoint_every_seconds=math.inf,
     )
 
@@ -360,7 +360,7 @@ def _train(
             most_nano_usd=None if most_nano_usd is None else most_nano_usd(),
         )
         if any(one.checkpoint_folder is not None for one in plan.specs):
-            claim(checkpoint_folder(spec, prepared.base_folder), store, row, lease)
+            mark_used(checkpoint_folder(spec, prepared.base_folder, row.uid), store, lease)
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:
             with draining_signals(drain, say, "the trainings that run are given up, their time is charged"):

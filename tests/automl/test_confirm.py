@@ -18,11 +18,11 @@ from sqlalchemy.exc import OperationalError
 
 from search_spaces.errors import StoppedError
 from studies.control.confirmation import PATIENCE_SECONDS, Retrained, SpentError, train_again
-from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, PriceSet, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.records import StopReason
 from studies.simulation.memory_store import MemoryStore
+from studies.spec.sections import FaultsSpec
 from studies.storage import lease as leases
 from studies.storage import retrying
 from studies.storage import tables as t
@@ -150,7 +150,7 @@ def test_a_lost_training_gets_three_attempts_and_an_error_none() -> None:
 
 def test_a_training_that_hangs_is_killed_and_trained_again() -> None:
     """Nothing watched these: a hang was charged until somebody pressed Ctrl-C."""
-    ledger, faults = Ledger(), FaultLimits(start_seconds=20.0, silence_seconds=10.0)
+    ledger, faults = Ledger(), FaultsSpec(start_seconds=20.0, silence_seconds=10.0)
     once, always = train(SimulatedPool(curve), spec(1, hangs=1), spec(2, hangs=3), to=ledger, faults=faults)
     assert (once.spec.attempt, once.at(EPOCHS).epochs, once.failure) == (2, 4, "")
     assert (always.spec.attempt, always.at(EPOCHS).epochs) == (3, 0)

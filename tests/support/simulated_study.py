@@ -22,7 +22,6 @@ from studies.control.dead_pools import settle_dead_pools
 from studies.control.machine_commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step, Suggest
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
 from studies.control.state import StudyMachine
-from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import Event, GangPool, Measured, TrialQueued
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.milestones import milestones
@@ -39,6 +38,7 @@ from studies.search.samplers.first_trials import FirstTrials
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Suggester
+from studies.spec.sections import FaultsSpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_study
@@ -55,7 +55,7 @@ SPACE = Space.from_dict(
 )
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 EVER = 1e11
-DAY = FaultLimits(start_seconds=86400.0, silence_seconds=86400.0)
+DAY = FaultsSpec(start_seconds=86400.0, silence_seconds=86400.0)
 
 Params = Mapping[str, Any]
 CurveOf = Callable[[Params, int], Curve]
@@ -190,7 +190,7 @@ class SimulatedStudy:
         constraints: tuple[Constraint, ...] = (),
         pool: type[SimulatedPool] = SimulatedPool,
         checkpoint_folder: str = "/nowhere",
-        faults: FaultLimits | None = None,
+        faults: FaultsSpec | None = None,
         durable: bool = False,
         baselines: tuple[Params, ...] = (),
         url: str | None = None,
@@ -207,7 +207,7 @@ class SimulatedStudy:
         self.space, self.objectives, self.constraints = space, objectives, constraints
         self.curve = curve or (lambda params, world_size: smooth_curve(params, world_size, epochs=epochs))
         self.make_pool, self.times, self.baselines = pool, times, baselines
-        self.checkpoint_folder, self.faults = checkpoint_folder, faults or FaultLimits()
+        self.checkpoint_folder, self.faults = checkpoint_folder, faults or FaultsSpec()
         self.clock = 0.0
         self.study_id = 0
         self.on_commit: Callable[[StudyMachine], None] | None = None
@@ -470,7 +470,7 @@ def confirming_machine(
     pool: GangPool,
     *specs: TrialSpec,
     slots: int = 2,
-    faults: FaultLimits | None = None,
+    faults: FaultsSpec | None = None,
     autoscale: bool = False,
     most_nano_usd: int | None = None,
 ) -> ConfirmingMachine:
@@ -478,7 +478,7 @@ def confirming_machine(
     setup = StudySetup(
         study="simulated", objectives=OBJECTIVES, task="digits", task_options={}, training={}, epochs=1, milestones=(),
         policy=Policy(pruner=NoPruner()), limits=Limits(), slots=slots, usd_per_slot_hour=36.0, seed=0,
-        checkpoint_folder="/nowhere", faults=faults or FaultLimits(), autoscale=autoscale,
+        checkpoint_folder="/nowhere", faults=faults or FaultsSpec(), autoscale=autoscale,
     )  # fmt: skip
     ids = {spec.trial: spec.trial for spec in specs}
     return ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd)

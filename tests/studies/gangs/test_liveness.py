@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from studies.control.confirmation import Retrained, train_again
-from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import Measured, Progress
 from studies.simulation.memory_store import MemoryStore
+from studies.spec.sections import FaultsSpec
 from tests.support.ray_pool import FOLDER, LentPool, train_to, trial_spec
 from tests.support.simulated_study import confirming_machine
 from trainers.protocol import TrialSpec
@@ -36,7 +36,7 @@ def hanging(trial: int, folder: Path, fault: str, *, world_size: int = 2, **para
 
 
 def trained(pool: LentPool, *specs: TrialSpec, silence_seconds: float) -> list[Retrained]:
-    faults = FaultLimits(start_seconds=2 * silence_seconds, silence_seconds=silence_seconds, attempts=1)
+    faults = FaultsSpec(start_seconds=2 * silence_seconds, silence_seconds=silence_seconds, attempts=1)
     machine = confirming_machine(pool, *specs, faults=faults)  # type: ignore[arg-type]
     rows = MemoryStore("s", (), {})
     return train_again(machine, pool, rows, study_id=1, lease_token=None)  # type: ignore[arg-type]
