@@ -15,7 +15,16 @@ from tests.support.paths import ROOT
 
 STANDALONE = "automl.standalone"
 SERVING = f"{STANDALONE}.serving"
-SERVED_BY = {"fastapi", "prometheus_client", "pydantic", "pydantic_settings", "starlette", "uvicorn"}
+SERVED_BY = {
+    "fastapi",
+    "gunicorn",
+    "prometheus_client",
+    "pydantic",
+    "pydantic_core",
+    "pydantic_settings",
+    "starlette",
+    "uvicorn_worker",
+}
 PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
 
 # Each layer may import itself and those before it. The first pattern that matches names a module's layer.
@@ -86,9 +95,10 @@ DOORS: dict[str, dict[str, str]] = {
     "fastapi": {f"{SERVING}.app": "its home", "automl.service": "its home for studies",
                 "automl.mcp_server.mounted": "the tools at a path of the service"},
     "mcp": {"automl.mcp_server": "its home"},
-    "starlette": {f"{SERVING}.app": "its home", f"{SERVING}.bodies": "a request's body as it comes"},
-    "uvicorn": {f"{SERVING}.worker": "its home", f"{SERVING}.connections": "its connections, with limits",
-                "automl.service.serving": "its home for studies"},
+    "starlette": {f"{SERVING}.app": "its home"},
+    "gunicorn": {f"{SERVING}.serve": "its home"},
+    "uvicorn_worker": {f"{SERVING}.serve": "its home"},
+    "uvicorn": {"automl.service.serving": "its home for studies"},
     "prometheus_client": {f"{SERVING}.metrics": "its home", "automl.service.metrics": "its home for studies"},
     "pydantic_settings": {f"{SERVING}.settings": "its home"},
     "pydantic": {"studies.spec": "its home", "automl.service.bodies": "bodies of requests",
