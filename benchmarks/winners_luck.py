@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from search_scoring import steps
 
-from automl.confirmed_points import chosen_points
+from automl.confirming import chosen_points
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
 from studies.pareto import archive, knee_of, least_ranges
