@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from automl.given_parameters import read_params, unknown_parameter
+from automl.launching.outputs import check_folder
 from automl.launching.paths import absolute_task_options
+from search_spaces.wording import install_command
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.spec.errors import SpecError
 from trainers.commands.command import Command
-from trainers.group_options import GroupOptions
-from trainers.protocol import TrialSpec
+from trainers.group_options import GROUP_SECONDS, BackendChoice, GroupOptions
+from trainers.protocol import Diagnostics, TrialSpec
 from trainers.task import parameters_of
 from trainers.trainable import Trainable, load_trainable
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
@@ -74,6 +77,82 @@ class Asked:
         if world_size <= slots:
             return ""
         return f"{world_size} ranks on {slots} slots: they share devices, so this will be slower"
+
+
+def training_spec(
+    name: str,
+    task: str,
+    task_options: Mapping[str, Any],
+    params: Mapping[str, Any],
+    *,
+    epochs: int,
+    usd: float | None,
+    seed: int = 0,
+    device: str = "auto",
+    backend: BackendChoice = "auto",
+    group_seconds: float = GROUP_SECONDS,
+    checkpoint_every: float = 60.0,
+    metric: str = "val_loss",
+) -> dict[str, Any]:
+    """Return the spec of a study that trains these parameters once, as a mapping.
+
+    Args:
+        name: Name of the study.
+        task: Name of a built-in task, `module:Class`, or `module:function`.
+        task_options: Arguments of the task's constructor.
+        params: Parameters of the trainer and the task.
+        epochs: Number of epochs.
+        usd: Largest cost in dollars; None is no limit.
+        seed: Random seed of initial weights, shuffling and dropout.
+        device: "auto", "cpu" or "cuda".
+        backend: What carries the messages between ranks.
+        group_seconds: Deadline of the ranks for each other, in seconds.
+        checkpoint_every: Least seconds between two checkpoints to go on from.
+        metric: Metric that the trial measures.
+    """
+    slots = params.get("world_size", 1)
+    return {
+        "study": name,
+        "task": task,
+        "task_options": dict(task_options),
+        "objectives": [{"metric": metric}],
+        "space": dict(params),
+        "training": {"epochs": epochs},
+        "search": {"sampler": "random", "pruner": "none", "seed": seed},
+        "baselines": [],
+        "budget": {"usd": usd, "hours": None, "trials": 1, "finish": 0.0},
+        "resources": {
+            "slots": slots if type(slots) is int and slots > 0 else 1,
+            "device": device,
+            "backend": backend,
+        },
+        "checkpoints": {"every_seconds": checkpoint_every},
+        "faults": {"group_seconds": group_seconds},
+    }
+
+
+def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> None:
+    """Check that a training can write these files.
+
+    Args:
+        wanted: The files.
+        task: Name of the task.
+        is_function: Whether it is a training function or a command.
+
+    Raises:
+        SpecError: It cannot; the message names the option.
+    """
+    for option, path in (("--profile", wanted.trace), ("--rank-logs", wanted.rank_logs)):
+        if is_function and path is not None:
+            raise SpecError(
+                option, (), f"found the training function {task!r}, whose steps are its own; allowed: a task"
+            )
+    if wanted.tensorboard is not None and find_spec("tensorboard") is None:
+        cure = f"the package tensorboard is not installed; install it: {install_command('tensorboard')}"
+        raise SpecError("--tensorboard", (), f"found {wanted.tensorboard!r}, but {cure}")
+    for option, folder in (("--rank-logs", wanted.rank_logs), ("--tensorboard", wanted.tensorboard)):
+        if folder is not None:
+            check_folder(option, (), folder, Path(folder).absolute())
 
 
 def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> None:
