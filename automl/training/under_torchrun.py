@@ -63,6 +63,8 @@ def train_under_torchrun(
     from trainers.local import train_locally
     from trainers.rank_place import presence_in_environment
 
+    if resume and checkpoints is None:
+        raise SpecError("train", (), "found --resume without --checkpoints, allowed under torchrun: both")
     group = GroupOptions(backend=backend, seconds=group_seconds)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     presence = presence_in_environment(group.seconds)  # before the task is loaded, which takes time
