@@ -63,7 +63,7 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
     show_default=True,
     help="Seconds between two of them; the last epoch's end always writes one.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the latest training of TASK, or that of --name, if any.")
+@click.option("--resume", is_flag=True, help="Go on with the latest training that is the same, if there is one.")
 @click.option(
     "--profile", is_flag=True, help="Profile some steps of rank 0: a trace, and the ten most expensive operations."
 )

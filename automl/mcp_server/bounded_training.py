@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -61,19 +62,23 @@ def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, m
     if not _one_at_a_time.acquire(blocking=False):
         raise ToolProblem("another training of these tools runs on this machine now", "call again when it has ended")
     try:
-        return _run(arguments, kind, ranks, budget_usd, machine)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            return _run(arguments, kind, ranks, budget_usd, machine, folder=folder)
     finally:
         _one_at_a_time.release()
 
 
-def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
+def _run(
+    arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, machine: Machine, *, folder: str
+) -> dict[str, Any]:
     seconds = min(budget_usd / max(machine.usd(ranks, 1.0), 1e-12), LONGEST_SECONDS) - _END_SECONDS
     if seconds <= 0:
         raise ToolProblem(f"budget_usd: found {budget_usd:g}, less than the start of a rank costs", "give more")
-    environment = {name: value for name, value in os.environ.items() if name != "AUTOML_SERVER"}
+    environment = {name: value for name, value in os.environ.items() if name not in {"AUTOML_SERVER", "AUTOML_STORE"}}
     began = time.monotonic()
     process = subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, "-m", "automl", *arguments],
+        cwd=folder,  # where its study, which nobody looks at, is stored
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

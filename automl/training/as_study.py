@@ -18,13 +18,15 @@ from automl.launching.paths import absolute_task_options
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.probing import TaskFacts, facts_of
 from automl.stored.opening import store_url
+from automl.stored.specs import from_store
 from automl.terminal.driven import exit_code_of
 from automl.terminal.exit_codes import INTERRUPTED
-from automl.training.request import check_diagnostics, training_spec
+from automl.training.request import check_diagnostics, check_params, training_spec
 from automl.training.results import document, epoch_line, rank_line, shares_of, summary_lines
 from studies.control.state import StudyMachine
 from studies.records import NANO, EpochRecord, StudyRecord, TrialRecord
-from studies.spec.study_spec import parse_spec
+from studies.spec.differences import differences
+from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage.engine import absolute_url, exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
@@ -57,7 +59,7 @@ def train_as_study(
         task_options: Arguments of the task's constructor, `NAME=VALUE` each.
         name: Name of the study; None takes one of the task's that is free.
         store: URL of the store, as `--store` takes it.
-        resume: Whether to go on with the latest study of that name, if there is one.
+        resume: Whether to go on with the latest study that trains the same, if there is one.
         checkpoints: Path or URL of the folder in which the study gets a folder; None takes that of specs.
         mlflow: Tracking URI of MLflow; None logs nothing there.
         diagnostics: Files that the ranks write beside the checkpoints.
@@ -73,19 +75,20 @@ def train_as_study(
     params = read_params(given)
     made_with = absolute_task_options(task, read_params(task_options, "--option"), here, source=task)
     facts = facts_of(task, made_with, source=task, folder=here)
+    check_params(params, [*params] if facts.parameters is None else facts.parameters)
     check_diagnostics(diagnostics, task, is_function=facts.parameters is None)
     own_name = f"train-{re.sub(r'[^A-Za-z0-9._-]+', '-', task)}"[:90]
-    chosen, is_there = _study(url, name or own_name, is_numbered=name is None, resume=resume)
-    if resume:
-        say(f"goes on with {chosen}" if is_there else f"no training to go on with: {chosen} starts anew")
-    form = training_spec(chosen, task, made_with, params, metric=_metric(facts), **options)
+    form = training_spec(name or own_name, task, made_with, params, metric=_metric(facts), **options)
     form |= {"store": url, "mlflow": mlflow or "off"}
     if checkpoints is not None:
         form["checkpoints"]["folder"] = checkpoints
     form["objectives"][0]["direction"] = likely_direction(_metric(facts))
-    prepared = replace(
-        prepare(parse_spec(form, task), source=task, base_folder=here, facts=facts), diagnostics=diagnostics
-    )
+    prepared = prepare(parse_spec(form, task), source=task, base_folder=here, facts=facts)
+    chosen, is_there = _chosen(prepared.spec, is_named=name is not None, resume=resume)
+    spec = prepared.spec.model_copy(update={"study": chosen})
+    prepared = replace(prepared, spec=spec, diagnostics=diagnostics)
+    if resume:
+        say(f"goes on with {chosen}" if is_there else f"no equal training to go on with: {chosen} starts anew")
     for warning in prepared.warnings:
         warn(warning)
     say(f"{chosen} on {prepared.place.slots} x {prepared.places.device_name}")
@@ -103,19 +106,19 @@ def _metric(facts: TaskFacts) -> str:
     return quality_of(facts) if facts.reported else "cost_usd"
 
 
-def _study(url: str, name: str, *, is_numbered: bool, resume: bool) -> tuple[str, bool]:
-    """The study's name, and whether it is there already: the latest one to go on with, else the next number."""
-    names = set()
-    if exists(url):
-        with closing(Store(url)) as store:
-            names = set(store.study_names())
-    if not is_numbered:
-        return name, name in names
-    known = [(number, one) for one in names if (number := _number(one, name))]
-    latest, found = max(known, default=(0, name))
-    if latest == 0 or resume:
-        return found, latest > 0
-    return f"{name}-{latest + 1}", False
+def _chosen(spec: StudySpec, *, is_named: bool, resume: bool) -> tuple[str, bool]:
+    """The study's name, and whether it is there already: the latest that trains the same, else the next number."""
+    if not exists(spec.store):
+        return spec.study, False
+    with closing(Store(spec.store)) as store:
+        known = {number: name for name in store.study_names() if (number := _number(name, spec.study))}
+        if is_named or not known:
+            return spec.study, 1 in known
+        for name in (known[number] for number in sorted(known, reverse=True) if resume):
+            stored = from_store(store.require(name).launched_spec, name)
+            if not differences(stored, spec.model_copy(update={"study": name})) and stored.budget == spec.budget:
+                return name, True
+    return f"{spec.study}-{max(known) + 1}", False
 
 
 def _number(study: str, name: str) -> int:

@@ -188,7 +188,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     found = load_trainable(task, options, _python_path(task))
     if isinstance(found, Command):
         raise SpecError(task, (), "found a command, which trains in studies only; allowed: a task or a function")
-    _check_names(params, [*params] if isinstance(found, TrainingFunction) else parameters_of(found))
+    check_params(params, [*params] if isinstance(found, TrainingFunction) else parameters_of(found))
     try:
         places = find_slots(device, 1, None)
     except PoolError as error:
@@ -206,7 +206,16 @@ def _python_path(task: str) -> tuple[str, ...]:
     return (str(Path.cwd()),) if ":" in task else ()
 
 
-def _check_names(params: Mapping[str, Any], own: Sequence[str]) -> None:
+def check_params(params: Mapping[str, Any], own: Sequence[str]) -> None:
+    """Check names of parameters, and values of the trainer's.
+
+    Args:
+        params: Parameters by name.
+        own: Names that the task takes.
+
+    Raises:
+        SpecError: One is unknown or out of range.
+    """
     for name, value in params.items():
         if name in TRAINER_PARAMETERS:
             problem = TRAINER_PARAMETERS[name].problem(value)

@@ -122,10 +122,11 @@ def test_trainings_are_numbered_and_one_that_was_named_goes_on(here: Workplace) 
     assert names == ["train-my_task-Mine", "train-my_task-Mine-2"]
     done = here.run("train", "my_task:Mine", "--epochs", "1", "--resume")
     assert done.stdout.startswith("goes on with train-my_task-Mine-2\n")
-    other = here.run("train", "my_task:Mine", "--epochs", "2", "--resume", code=2)
-    assert "train-my_task-Mine-2', which exists with another spec: training.epochs" in other.stderr
-    fresh = here.run("train", "digits", "--epochs", "1", "--name", "mine", "--resume")
-    assert fresh.stdout.startswith("no training to go on with: mine starts anew\n")
+    other = here.run("train", "my_task:Mine", "--epochs", "2", "--resume")
+    assert other.stdout.startswith("no equal training to go on with: train-my_task-Mine-3 starts anew\n")
+    named = ("train", "my_task:Mine", "--name", "train-my_task-Mine")
+    assert here.json(*named, "--epochs", "1")["study"] == "train-my_task-Mine"
+    assert "which exists with another spec: training.epochs" in here.run(*named, "--epochs", "2", code=2).stderr
 
 
 def test_a_training_that_is_stopped_is_drained_and_goes_on(here: Workplace) -> None:
