@@ -26,10 +26,12 @@ from automl.training.results import document, epoch_line, rank_line, shares_of, 
 from studies.control.state import StudyMachine
 from studies.records import NANO, EpochRecord, StudyRecord, TrialRecord
 from studies.spec.differences import differences
+from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage.engine import absolute_url, exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
+from trainers.commands.command import COMMAND
 from trainers.protocol import Diagnostics, TrainingError
 
 _SUMS = ("cost_usd", "wall_seconds")
@@ -74,6 +76,8 @@ def train_as_study(
     here, url = Path.cwd(), absolute_url(store_url(store), Path.cwd())
     params = read_params(given)
     made_with = absolute_task_options(task, read_params(task_options, "--option"), here, source=task)
+    if task == COMMAND:
+        raise SpecError(task, (), "found a command, allowed: a task or a function; `automl launch` runs commands")
     facts = facts_of(task, made_with, source=task, folder=here)
     check_params(params, [*params] if facts.parameters is None else facts.parameters)
     check_diagnostics(diagnostics, task, is_function=facts.parameters is None)
