@@ -17,11 +17,6 @@ def diagnosed(
 ) -> Iterator[Callable[[Measurement], None]]:
     """Write what is wanted while the block trains.
 
-    Args:
-        wanted: The files.
-        group: Group of this rank.
-        trainer: Trainer of a task; None for a training function, whose steps are its own.
-
     Yields:
         Function to call with each measurement.
 
@@ -55,14 +50,14 @@ def _to_tensorboard(folder: str, stack: ExitStack) -> Callable[[Measurement], No
     from torch.utils.tensorboard import SummaryWriter
 
     try:
-        writer = SummaryWriter(folder)  # type: ignore[no-untyped-call]
+        writer = SummaryWriter(folder)
     except OSError as error:
         raise TaskError(f"--tensorboard: {folder} cannot be written ({error.strerror or error})") from None
     stack.callback(writer.close)
 
     def saw(measurement: Measurement) -> None:
         for name, value in measurement.figures.items():
-            writer.add_scalar(name, value, measurement.epoch)  # type: ignore[no-untyped-call]
-        writer.flush()  # type: ignore[no-untyped-call]
+            writer.add_scalar(name, value, measurement.epoch)
+        writer.flush()
 
     return saw

@@ -60,16 +60,6 @@ def train_locally(
     Each rank loads task and data first. They form their group once all are there: one that loads is waited for without
     a limit, one that is gone no longer than `group.seconds`.
 
-    Args:
-        spec: The trial; its `world_size` is replaced.
-        world_size: Number of ranks.
-        on_measurement: Called after each epoch.
-        on_part: Called after each part of an epoch that was saved before its end.
-        on_facts: Called once for each rank; under torchrun once in each process, for its own rank.
-        group: How the ranks form their process group.
-        presence: Under torchrun this rank's presence, if it has been told of already.
-        task: What `spec.task` names, if it was loaded already; for ranks in this process.
-
     Raises:
         TrainingError: The error of the rank that failed first.
         KeyboardInterrupt: The user pressed Ctrl-C; all ranks have been ended.
@@ -120,13 +110,7 @@ def in_processes(
     None of the processes, nor a process that one of them started to read data, outlives the iteration, or this process
     if it is killed. Close the generator (`contextlib.closing`) where the iteration may end early: these processes are
     no daemons, which could not start others, so Python would wait for them when it exits.
-
-    Args:
-        work: Function that each process calls with its rank's place, from which it joins the others, and a function
-            that sends a message; has to be picklable.
-        world_size: Number of ranks.
-        device: Kind of device that each rank gets; GPUs are shared where there are fewer of them than ranks.
-        group: How the ranks form their process group.
+    `work` has to be picklable; GPUs are shared where there are fewer of them than ranks.
 
     Raises:
         TrainingError: The error of the rank that failed first.

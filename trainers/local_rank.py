@@ -61,12 +61,6 @@ def train_rank(
 ) -> Iterator[Measurement]:
     """Train on one rank, and yield its measurements: it loads task and data, and then joins the others.
 
-    Args:
-        spec: The trial.
-        place: Place of this rank, which it has not joined from yet.
-        callbacks: What is called with news.
-        task: What `spec.task` names, if it was loaded already.
-
     Raises:
         TrainingError: Whatever goes wrong, as one of its subclasses.
     """

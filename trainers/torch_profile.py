@@ -30,11 +30,6 @@ class Profiler:
 
     The trace is for chrome://tracing or https://ui.perfetto.dev; beside it `operations_path` gets the most expensive
     operations.
-
-    Args:
-        trace: Path of the file to write.
-        steps: Number of steps that the training still takes.
-        device: Device of the rank.
     """
 
     def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:

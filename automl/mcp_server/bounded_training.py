@@ -31,12 +31,7 @@ _measured: dict[tuple[str, int], float] = {}
 
 
 def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
-    """Return how long a training of so many ranks will probably take, and how that is known.
-
-    Args:
-        kind: What it is; times of the same kind and ranks are taken from the latest one.
-        ranks: Number of ranks.
-    """
+    """Return how long a training of so many ranks will probably take, and how that is known."""
     known = _measured.get((kind, ranks))
     if known is not None:
         return known, "measured in the latest one"
@@ -45,13 +40,6 @@ def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
 
 def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
     """Run a command that prints JSON, and end it before it costs more than it may.
-
-    Args:
-        arguments: Command and arguments of `automl`.
-        kind: What it is, for later expectations.
-        ranks: Number of slots that it uses at most.
-        budget_usd: Largest cost in dollars.
-        machine: This machine.
 
     Returns:
         What it prints, and `cost_usd` and `seconds` for the whole of it.
@@ -106,12 +94,7 @@ def _run(
 
 
 def rank_losses(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """Return what the logs of ranks say: for each rank its batches, its time, and its loss.
-
-    Args:
-        folder: Folder of `automl train --rank-logs`.
-        ranks: Number of ranks.
-    """
+    """Return what the logs of ranks say: for each rank its batches, its time, and its loss."""
     return [_rank(folder / f"rank-{rank}.csv", rank) for rank in range(ranks)]
 
 

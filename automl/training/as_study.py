@@ -55,20 +55,6 @@ def train_as_study(
 ) -> tuple[dict[str, Any] | None, int]:
     """Train a task once; returns the training's document, None if it has not begun, and the exit code.
 
-    Args:
-        task: Name of a built-in task, `module:Class`, or `module:function`.
-        given: Parameters of the trainer or the task, `NAME=VALUE` each.
-        task_options: Arguments of the task's constructor, `NAME=VALUE` each.
-        name: Name of the study; None takes one of the task's that is free.
-        store: URL of the store, as `--store` takes it.
-        resume: Whether to go on with the latest study that trains the same, if there is one.
-        checkpoints: Path or URL of the folder in which the study gets a folder; None takes that of specs.
-        mlflow: Tracking URI of MLflow; None logs nothing there.
-        diagnostics: Files that the ranks write beside the checkpoints.
-        say: Called with each line for people.
-        warn: Called with each warning.
-        options: Further options of `training_spec`.
-
     Raises:
         SpecError: What was asked for cannot be trained here.
         TrainingError: The training failed.

@@ -94,22 +94,7 @@ def training_spec(
     checkpoint_every: float = 60.0,
     metric: str = "val_loss",
 ) -> dict[str, Any]:
-    """Return the spec of a study that trains these parameters once, as a mapping.
-
-    Args:
-        name: Name of the study.
-        task: Name of a built-in task, `module:Class`, or `module:function`.
-        task_options: Arguments of the task's constructor.
-        params: Parameters of the trainer and the task.
-        epochs: Number of epochs.
-        usd: Largest cost in dollars; None is no limit.
-        seed: Random seed of initial weights, shuffling and dropout.
-        device: "auto", "cpu" or "cuda".
-        backend: What carries the messages between ranks.
-        group_seconds: Deadline of the ranks for each other, in seconds.
-        checkpoint_every: Least seconds between two checkpoints to go on from.
-        metric: Metric that the trial measures.
-    """
+    """Return the spec of a study that trains these parameters once, as a mapping."""
     slots = params.get("world_size", 1)
     return {
         "study": name,
@@ -134,11 +119,6 @@ def training_spec(
 def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> None:
     """Check that a training can write these files.
 
-    Args:
-        wanted: The files.
-        task: Name of the task.
-        is_function: Whether it is a training function or a command.
-
     Raises:
         SpecError: It cannot; the message names the option.
     """
@@ -158,11 +138,6 @@ def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> N
 def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> None:
     """Check that ranks on the slots of this machine can exchange messages as was asked for.
 
-    Args:
-        group: What the user says about the group.
-        places: Slots of this machine.
-        ranks: Number of ranks on this machine.
-
     Raises:
         SpecError: The backend cannot be had.
     """
@@ -172,12 +147,6 @@ def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> No
 
 def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], device: str) -> Asked:
     """Read and check the arguments of the command line.
-
-    Args:
-        task: Name of a built-in task, `module:Class`, or `module:function`.
-        given: Parameters of the trainer or the task, `NAME=VALUE` each.
-        task_options: Arguments of the task's constructor, `NAME=VALUE` each.
-        device: "auto", "cpu" or "cuda".
 
     Raises:
         SpecError: A parameter or an option is unknown or out of range, or they do not go together.
@@ -208,10 +177,6 @@ def _python_path(task: str) -> tuple[str, ...]:
 
 def check_params(params: Mapping[str, Any], own: Sequence[str]) -> None:
     """Check names of parameters, and values of the trainer's.
-
-    Args:
-        params: Parameters by name.
-        own: Names that the task takes.
 
     Raises:
         SpecError: One is unknown or out of range.

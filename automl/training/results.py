@@ -44,17 +44,7 @@ def document(
     trace: str | None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Return plain values that describe a training, as `automl train --json` prints them.
-
-    Args:
-        task: Name of the task.
-        params: Parameters of the trainer and the task.
-        world_size: Number of ranks.
-        facts: The trainer's `TrialFacts` as a mapping.
-        epochs: Number, metrics and seconds of each epoch that was trained.
-        trace: File of the profile, if there is one; its operations are taken in.
-        others: Further entries: `wall_seconds`, `cost_usd`, `checkpoint`, `drained`, `study`.
-    """
+    """Return plain values that describe a training, as `automl train --json` prints them."""
     named = ("effective_batch", "reference_batch", "base_learning_rate", "scaled_learning_rate", "lr_scaling",
              "model_parameters", "start_epoch")  # fmt: skip
     return {
@@ -83,12 +73,7 @@ def _profile(trace: str) -> dict[str, Any] | None:
 
 
 def summary_lines(result: Mapping[str, Any], source: str) -> list[str]:
-    """Return what a training has come to, line by line.
-
-    Args:
-        result: The training's `document`.
-        source: Where the price of a slot is from.
-    """
+    """Return what a training has come to, line by line."""
     per_rank = ", ".join(f"{rank}: {samples}" for rank, samples in result["samples_per_rank"].items())
     last = result["epochs"][-1]["metrics"] if result["epochs"] else {}
     judged = {name: value for name, value in last.items() if name == "val_loss" or name not in OUR_METRICS}

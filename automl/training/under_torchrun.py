@@ -41,21 +41,6 @@ def train_under_torchrun(
 ) -> dict[str, Any] | None:
     """Train as one rank; returns the training's document, None on ranks other than 0.
 
-    Args:
-        task: Name of a built-in task, `module:Class`, or `module:function`.
-        given: Parameters of the trainer or the task, `NAME=VALUE` each.
-        task_options: Arguments of the task's constructor, `NAME=VALUE` each.
-        epochs: Number of epochs, those before a resumed checkpoint included.
-        seed: Random seed of the initial weights, shuffling and dropout.
-        device: "auto", "cpu" or "cuda".
-        backend: What carries the messages between ranks.
-        group_seconds: Deadline of the ranks for each other, in seconds.
-        checkpoints: Path or URL of the folder for the latest checkpoint, which all ranks see; None keeps none.
-        checkpoint_every: Least seconds between two checkpoints.
-        resume: Whether to go on from the checkpoint in the folder, if there is one.
-        diagnostics: Files that the ranks write beside the checkpoint.
-        say: Called with each line for people.
-
     Raises:
         SpecError: A parameter or an option is wrong, or no epoch is left to train.
         TrainingError: The training failed.
