@@ -102,7 +102,8 @@ def measure_bandwidth(
 ) -> list[Exchange]:
     """Time collectives among ranks in processes of this machine, in the order of `COLLECTIVES` and of the sizes.
 
-    Sizes in bytes are rounded up to a multiple of 4 k for k ranks. A script that calls this needs `if __name__ == "__main__":`.
+    Sizes in bytes are rounded up to a multiple of 4 k for k ranks.
+    A script that calls this needs `if __name__ == "__main__":`.
 
     Raises:
         TrainingError: A rank failed, or the ranks did not find each other.

@@ -29,7 +29,8 @@ class RankLog:
     """Writes a row for each batch that a rank has trained on.
 
     Losses stay on the device until the file is written, about once a second, so a step does not wait for the device.
-    A file that is there keeps the rows of the first `steps_done` steps. A log that cannot be written ends with a line on stderr, and the training goes on.
+    A file that is there keeps the rows of the first `steps_done` steps.
+    A log that cannot be written ends with a line on stderr, and the training goes on.
 
     | column | is |
     |---|---|
