@@ -21,10 +21,10 @@ from automl.stored.opening import store_url
 from automl.stored.specs import from_store
 from automl.terminal.driven import exit_code_of
 from automl.terminal.exit_codes import INTERRUPTED
-from automl.training.request import check_diagnostics, check_params, training_spec
+from automl.training.request import check_backend, check_diagnostics, check_params, training_spec
 from automl.training.results import document, epoch_line, rank_line, shares_of, summary_lines
 from studies.control.state import StudyMachine
-from studies.records import NANO, EpochRecord, StudyRecord, TrialRecord
+from studies.records import NANO, AttemptRecord, EpochRecord, StudyRecord, TrialRecord
 from studies.spec.differences import differences
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec
@@ -32,6 +32,7 @@ from studies.storage.engine import absolute_url, exists
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from trainers.commands.command import COMMAND
+from trainers.group_options import GroupOptions
 from trainers.protocol import Diagnostics, TrainingError
 
 _SUMS = ("cost_usd", "wall_seconds")
@@ -72,8 +73,9 @@ def train_as_study(
     form |= {"store": url, "mlflow": mlflow or "off"}
     if checkpoints is not None:
         form["checkpoints"]["folder"] = checkpoints
-    form["objectives"][0]["direction"] = likely_direction(_metric(facts))
+    form["objectives"][0]["direction"] = likely_direction(form["objectives"][0]["metric"])
     prepared = prepare(parse_spec(form, task), source=task, base_folder=here, facts=facts)
+    check_backend(GroupOptions(backend=options["backend"]), prepared.places, prepared.place.slots)
     chosen, is_there = _chosen(prepared.spec, is_named=name is not None, resume=resume)
     spec = prepared.spec.model_copy(update={"study": chosen})
     prepared = replace(prepared, spec=spec, diagnostics=diagnostics)
@@ -125,32 +127,34 @@ class _Lines:
     def __init__(self, prepared: Prepared, say: Callable[[str], None]) -> None:
         self._prepared, self._say = prepared, say
         self._store: Store | None = None
+        self._seen = (0, 0)
         self._attempt, self._epochs = 0, -1
 
     def on_commit(self, machine: StudyMachine) -> None:
         """Say what is new; the machine knows the last epoch alone, so the store is asked where there is any."""
         trial = next((one for one in machine.trials.values() if one.number == 0), None)
-        if trial is None or (trial.attempt is None and trial.epochs_done <= self._epochs):
+        if trial is None or self._seen == (trial.attempts, trial.epochs_done):
             return
-        has_begun = trial.attempt is not None and trial.attempt.started and trial.attempt.number > self._attempt
-        if not has_begun and trial.epochs_done <= self._epochs:
+        if trial.attempt is not None and not trial.attempt.started:
             return
+        self._seen = (trial.attempts, trial.epochs_done)
         self._store = self._store or Store(self._prepared.spec.store)
         (record,) = load_study(self._store, self._prepared.spec.study).started
-        if has_begun:
-            self._begin(record)
-        for one in record.epochs[self._epochs :]:
-            self._say(epoch_line(one.epoch, _measured(one), one.wall_seconds))
-        self._epochs = len(record.epochs)
-
-    def _begin(self, record: TrialRecord) -> None:
         attempt = record.attempts[-1]
+        if attempt.facts and attempt.attempt != self._attempt:
+            self._begin(attempt)
+        if self._epochs >= 0:
+            for one in record.epochs[self._epochs :]:
+                self._say(epoch_line(one.epoch, _measured(one), one.wall_seconds))
+            self._epochs = len(record.epochs)
+
+    def _begin(self, attempt: AttemptRecord) -> None:
         if self._epochs < 0:  # what an earlier command has trained was said by it
             self._epochs = attempt.start_epoch
         self._attempt = attempt.attempt
-        shares = shares_of(attempt.facts, attempt.world_size)
+        shares, of_samples = shares_of(attempt.facts, attempt.world_size), int(str(attempt.facts["samples"]))
         for rank, samples in shares.items():
-            self._say(rank_line(int(rank), self._prepared.place.device, samples, int(str(attempt.facts["samples"]))))
+            self._say(rank_line(int(rank), self._prepared.place.device, samples, of_samples))
 
 
 def _measured(epoch: EpochRecord) -> dict[str, float]:
