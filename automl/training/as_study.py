@@ -85,9 +85,9 @@ def train_as_study(
         warn(warning)
     say(f"{chosen} on {prepared.place.slots} x {prepared.places.device_name}")
     began = time.monotonic()
-    lines = _Lines(prepared, say)
-    watcher = Watcher(on_commit=lines.on_commit, say=say, warn=warn)
-    outcome, _ = launch_prepared(prepared, watcher)
+    with closing(_Lines(prepared, say)) as lines:
+        outcome, store = launch_prepared(prepared, Watcher(on_commit=lines.on_commit, say=say, warn=warn))
+    store.close()
     return _ended(outcome, prepared, time.monotonic() - began, say)
 
 
@@ -147,6 +147,11 @@ class _Lines:
             for one in record.epochs[self._epochs :]:
                 self._say(epoch_line(one.epoch, _measured(one), one.wall_seconds))
             self._epochs = len(record.epochs)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            self._store.close()
 
     def _begin(self, attempt: AttemptRecord) -> None:
         if self._epochs < 0:  # what an earlier command has trained was said by it
