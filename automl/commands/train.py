@@ -88,6 +88,7 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 @click.pass_context
 def train(
     context: click.Context,
+    /,
     task: str,
     given: tuple[str, ...],
     *,
@@ -115,7 +116,7 @@ def train(
     _refuse(context, "without a service", _OF_A_SERVICE)
     files = Diagnostics(trace=trace if profile else None, tensorboard=tensorboard, rank_logs=rank_logs)
     say = (lambda _line: None) if as_json or options["quiet"] else echo
-    shared = {"task_options": task_options, "diagnostics": files, "say": say}
+    shared: dict[str, Any] = {"task_options": task_options, "diagnostics": files, "say": say}
     with training_errors(as_json):
         if "RANK" in os.environ:
             from automl.training.under_torchrun import train_under_torchrun

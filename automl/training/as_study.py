@@ -86,8 +86,8 @@ def train_as_study(
     say(f"{chosen} on {prepared.place.slots} x {prepared.places.device_name}")
     began = time.monotonic()
     with closing(_Lines(prepared, say)) as lines:
-        outcome, store = launch_prepared(prepared, Watcher(on_commit=lines.on_commit, say=say, warn=warn))
-    store.close()
+        outcome, opened = launch_prepared(prepared, Watcher(on_commit=lines.on_commit, say=say, warn=warn))
+    opened.close()
     return _ended(outcome, prepared, time.monotonic() - began, say)
 
 
