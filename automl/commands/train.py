@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _SHORTEST_SECONDS = 1e-3
 _OF_A_SERVICE = ("code", "priority", "detach")
-_OF_A_STUDY = ("usd", "name", "store", "mlflow", "quiet", *_OF_A_SERVICE)
+_OF_A_STUDY = ("usd", "name", "store", "mlflow")
 _OF_THIS_MACHINE = ("checkpoints", "resume", "profile", "trace", "tensorboard", "mlflow", "rank_logs")
 _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_okay=False, resolve_path=True)
 
@@ -116,6 +116,7 @@ def train(
     _refuse(context, "without a service", _OF_A_SERVICE)
     files = Diagnostics(trace=trace if profile else None, tensorboard=tensorboard, rank_logs=rank_logs)
     say = (lambda _line: None) if as_json or options["quiet"] else echo
+    options = _without(options, (*_OF_A_SERVICE, "quiet"))
     shared: dict[str, Any] = {"task_options": task_options, "diagnostics": files, "say": say}
     with training_errors(as_json):
         if "RANK" in os.environ:
@@ -126,9 +127,7 @@ def train(
         else:
             from automl.training.as_study import train_as_study
 
-            result, ended = train_as_study(
-                task, given, store=store, warn=warn, **shared, **_without(options, (*_OF_A_SERVICE, "quiet"))
-            )
+            result, ended = train_as_study(task, given, store=store, warn=warn, **shared, **options)
     if as_json and result is not None:
         print_json(result)
     sys.exit(ended)
