@@ -130,7 +130,7 @@ def test_trainings_are_numbered_and_one_that_was_named_goes_on(here: Workplace) 
 
 
 def test_a_training_that_is_stopped_is_drained_and_goes_on(here: Workplace) -> None:
-    given = ("train", "my_task:Mine", "--epochs", "4", "--option", "fault=slow", "--checkpoint-every", "0", *STEADY)
+    given = ("train", "my_task:Mine", "--epochs", "20", "--option", "fault=slow", "--checkpoint-every", "0", *STEADY)
 
     def stop() -> None:
         here.wait_for(lambda started: bool(started[0].epochs), "train-my_task-Mine")
@@ -140,7 +140,7 @@ def test_a_training_that_is_stopped_is_drained_and_goes_on(here: Workplace) -> N
     assert stopped["drained"]
     assert Path(stopped["checkpoint"]).is_file()
     rest = json.loads(here.run(*given, "--resume").stdout)
-    assert (rest["drained"], len(rest["epochs"])) == (False, 4)
+    assert (rest["drained"], len(rest["epochs"])) == (False, 20)
     assert rest["start_epoch"] == len(stopped["epochs"])
 
 
