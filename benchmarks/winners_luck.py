@@ -36,7 +36,7 @@ from studies.simulation.curves import read_table
 from studies.simulation.simulate import SimulatedStudy, simulate
 from trainers.ddp import Group
 from trainers.protocol import TEST_PREFIX, Measurement, TrialSpec
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 EPOCHS = 6

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from trainers.ddp import Group
 from trainers.protocol import Diagnostics, Measurement, TaskError
-from trainers.rank_log import RankLog, rank_log_path
+from trainers.rank_log import BatchLog, batch_log_path
 from trainers.trainer import Trainer
 
 
@@ -37,10 +37,10 @@ def diagnosed(
             yield _to_tensorboard(wanted.tensorboard, stack)
 
 
-def _rank_log(folder: str, trainer: Trainer, group: Group) -> RankLog:
-    path = rank_log_path(folder, group.rank)
+def _rank_log(folder: str, trainer: Trainer, group: Group) -> BatchLog:
+    path = batch_log_path(folder, group.rank)
     try:
-        return RankLog(path, group.device, trainer.steps_done)
+        return BatchLog(path, group.device, trainer.steps_done)
     except OSError as error:
         raise TaskError(f"--rank-logs: {path} cannot be written ({error.strerror or error})") from None
 

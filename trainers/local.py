@@ -23,10 +23,9 @@ from trainers.group_options import GroupOptions
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.local_rank import Callbacks, OnFacts, OnMeasurement, OnPart, RankFacts, train_rank
-from trainers.presence import Presence
 from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialSpec
-from trainers.rank_place import RankPlace, place_in_environment, place_on_this_machine
-from trainers.trainable import Trainable
+from trainers.rank_place import Presence, RankPlace, place_in_environment, place_on_this_machine
+from trainers.task_loading import Trainable
 
 _USUAL_GROUP = GroupOptions()
 _GRACE_SECONDS = 5.0
@@ -197,12 +196,7 @@ class _LocalRank(NamedTuple):
     """A rank's place in a group of this machine.
 
     Attributes:
-        kind: Kind of device.
-        rank: Number of the rank, from 0.
-        world_size: Number of ranks.
-        store: Address of the store over which the group is formed.
         start_method: How the rank starts processes that read data: as the process that started it would.
-        group: How the ranks form their process group.
     """
 
     kind: DeviceKind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from search_spaces.asked import Asked
-from trainers.background_writes import Pending
+from trainers.checkpoint_writer import Pending
 from trainers.commands.command import Command
 from trainers.data import TrialData, load_data
 from trainers.ddp import Group, backend_in_use, destroy_group
@@ -19,7 +19,7 @@ from trainers.protocol import EpochPart, Measurement, TaskError, TrialFacts, Tri
 from trainers.rank_place import RankPlace
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCounter
-from trainers.trainable import Trainable, load_trainable
+from trainers.task_loading import Trainable, load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 
@@ -29,11 +29,9 @@ class RankFacts:
     """What one rank knows before its first step.
 
     Attributes:
-        rank: Number of the rank, from 0.
         samples: Number of training samples that this rank sees in an epoch.
         device: Name of the device, such as "cpu" or "cuda:1".
         backend: What carries the messages of the group, gloo or nccl; "none" for a single rank.
-        facts: Facts of the trial.
     """
 
     rank: int
@@ -135,6 +133,10 @@ class _WithoutLimits:
 
     def asked(self, name: str, asked: Asked) -> None:
         """Tell nobody: a training by itself has all its parameters."""
+
+    def saved(self, pending: Pending[EpochPart]) -> None:
+        """Tell a part of an epoch, once its checkpoint is whole."""
+        self._callbacks.part(pending.told())
 
     def measured(self, pending: Pending[Measurement]) -> None:
         """Tell a measurement, once its checkpoint is whole."""

@@ -13,19 +13,19 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from trainers.step_scalars import StepScalars
+from trainers.step_counter import StepScalars
 
 COLUMNS = ("epoch", "step", "samples", "loss", "seconds")
 _FLUSH_SECONDS = 1.0
 _BUFFER_BYTES = 2**20
 
 
-def rank_log_path(folder: str | Path, rank: int) -> Path:
+def batch_log_path(folder: str | Path, rank: int) -> Path:
     """Return the file of a rank."""
     return Path(folder) / f"rank-{rank}.csv"
 
 
-class RankLog:
+class BatchLog:
     """Writes a row for each batch that a rank has trained on.
 
     Losses stay on the device until the file is written, about once a second, so a step does not wait for the device.
@@ -53,7 +53,7 @@ class RankLog:
         self._file: IO[str] | None = path.open("a", newline="", buffering=_BUFFER_BYTES)
         self._flushed_at = time.monotonic()
 
-    def __enter__(self) -> RankLog:
+    def __enter__(self) -> BatchLog:
         """Return the log."""
         return self
 

@@ -36,7 +36,7 @@ from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.local import train_locally
 from trainers.protocol import TEST_PREFIX, NoTestPartError, ParameterValue, TrialSpec
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 EPOCHS = 4

@@ -230,7 +230,7 @@ class Counting(nn.Module):
 
 
 def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.compilation.RECOMPILE_LIMIT", 2)
+    monkeypatch.setattr("trainers.network.RECOMPILE_LIMIT", 2)
     task = _task(spec_of(options={"dtype": "float32"}))
     task.model = lambda params: Counting()
     spec = spec_of(training={"epochs": 2, "compile": True})
@@ -241,7 +241,7 @@ def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pyte
 
 
 def _task(spec: TrialSpec) -> Any:
-    from trainers.task import load_task
+    from trainers.task_loading import load_task
 
     return load_task(spec.task, spec.task_options, spec.python_path)
 
