@@ -58,7 +58,7 @@ COMMANDS: Mapping[str, str] = {
     "submit": "Queue the study that SPEC describes, for a worker or in SLURM.",
     "sync": "Rebuild the views of STUDY: Optuna, MLflow.",
     "token": "Make, list, rotate and revoke tokens of the service.",
-    "train": "Train TASK once with DDP, without a study.",
+    "train": "Train TASK once with DDP: a study of one trial, or under torchrun one rank.",
     "trials": "List trials: parameters, values, state, epochs, cost, reason.",
     "worker": "Run the studies that wait in the queue of the store.",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
         ignored = ignored_changes(row.name, prepared.spec, from_store(row.launched_spec, row.name), spec)
         if ignored:
             watcher.warn(ignored)
-        prepared = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
+        again = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
+        prepared = replace(again, diagnostics=prepared.diagnostics)
         if changed_files := changed_code(load_study(store, row.name), prepared.base_folder):
             watcher.warn(changed_files)
     return drive(store, row, prepared, watcher), store

@@ -133,6 +133,8 @@ def _simulated(given: Simulation, machine: Machine) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["train", "digits", *_parameters(given), "--world-size", str(given.ranks)]
         arguments += ["--epochs", str(given.epochs), "--rank-logs", folder, "--json"]
+        if given.ranks > machine.slots:
+            arguments += ["--device", "cpu"]  # whose ranks may share cores
         found = bounded_training.run(
             arguments, kind="train", ranks=given.ranks, budget_usd=given.budget_usd, machine=machine
         )

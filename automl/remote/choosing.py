@@ -6,11 +6,11 @@ from search_spaces.errors import UserError
 
 OWN = frozenset(
     {"cancel", "confirm", "delete", "enqueue", "export", "launch", "list", "logs", "queue", "report", "resume", "stop",
-     "submit", "train"}
+     "submit"}
 )  # fmt: skip
 """Commands with a module in `automl.remote.commands`."""
-READS = frozenset({"explain", "mcp", "status", "trials"})
-"""Commands of which the usual form asks the service: they print a record, wherever it comes from."""
+READS = frozenset({"explain", "mcp", "status", "train", "trials"})
+"""Commands of which the usual form asks the service."""
 HERE = frozenset({"compare", "completion", "init", "predict", "serve", "serve-model", "simulate", "store", "worker"})
 """Commands that need no studies, or name their store: AUTOML_SERVER leaves them alone, `--server` refuses them."""
 
