@@ -42,12 +42,7 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
     if as_json:
         echo(json.dumps(plan, allow_nan=False))
         return
-    for name, text in headlines(prepared, plan).items():
-        echo(f"{name:<11} {text}")
-    for line in plan["earlier_studies"]:
-        echo(f"learns from {line}")
-    for number, params in enumerate(plan["first_params"]):
-        echo(f"trial {number:<5} " + " ".join(f"{name}={value}" for name, value in params.items()))
+    _show(plan, headlines(prepared, plan))
     for warning in prepared.warnings:
         echo(f"warning: {warning}")
     if verbose:
@@ -55,6 +50,22 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
         echo(write_yaml(plan["spec"]), nl=False)
     else:
         echo("nothing is written; --verbose shows the whole spec")
+
+
+def show_plan(plan: Mapping[str, Any]) -> None:
+    """Print the plan that a service has made."""
+    slots, rungs = f"{plan['slots']}, {plan['price']}", _listed(plan["rungs"]) or "none"
+    _show(plan, {"study": plan["study"], "slots": slots, "rungs": rungs, "cost": plan["expected_cost"]})
+    echo("nothing is queued; --json shows the whole spec")
+
+
+def _show(plan: Mapping[str, Any], lines: Mapping[str, str]) -> None:
+    for name, text in lines.items():
+        echo(f"{name:<11} {text}")
+    for line in plan["earlier_studies"]:
+        echo(f"learns from {line}")
+    for number, params in enumerate(plan["first_params"]):
+        echo(f"trial {number:<5} " + " ".join(f"{name}={value}" for name, value in params.items()))
 
 
 def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:

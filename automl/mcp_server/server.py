@@ -22,7 +22,7 @@ from automl.mcp_server import changing_tools, ddp_tools, reading_tools
 from automl.mcp_server.answers import ToolProblem, text_of
 from automl.mcp_server.backend import Backend
 from automl.mcp_server.tool import ServedTool
-from automl.remote.errors import RefusedError, UnreachableError
+from automl.remote.client import RefusedError, UnreachableError
 from automl.service.errors import ConflictError, ForbiddenError, MissingError
 from search_spaces.errors import RunError, UserError
 from studies.spec.errors import SpecError

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import click
 
-from automl.remote.connection import connection
 from studies.records import StudyRecord, TrialRecord
 from studies.redact import redact
 from studies.storage.damaged_rows import damage
 from studies.storage.engine import StoreError, absolute_url, exists
-from studies.storage.reader import load_study
 from studies.storage.store import Store
 
 DEFAULT_STORE = "sqlite:///automl.db"
@@ -56,29 +54,6 @@ def damage_in_stores(context: click.Context) -> str:
         if found := damage(store):
             return f"the store {redact(store.url)} is damaged: {found}"
     return ""
-
-
-def read_study(study: str | None, store: str | None) -> StudyRecord:
-    """Read a study, from the service if `automl --server` names one.
-
-    Args:
-        study: Name of the study; None takes the newest one.
-        store: URL of the store, as in `open_store`.
-
-    Raises:
-        StoreError: There is no such store or study.
-    """
-    if (client := connection(store)) is not None:
-        from automl.remote.records import record_of
-
-        return record_of(client, study)
-    opened = open_store(store)
-    if study is None:
-        names = opened.study_names()
-        if not names:
-            raise StoreError("study: the store holds none yet; `automl launch SPEC` makes one")
-        study = names[-1]
-    return load_study(opened, study)
 
 
 def started_trial(record: StudyRecord, number: int) -> TrialRecord:

@@ -6,13 +6,13 @@ import time
 
 import click
 
+from automl.backend import ServiceBackend, backend_of
 from automl.given_parameters import read_params
-from automl.remote.commands.launch import detach_option
-from automl.remote.commands.submit import code_option
-from automl.remote.connection import service
-from automl.remote.following import Telling, take_leave_or_follow
+from automl.remote.following import Telling, leave_or_follow
 from automl.terminal.options import (
     Number,
+    code_option,
+    detach_option,
     json_option,
     param_option,
     priority_option,
@@ -64,6 +64,7 @@ def train(
         "usd": usd,
         "priority": priority,
     }
-    client = service()
-    job = client.post("/trainings", body if code is None else body | {"code": code})
-    take_leave_or_follow(client, job, Telling(as_json=as_json, quiet=quiet), detach=detach)
+    backend = backend_of(None)
+    assert isinstance(backend, ServiceBackend)  # noqa: S101 - the command line loads this command with --server only
+    job = backend.client.post("/trainings", body if code is None else body | {"code": code})
+    leave_or_follow(backend.client, job, Telling(as_json=as_json, quiet=quiet), detach=detach)
