@@ -118,6 +118,7 @@ DOORS: dict[str, dict[str, str]] = {
     "fsspec": {"trainers.object_store": "its home"},
     "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live",
                "studies.gangs.shared_cluster": "which interface has an address"},
+    "requests": {"automl.remote.client": "its home"},
     "yaml": {"studies.spec.yaml_reader": "its home"},
 }  # fmt: skip
 
