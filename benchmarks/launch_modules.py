@@ -1,6 +1,6 @@
-"""Counts the modules of ours that a `launch` calls into, from the command line to its end: a tiny study in virtual time.
+"""Counts the modules of ours that a `launch` calls into, from the command line to its end, for a tiny simulated study.
 
-Only functions in the main thread count, not what runs at an import, nor ranks, views and other threads.
+Functions in the main thread count; what an import runs does not, nor do ranks, views and other threads.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,18 +36,20 @@ def modules_of(arguments: list[str]) -> list[str]:
     """Run a command; returns the modules in the order of the first call."""
     entered: dict[str, None] = {}
 
+    importing = 0
+
     def look(frame: FrameType, event: str, _: Any) -> None:
-        name = str(frame.f_globals.get("__name__"))
-        if event == "call" and name.startswith(PACKAGES) and not frame.f_code.co_name.startswith("<"):
+        nonlocal importing
+        name, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+        if function == "exec_module":
+            importing += (event == "call") - (event == "return")
+        elif event == "call" and not importing and name.startswith(PACKAGES) and not function.startswith("<"):
             entered.setdefault(name)
 
     sys.setprofile(look)
-    try:
+    with suppress(SystemExit):
         cli.main(arguments, standalone_mode=False)
-    except SystemExit as ended:
-        assert not ended.code, ended.code
-    finally:
-        sys.setprofile(None)
+    sys.setprofile(None)
     return list(entered)
 
 
