@@ -99,13 +99,13 @@ class StoreBackend:
 
     def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Let a study try these parameters next."""
-        from automl.stored.enqueueing import enqueue_trial
+        from automl.stored.requests import enqueue_trial
 
         return enqueue_trial(self.store, study, params)
 
     def drain(self, study: str, wait_seconds: float) -> dict[str, Any]:
         """Let a study drain, and wait for it; returns `study`, `state`, `driven` and a `message`."""
-        from automl.stored.stopping import stop_study
+        from automl.stored.requests import stop_study
 
         return stop_study(self.store, study, wait_seconds=wait_seconds)
 
@@ -121,7 +121,7 @@ class StoreBackend:
 
     def cancel_trial(self, study: str, trial: str, wait_seconds: float) -> dict[str, Any]:
         """End a trial for good."""
-        from automl.stored.cancelling import cancel_trial
+        from automl.stored.requests import cancel_trial
 
         return cancel_trial(self.store, study, trial, wait_seconds=wait_seconds)
 

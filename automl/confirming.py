@@ -16,7 +16,7 @@ from typing import Any
 from automl.confirmed_before import confirmed_before
 from automl.confirmed_points import Point, announcement, by_trial, chosen_points, expected_seconds, slots_for
 from automl.confirmed_results import at_epoch, lines_of, measured_on, row_of
-from automl.launching.pools import pool_of
+from automl.launching.driving import pool_of
 from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
 from automl.stored.reporting import refresh

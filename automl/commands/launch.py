@@ -14,10 +14,9 @@ from automl.launching.driving import Outcome, Watcher
 from automl.launching.dry_run import show, show_plan
 from automl.launching.from_code import Code, check_place_of_spec, code_of, prepared_from_code
 from automl.launching.launching import launch_prepared
-from automl.launching.paths import with_options_of_new_studies
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.quickstart import quickstart, shown_notes, write_spec
-from automl.launching.reading import read_spec
+from automl.launching.reading import read_spec, with_options_of_new_studies
 from automl.terminal.driven import Talk, drive_in_terminal
 from automl.terminal.echo import echo
 from automl.terminal.options import (
@@ -135,7 +134,7 @@ def _launch_there(
     dry_run: bool, detach: bool, code: str | None, priority: int,
 ) -> None:  # fmt: skip
     """Queue the study of a spec at a service, and follow it."""
-    from automl.remote.following import Telling, leave_or_follow
+    from automl.remote.following import Telling, take_leave_or_follow
 
     if spec is None:
         raise click.UsageError("found no SPEC, allowed: a YAML file", click.get_current_context())
@@ -149,7 +148,7 @@ def _launch_there(
         print_json(plan) if talk.as_json else show_plan(plan)
         return
     job = backend.submit_file(spec, overrides, code=code, priority=priority)
-    leave_or_follow(backend.client, job, Telling(as_json=talk.as_json, quiet=talk.quiet), detach=detach)
+    take_leave_or_follow(backend.client, job, Telling(as_json=talk.as_json, quiet=talk.quiet), detach=detach)
 
 
 def _launched(prepared: Prepared, watcher: Watcher) -> Outcome:

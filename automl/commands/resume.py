@@ -40,12 +40,12 @@ def resume(
     """
     backend = backend_of(store)
     if isinstance(backend, ServiceBackend):
-        from automl.remote.following import Telling, leave_or_follow
+        from automl.remote.following import Telling, take_leave_or_follow
 
         telling = Telling(as_json=talk["as_json"], quiet=talk["quiet"])
-        leave_or_follow(backend.client, backend.resume(study, overrides), telling, detach=detach)
+        take_leave_or_follow(backend.client, backend.resume(study, overrides), telling, detach=detach)
         return
-    from automl.launching.resuming import resume as continue_study
+    from automl.launching.launching import resume as continue_study
     from automl.terminal.driven import Talk, drive_in_terminal
 
     wanted = Talk(**talk)

@@ -33,7 +33,7 @@ class Telling:
     quiet: bool = False
 
 
-def leave_or_follow(client: ServiceClient, job: Mapping[str, Any], telling: Telling, *, detach: bool) -> None:
+def take_leave_or_follow(client: ServiceClient, job: Mapping[str, Any], telling: Telling, *, detach: bool) -> None:
     """Follow a job that was queued just now until it ends, print its summary, and exit with the code of its end.
 
     Ctrl-C leaves it: it goes on. `detach` only prints its turn.

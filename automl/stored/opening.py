@@ -1,16 +1,19 @@
-"""Opening a store and finding a study and a trial in it; nothing is created."""
+"""Opening a store, and finding studies and trials in it; nothing is created."""
 
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import click
+import sqlalchemy as sa
 
+from search_spaces.errors import UserError
 from studies.records import StudyRecord, TrialRecord
 from studies.redact import redact
 from studies.storage.damaged_rows import damage
-from studies.storage.engine import StoreError, absolute_url, exists
+from studies.storage.engine import StoreError, absolute_url, exists, is_current, parse_url
 from studies.storage.store import Store
 
 DEFAULT_STORE = "sqlite:///automl.db"
@@ -68,3 +71,21 @@ def started_trial(record: StudyRecord, number: int) -> TrialRecord:
     last = len(record.started) - 1
     allowed = f"0 to {last}" if last >= 0 else f"none, since no trial of {record.name} has started yet"
     raise StoreError(f"trial: found {number}, allowed: {allowed}")
+
+
+def names_of(given: str | None) -> list[str]:
+    """Return the names of a store's studies, newest first; none of a store that cannot be read as it is.
+
+    Args:
+        given: URL of the store, as `open_store` takes it.
+    """
+    try:
+        text = absolute_url(store_url(given), Path.cwd())
+        url = parse_url(text)
+        is_missing = url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists()
+        if is_missing or not is_current(text):
+            return []
+        with closing(Store(text)) as store:
+            return list(reversed(store.study_names()))
+    except (UserError, OSError, ModuleNotFoundError, sa.exc.SQLAlchemyError):
+        return []

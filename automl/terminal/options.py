@@ -91,7 +91,7 @@ folder_type = click.Path(path_type=Path, file_okay=False)
 
 def complete_study(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of studies that begin with what was typed, for the completion of a shell."""
-    from automl.stored.study_names import names_of  # loads SQLAlchemy, which no help needs
+    from automl.stored.opening import names_of  # loads SQLAlchemy, which no help needs
 
     return [name for name in names_of(context.params.get("store")) if name.startswith(incomplete)]
 

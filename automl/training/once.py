@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automl.launching.outputs import check_folder
+from automl.launching.reading import check_folder
 from automl.signals import draining_signals
 from automl.training.lines import summary_lines
 from automl.training.request import Asked, asked_for, check_backend

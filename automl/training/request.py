@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.given_parameters import read_params, unknown_parameter
-from automl.launching.paths import absolute_task_options
+from automl.launching.reading import absolute_task_options
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of

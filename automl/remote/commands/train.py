@@ -8,7 +8,7 @@ import click
 
 from automl.backend import ServiceBackend, backend_of
 from automl.given_parameters import read_params
-from automl.remote.following import Telling, leave_or_follow
+from automl.remote.following import Telling, take_leave_or_follow
 from automl.terminal.options import (
     Number,
     code_option,
@@ -67,4 +67,4 @@ def train(
     backend = backend_of(None)
     assert isinstance(backend, ServiceBackend)  # noqa: S101 - the command line loads this command with --server only
     job = backend.client.post("/trainings", body if code is None else body | {"code": code})
-    leave_or_follow(backend.client, job, Telling(as_json=as_json, quiet=quiet), detach=detach)
+    take_leave_or_follow(backend.client, job, Telling(as_json=as_json, quiet=quiet), detach=detach)
