@@ -59,7 +59,7 @@ COMMANDS: Mapping[str, str] = {
     "submit": "Queue the study that SPEC describes, for a worker or in SLURM.",
     "sync": "Rebuild the views of STUDY: Optuna, MLflow, traces.",
     "token": "Make, list, rotate and revoke tokens of the service.",
-    "train": "Train TASK once with DDP, without a study.",
+    "train": "Train TASK once with DDP: a study of one trial, or under torchrun one rank.",
     "trials": "List trials: parameters, values, state, epochs, cost, reason.",
     "worker": "Run the studies that wait in the queue of the store.",
 }
@@ -98,11 +98,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = MODULES.get(cmd_name, cmd_name)
-        package = "automl.commands"
         if ctx.params.get("server"):
             _check_goes_with_server(ctx, cmd_name)
-            package = "automl.remote.commands" if cmd_name == "train" else package
-        command: click.Command = getattr(importlib.import_module(f"{package}.{module}"), module)
+        command: click.Command = getattr(importlib.import_module(f"automl.commands.{module}"), module)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -111,7 +111,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         counted=counting.sizes,
         on_commit=_starting_views(views, watcher, SmallBudget(most, watcher.warn)),
         on_room=views.start,  # they may have died meanwhile, with what was on the full disk
-        own_logging=logging,
+        own_logging=replace(logging, diagnostics=prepared.diagnostics),
     )
     what_ends = "every trial ends its epoch and is paused"
     with marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):

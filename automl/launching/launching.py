@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -48,7 +49,8 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
         ignored = ignored_changes(row.name, prepared.spec, from_store(row.launched_spec, row.name), spec)
         if ignored:
             watcher.warn(ignored)
-        prepared = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder), share_on=prepared.share_on)
+        again = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder), share_on=prepared.share_on)
+        prepared = replace(again, diagnostics=prepared.diagnostics)
         if changed_files := changed_code(load_study(store, row.name), prepared.base_folder):
             watcher.warn(changed_files)
     return drive(store, row, prepared, watcher), store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from automl.launching.probing import TaskFacts, facts_of
@@ -34,7 +34,7 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError, parse_url
 from trainers.commands.command import COMMAND
 from trainers.followed_options import unheeded
-from trainers.protocol import ALWAYS_MEASURED
+from trainers.protocol import ALWAYS_MEASURED, Diagnostics
 
 _MEASURED_OF_FUNCTIONS = ("model_parameters", "peak_memory_bytes")
 """Metrics of a training function that it need not report, the first one if it prepares its model."""
@@ -59,6 +59,7 @@ class Prepared:
         warnings: Warnings of one line each.
         earlier: Earlier studies whose trials are prior data of the search.
         share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
+        diagnostics: Files that the ranks of a single training write beside its checkpoints.
     """
 
     spec: StudySpec
@@ -70,6 +71,7 @@ class Prepared:
     warnings: tuple[str, ...] = ()
     earlier: tuple[EarlierStudy, ...] = ()
     share_on: str | None = None
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
 
 def prepare(
@@ -243,7 +245,7 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
     if spec.search.learn_space:
         known, chosen = listed(spec.space.names() if spec.space else ()) or "empty", spec.search.chosen
         found_odd.append(_LEARNT.format(known, chosen.sampler, chosen.pruner.name))
-    elif spec.space is not None and not len(spec.space):
+    elif spec.space is not None and not len(spec.space) and spec.budget.trials != 1:
         found_odd.append("space: it has no parameter, so all trials are alike")
     if spec.search.pruner.name not in {"none", "auto"} and not rungs:
         epochs = spec.training.epochs

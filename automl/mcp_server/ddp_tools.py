@@ -47,6 +47,8 @@ def run_ddp_simulation(
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["train", "digits", *_parameters(batch_size, learning_rate), "--world-size", str(ranks)]
         arguments += ["--epochs", str(epochs), "--rank-logs", folder, "--json"]
+        if ranks > machine.slots:
+            arguments += ["--device", "cpu"]  # whose ranks may share cores
         found = bounded_training.run(arguments, kind="train", ranks=ranks, budget_usd=budget_usd, machine=machine)
         losses = bounded_training.rank_losses(Path(folder), ranks)
     names = ("effective_batch", "reference_batch", "base_learning_rate", "scaled_learning_rate", "lr_scaling",
