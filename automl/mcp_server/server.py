@@ -9,6 +9,7 @@ from typing import Any
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ConfigDict, ValidationError
 from sqlalchemy.exc import DBAPIError
@@ -39,7 +40,7 @@ def _tool(function: Callable[..., Any], *, changes: bool) -> Tool:
         function, description=" ".join(str(function.__doc__).split()), annotations=hints, structured_output=False
     )
     strict = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    model = type(tool.name, (tool.fn_metadata.arg_model,), {"model_config": strict, "__module__": __name__})
+    model: type[ArgModelBase] = type(tool.name, (tool.fn_metadata.arg_model,), {"model_config": strict})
     tool.fn_metadata.arg_model = model
     tool.parameters = model.model_json_schema(by_alias=True)
     return tool
