@@ -228,7 +228,7 @@ class ServiceClient:
         seconds: float = ANSWER_SECONDS,
     ) -> Iterator[requests.Response]:
         """Ask, and give the answer, whose content is read as it comes; redirects would take the token elsewhere."""
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         if (trace_parent := inherited()) is not None:
             headers["traceparent"] = trace_parent
         try:

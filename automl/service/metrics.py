@@ -37,14 +37,7 @@ class Metrics:
         self._behind = Gauge("automl_view_commits_behind", "Commits that a view lacks.", ("view",), registry=registry)
 
     def answered(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count a request.
-
-        Args:
-            method: Method of the request.
-            path: Path as the route has it, so that names of studies make no series of their own.
-            status: Status of the answer.
-            seconds: Time that it took.
-        """
+        """Count a request."""
         self._requests.labels(method, path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 

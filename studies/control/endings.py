@@ -206,10 +206,12 @@ def _close_paused(live: LiveStudy) -> None:
 def _write_failure(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
     live.registry.move(trial, "failed")
     trial.failure = failure
+    reason = f"{failure}: {last_line(message) or failure}"
+    trial.failed = reason, live.now
     columns: TrialColumns = {
         "state": "failed",
         "failure": failure,
-        "reason": f"{failure}: {last_line(message) or failure}",
+        "reason": reason,
         "error": message,
         "ended_at": live.now,
         "resume_checkpoint": None,

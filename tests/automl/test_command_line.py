@@ -847,7 +847,7 @@ def test_a_study_that_an_error_ended_says_which_wherever_it_is_shown(mistyped: M
     assert error in mistyped.run("status")[1]
     assert json.loads(mistyped.run("status", "--json")[1])["error"] == error
     lead = content.lead(load_study(study.store, "small"), ())
-    assert lead.endswith(f"It failed because an error ended it. The error: {error}.")
+    assert lead.endswith(f"It has failed: an error ended it. The error: {error}.")
 
 
 def test_closed_is_explained_in_words_and_stored_as_it_is(mistyped: Mistyped) -> None:
