@@ -53,8 +53,8 @@ class Service:
             def do_GET(self) -> None:
                 service.asked += 1
                 parts = next(service._connections, ())
-                self.close_connection = True
                 self.send_response(200 if parts else 503)
+                self.send_header("Connection", "close")
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 for part in parts:
