@@ -21,7 +21,6 @@ from search_spaces.errors import RunError, StoppedError, UserError
 from search_spaces.outside_text import escaped
 
 COMMANDS: Mapping[str, str] = {
-    "ab": "Compare the champion of STUDY's model with its challenger.",
     "audit": "Check STUDY's rows, money, checkpoints and processes.",
     "cancel": "End TRIAL for good: the study goes on without it.",
     "compare": "Train TASK at several world sizes, and compare.",
@@ -57,7 +56,7 @@ COMMANDS: Mapping[str, str] = {
     "stop": "Let STUDY drain and pause its trials.",
     "store": "Copy a store into an empty one, SQLite or PostgreSQL, or back it up.",
     "submit": "Queue the study that SPEC describes, for a worker or in SLURM.",
-    "sync": "Rebuild the views of STUDY: Optuna, MLflow, traces.",
+    "sync": "Rebuild the views of STUDY: Optuna, MLflow.",
     "token": "Make, list, rotate and revoke tokens of the service.",
     "train": "Train TASK once with DDP: a study of one trial, or under torchrun one rank.",
     "trials": "List trials: parameters, values, state, epochs, cost, reason.",
@@ -82,6 +81,16 @@ HERE = frozenset({"compare", "completion", "init", "predict", "serve", "serve-mo
 BESIDE = frozenset({"doctor"})
 """Commands that act here, and ask the service as well where they are told to; without that they refuse `--server`."""
 
+REMOVED_OPTIONS: Mapping[str, str] = {
+    "--share-on": "join the machines by `ray start`, and name the cluster with --set resources.ray_address=HOST:PORT",
+}
+"""Options of earlier versions, with what to use instead."""
+
+REMOVED: Mapping[str, str] = {
+    "ab": "`automl promote` compares champion and challenger on the same samples",
+}
+"""Commands that there were, each with what to use instead."""
+
 _MISREADING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What values raise where others are expected."""
 
@@ -95,6 +104,8 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module and return the command; None if there is no such command."""
+        if cmd_name in REMOVED:
+            raise UserError(f"{cmd_name} was removed: {REMOVED[cmd_name]}")
         if cmd_name not in COMMANDS:
             return None
         module = MODULES.get(cmd_name, cmd_name)
@@ -221,6 +232,8 @@ def _in_one_line(error: Exception) -> str:
 
 def _usage_problem(error: click.ClickException) -> str:
     """What is wrong with the arguments, and which command shows the help."""
+    if isinstance(error, click.NoSuchOption) and error.option_name in REMOVED_OPTIONS:
+        return f"{error.option_name} does not exist any more: {REMOVED_OPTIONS[error.option_name]}"
     problem = " ".join(error.format_message().split())
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None or isinstance(error, click.BadParameter):

@@ -15,7 +15,16 @@ from tests.support.paths import ROOT
 
 STANDALONE = "automl.standalone"
 SERVING = f"{STANDALONE}.serving"
-SERVED_BY = {"fastapi", "prometheus_client", "pydantic", "pydantic_settings", "starlette", "uvicorn"}
+SERVED_BY = {
+    "fastapi",
+    "gunicorn",
+    "prometheus_client",
+    "pydantic",
+    "pydantic_core",
+    "pydantic_settings",
+    "starlette",
+    "uvicorn_worker",
+}
 PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
 
 # Each layer may import itself and those before it. The first pattern that matches names a module's layer.
@@ -59,7 +68,6 @@ DOORS: dict[str, dict[str, str]] = {
             "studies.gangs.ray_slots": "its home", "studies.gangs.own_cluster": "its home",
             "studies.gangs.slot": "its home",
             "studies.gangs.node_watch": "its home", "studies.gangs.pool_cluster": "its home",
-            "studies.gangs.lent_node_program": "its home",
             "automl.doctor": "asks for its version, inside functions",
             "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},
     "optuna": {
@@ -84,13 +92,13 @@ DOORS: dict[str, dict[str, str]] = {
                "automl.registry.registered": "its registry",
                "studies.storage.mlflow_runs": "its home", "studies.storage.mlflow_connect": "its home",
                "studies.storage.mlflow_study": "its home"},
-    "opentelemetry": {"studies.tracing.collector": "its home"},
     "fastapi": {f"{SERVING}.app": "its home", "automl.service": "its home for studies",
                 "automl.mcp_server.mounted": "the tools at a path of the service"},
     "mcp": {"automl.mcp_server": "its home"},
-    "starlette": {f"{SERVING}.app": "its home", f"{SERVING}.bodies": "a request's body as it comes"},
-    "uvicorn": {f"{SERVING}.worker": "its home", f"{SERVING}.connections": "its connections, with limits",
-                "automl.service.serving": "its home for studies"},
+    "starlette": {f"{SERVING}.app": "its home"},
+    "gunicorn": {f"{SERVING}.serve": "its home"},
+    "uvicorn_worker": {f"{SERVING}.serve": "its home"},
+    "uvicorn": {"automl.service.serving": "its home for studies"},
     "prometheus_client": {f"{SERVING}.metrics": "its home", "automl.service.metrics": "its home for studies"},
     "pydantic_settings": {f"{SERVING}.settings": "its home"},
     "pydantic": {"studies.spec": "its home", "automl.service.bodies": "bodies of requests",
@@ -117,7 +125,7 @@ DOORS: dict[str, dict[str, str]] = {
     "rich": {"automl": "its home"},
     "fsspec": {"trainers.object_store": "its home"},
     "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live",
-               "studies.gangs.shared_cluster": "which interface has an address"},
+               "studies.gangs.pool_cluster": "the name of the loopback interface"},
     "requests": {"automl.remote.client": "its home"},
     "yaml": {"studies.spec.yaml_reader": "its home"},
 }  # fmt: skip

@@ -24,8 +24,6 @@ LEFT_OUT = {
     ". .venv/bin/activate": MAKE,
     "pip install -c constraints.txt -e '.[object-stores]'": INSTALLS,
     "pip install -c constraints.txt -e '.[serve]'": INSTALLS,
-    "pip install -c constraints.txt -e '.[otel]'": INSTALLS,
-    "export OTEL_EXPORTER_OTLP_ENDPOINT=http://collector.example:4318": OTHER_HOST,
     "docker build --tag moons moons-image": DOCKER,
     "ray start --head --node-ip-address 10.0.0.5 --port 6379": OTHER_HOST,
     "ray start --address 10.0.0.5:6379": OTHER_HOST,
@@ -46,14 +44,9 @@ LEFT_OUT = {
     "mlflow ui --backend-store-uri sqlite:///mlflow.db": STAYS,
     "automl serve-model model": SERVES,
     "automl serve-model models:/moons@champion": SERVES,
-    "automl serve-model models:/moons@champion --challenger challenger --share 0.1": SERVES,
-    "automl serve-model models:/moons@champion --challenger challenger --share 0.1 --answers answers": SERVES,
-    "automl ab moons --answers answers --outcomes outcomes.csv": SERVES,
     """curl localhost:8000/predict -d '{"row": {"age": 39, "city": "Oslo", "score": null}}'""": SERVES,
     """curl localhost:8000/predict/batch -d '{"rows": ["a good film", "a bad one"]}'""": SERVES,
     r'''curl localhost:8000/predict -d "{\"row\": \"$(base64 -w0 photo.jpg)\"}"''': SERVES,
-    "automl launch digits.yaml --share-on 10.0.0.5": OTHER_HOST,
-    "automl launch digits.yaml --share-on 10.0.0.7": OTHER_HOST,
     "torchrun --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500 "
     "-m automl train digits --epochs 20 --checkpoints /shared/digits --resume": OTHER_HOST,
     "export AUTOML_STORE=postgresql://me@db.example/automl": OTHER_HOST,
@@ -126,7 +119,7 @@ COMPLETION = (
     "mkdir -p ~/.config/fish/completions && automl completion fish > ~/.config/fish/completions/automl.fish",
 )
 CONFIRMED, PROMOTED = "automl confirm moons 2@6", "automl promote moons 2@6"
-REGISTRY = ("automl models", "automl predict models:/moons@champion new.jsonl", "automl ab moons")
+REGISTRY = ("automl models", "automl predict models:/moons@champion new.jsonl")
 IMAGE = "automl export moons best --docker moons-image"
 PEOPLE = (
     "automl confirm ages 2 --seeds 5 --keep-models",

@@ -13,7 +13,6 @@ from automl.terminal.options import (
     log_file_option,
     quiet_option,
     set_option,
-    share_option,
     store_option,
     study_argument,
     verbose_option,
@@ -23,16 +22,13 @@ from automl.terminal.options import (
 @click.command()
 @study_argument
 @set_option
-@share_option
 @store_option
 @detach_option
 @json_option
 @quiet_option
 @verbose_option
 @log_file_option
-def resume(
-    study: str, overrides: tuple[str, ...], *, share_on: str | None, store: str | None, detach: bool, **talk: Any
-) -> None:
+def resume(study: str, overrides: tuple[str, ...], *, store: str | None, detach: bool, **talk: Any) -> None:
     """Go on with STUDY after any end, or with more budget.
 
     More budget is given by --set budget.usd=5; resources, checkpoints and faults can be changed, too. A service queues
@@ -52,4 +48,4 @@ def resume(
     wanted.check()
     opened = backend.store
     opened.require(study)
-    drive_in_terminal(lambda watcher: continue_study(opened, study, overrides, watcher, share_on=share_on), wanted)
+    drive_in_terminal(lambda watcher: continue_study(opened, study, overrides, watcher), wanted)

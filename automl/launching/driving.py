@@ -25,14 +25,11 @@ from automl.signals import draining_signals, leave_at_once
 from automl.stored.reporting import REPORT_SECONDS, VIEWS_SECONDS, report_path
 from reports.page import write_report
 from reports.wording import plural
-from studies.control.assembly import checkpoint_folder
 from studies.control.own_logging import OwnLogging
 from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.control.storage_room import RoomWaiter, storage_problem
 from studies.control.trials import Trial
-from studies.gangs.lending import Lender
-from studies.gangs.lent_node import Devices
 from studies.gangs.on_ray import RayPool
 from studies.gangs.progress_watch import ASK_SECONDS
 from studies.gangs.rank_environment import handed_over
@@ -45,7 +42,6 @@ from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import lag
 from studies.storage.views_process import ViewsProcess
-from studies.tracing import settings
 from trainers.checkpoint_urls import environment_of, is_url
 from trainers.commands.command import COMMAND, Command
 
@@ -99,9 +95,8 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
     logging, warning = own_logging(spec, str(row.uid), prepared.base_folder)
-    for line in (warning, settings.problem()):
-        if line:
-            watcher.warn(line)
+    if warning:
+        watcher.warn(warning)
     most = most_slot_seconds(prepared, row.usd_per_slot_hour)
     sessions = _Sessions(
         store,
@@ -224,18 +219,15 @@ class _Sessions:
         self._watcher.say(f"{holder} drives this study; standing by")
 
     def _new_session(self) -> Session:
-        pool = pool_of(self._prepared, grows=True)
         return Session(
             store=self._store,
             row=self._row,
             spec=self._prepared.spec,
             pool_spec=self._prepared.place,
-            pool=pool,
+            pool=pool_of(self._prepared, grows=True),
             on_commit=self._on_commit,
             on_stand_by=self._say_who_drives,
             counted=self._counted,
-            shared=pool.shared,
-            lender=lender_of(self._prepared, say=self._watcher.say, warn=self._watcher.warn),
             own_logging=self._own_logging,
         )
 
@@ -289,11 +281,9 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
 
     Args:
         prepared: A study that is ready to train.
-        grows: Whether devices that join the cluster become new slots if the spec leaves the number of slots open, or
-            if other controllers lend theirs.
+        grows: Whether devices that join the cluster become new slots if the spec leaves the number of slots open.
     """
     resources = prepared.spec.resources
-    share_on = prepared.share_on if grows else None
     joins = resources.slots == "auto" and resources.ray_address is not None
     return RayPool(
         device=prepared.place.device,
@@ -302,32 +292,11 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
         environment=handed_over(resources.environment, prefixes=environment_of(prepared.spec.checkpoints.folder)),
         address=resources.ray_address,
         temp_folder=resources.ray_temp_folder,
-        grows=grows and (joins or share_on is not None),
+        grows=grows and joins,
         autoscale=resources.autoscale,
-        share_on=share_on,
         group_timeout_seconds=prepared.spec.faults.group_seconds,
         ask_seconds=min(ASK_SECONDS, prepared.spec.faults.silence_seconds / ASKED_WITHIN_SILENCE),
     )
-
-
-def lender_of(prepared: Prepared, *, say: Callable[[str], None], warn: Callable[[str], None]) -> Lender | None:
-    """What lends this machine's devices while another controller drives the study; None if they are not to be lent.
-
-    Args:
-        prepared: A study that is ready to train.
-        say: Function that is called with a line when devices are lent.
-        warn: Function that is called with a line when they cannot be.
-    """
-    if prepared.share_on is None:
-        return None
-    place, spec = prepared.place, prepared.spec
-    devices = Devices(
-        address=prepared.share_on,
-        device=place.device,
-        slots=place.slots,
-        cpus_per_rank=spec.resources.cpus_per_rank,
-    )
-    return Lender(devices, checkpoint_folder(spec, prepared.base_folder), say=say, warn=warn)
 
 
 FEWEST_TRAININGS = 3.0

@@ -6,7 +6,6 @@ import contextlib
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +19,7 @@ from automl.launching.preparing import Prepared, prepare
 from automl.stored.specs import from_store, stored_form
 from reports.wording import exact_usd
 from search_spaces.wording import listed, shown
-from studies.control.assembly import checkpoint_folder
-from studies.control.folder_owner import check_free, is_own
+from studies.control.orphans import check_in_place
 from studies.records import StudyRecord
 from studies.spec.differences import NOT_COMPARED, differences, differing_keys
 from studies.spec.errors import SpecError
@@ -29,7 +27,7 @@ from studies.spec.overrides import split_override
 from studies.spec.study_spec import CHANGEABLE, StudySpec, apply_resume_overrides
 from studies.storage import lease as leases
 from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
+from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.store import Store, StudyExistsError
 from trainers.code_files import hash_of
 
@@ -39,7 +37,6 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
 
     Raises:
         SpecError: The store cannot be opened, or holds a study of this name with another spec.
-        FolderTakenError: The folder of its checkpoints is another study's.
     """
     prepared = with_earlier(prepared)
     store = _store_of(prepared)
@@ -49,7 +46,7 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
         ignored = ignored_changes(row.name, prepared.spec, from_store(row.launched_spec, row.name), spec)
         if ignored:
             watcher.warn(ignored)
-        again = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder), share_on=prepared.share_on)
+        again = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
         prepared = replace(again, diagnostics=prepared.diagnostics)
         if changed_files := changed_code(load_study(store, row.name), prepared.base_folder):
             watcher.warn(changed_files)
@@ -68,7 +65,6 @@ def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
 
     Raises:
         SpecError: There is one with another spec; the message says where they differ.
-        FolderTakenError: There is none, and the folder of its checkpoints is another study's.
     """
     return _find_or_create(store, prepared)[0]
 
@@ -78,8 +74,6 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
     name = prepared.spec.study
     row = store.study_row(name)
     if row is None:
-        with contextlib.suppress(OSError):  # a place that is away is waited for, and looked at then
-            check_free(checkpoint_folder(prepared.spec, prepared.base_folder))
         earlier = [one.to_plain() for one in prepared.earlier]
         with contextlib.suppress(StudyExistsError):  # another launch was quicker
             store.create_study(name, stored_form(prepared.spec), str(prepared.base_folder), time.time(), earlier)
@@ -107,9 +101,7 @@ PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))
 """Overrides with which the spec's price replaces the one of `automl price set`."""
 
 
-def resume(
-    store: Store, name: str, overrides: Sequence[str], watcher: Watcher, *, share_on: str | None = None
-) -> Outcome:
+def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
     """Continue a study, with another budget, other resources or other checkpoints if overrides give them.
 
     Args:
@@ -117,13 +109,11 @@ def resume(
         name: Name of the study.
         overrides: `path=value` each, as `--set` takes them.
         watcher: Functions that hear of the progress.
-        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
 
     Raises:
         SpecError: An override is wrong, or sets a limit below what the study has used up.
         StoreError: There is no such study, or it was simulated; or a controller drives it, which would not hear of
             the overrides.
-        FolderTakenError: The folder of its checkpoints is another study's.
     """
     row = store.require(name)
     spec = from_store(row.spec, name)
@@ -135,13 +125,12 @@ def resume(
     record = load_study(store, name)
     check_budget(record, changed, overrides)
     in_store = changed.model_copy(update={"store": store.url})
-    prepared = prepare(in_store, source=name, base_folder=Path(row.base_folder), share_on=share_on)
+    prepared = prepare(in_store, source=name, base_folder=Path(row.base_folder))
     resets_price = any(split_override(one)[0] in PRICE_PATHS for one in overrides)
     if row.usd_per_slot_hour == 0 and not resets_price and changed.budget.is_of_dollars_alone:
         raise SpecError(name, ("budget",), "found dollars only, allowed: hours or trials, since its slots cost nothing")
     if overrides:
-        with suppress(OSError):  # a place that is away is waited for, and looked at then
-            is_own(checkpoint_folder(prepared.spec, prepared.base_folder), store, row)
+        check_in_place(mentioned_checkpoints(store, row.id))
         store.change_spec(row.id, stored_form(prepared.spec), resets_price=resets_price, check=check)
     if changed_files := changed_code(record, prepared.base_folder):
         watcher.warn(changed_files)

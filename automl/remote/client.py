@@ -20,7 +20,6 @@ from automl.remote.record_json import read
 from automl.standalone.serving.loopback import is_loopback
 from search_spaces.errors import RunError, UserError
 from studies.records import StudyRecord
-from studies.tracing.trace_context import inherited
 
 API = "/api/v1"
 ANSWER_SECONDS = 150.0
@@ -229,8 +228,6 @@ class ServiceClient:
     ) -> Iterator[requests.Response]:
         """Ask, and give the answer, whose content is read as it comes; redirects would take the token elsewhere."""
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
-        if (trace_parent := inherited()) is not None:
-            headers["traceparent"] = trace_parent
         try:
             with self._session.request(
                 method, self.url + below + path, params=query, json=body, headers=headers, timeout=seconds,

@@ -111,12 +111,6 @@ log_file_option = click.option(
     cls=StoreOption,
     help="Append what happens to FILE, with the time.",
 )
-share_option = click.option(
-    "--share-on",
-    cls=StoreOption,
-    metavar="ADDRESS",
-    help="Share devices with the study's other controllers, which reach this machine on ADDRESS.",
-)
 code_option = click.option(
     "--code", metavar="NAME", cls=ServiceOption, help="The service's code folder with the task and its data."
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from reports.wording import value_in_words
 from studies.records import ViewRecord
 
-VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow", "traces": "OpenTelemetry"}
+VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
 LONGEST_CAUSE = 160
 
 

@@ -35,8 +35,6 @@ from trainers.protocol import Failure
 COMPLETE_FOR_REFERENCE = 3
 """Trials that must be complete before the reference point is frozen."""
 CANCELLED = "cancelled: a person ended it (automl cancel)"
-LONGEST_REASON = 500
-"""Characters of a message's last line that become a trial's reason; its whole message is kept beside."""
 RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})
 """Failures after which another attempt may succeed."""
 
