@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from automl.given_parameters import read_params
-from automl.remote.commands.launch import detach_option
-from automl.remote.commands.submit import code_option
 from automl.remote.connection import connection
 from automl.terminal.echo import echo
 from automl.terminal.options import (
     CheckpointsFolder,
     Number,
+    StoreOption,
     backend_option,
+    code_option,
+    detach_option,
     device_option,
     group_seconds_option,
     json_option,
     param_option,
-    priority_option,
+    priority_at_service_option,
     quiet_option,
     seed_option,
     store_option,
@@ -55,7 +56,12 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 @device_option
 @backend_option
 @group_seconds_option
-@click.option("--checkpoints", type=CheckpointsFolder(), help="Folder, or URL, of checkpoints; ./artifacts without it.")
+@click.option(
+    "--checkpoints",
+    cls=StoreOption,
+    type=CheckpointsFolder(),
+    help="Folder, or URL, of checkpoints; ./artifacts without it.",
+)
 @click.option(
     "--checkpoint-every",
     type=Number(0),
@@ -63,25 +69,36 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
     show_default=True,
     help="Seconds between two of them; the last epoch's end always writes one.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the latest training that is the same, if there is one.")
 @click.option(
-    "--profile", is_flag=True, help="Profile some steps of rank 0: a trace, and the ten most expensive operations."
+    "--resume", cls=StoreOption, is_flag=True, help="Go on with the latest training that is the same, if there is one."
+)
+@click.option(
+    "--profile",
+    cls=StoreOption,
+    is_flag=True,
+    help="Profile some steps of rank 0: a trace, and the ten most expensive operations.",
 )
 @click.option(
     "--trace",
+    cls=StoreOption,
     type=_file,
     default="trace.json",
     show_default=True,
     help="With --profile: the file of the trace.",
 )
-@click.option("--tensorboard", type=_folder, help="Write each epoch's metrics to this folder.")
-@click.option("--mlflow", metavar="URL", help="Log its study to MLflow: sqlite:///FILE, or a server's URL.")
+@click.option("--tensorboard", cls=StoreOption, type=_folder, help="Write each epoch's metrics to this folder.")
 @click.option(
-    "--rank-logs", type=_folder, help="Write the loss of each batch of each rank to CSV files in this folder."
+    "--mlflow", cls=StoreOption, metavar="URL", help="Log its study to MLflow: sqlite:///FILE, or a server's URL."
+)
+@click.option(
+    "--rank-logs",
+    cls=StoreOption,
+    type=_folder,
+    help="Write the loss of each batch of each rank to CSV files in this folder.",
 )
 @store_option
 @code_option
-@priority_option
+@priority_at_service_option
 @detach_option
 @json_option
 @quiet_option
@@ -110,10 +127,8 @@ def train(
         given = (*given, f"world_size={world_size}")
     options["checkpoint_every"] = max(options["checkpoint_every"], _SHORTEST_SECONDS)
     if (client := connection(store)) is not None:
-        _refuse(context, "with a service", _OF_THIS_MACHINE)
         _submit(client, task, read_params(given), read_params(task_options, "--option"), options, as_json=as_json)
         return
-    _refuse(context, "without a service", _OF_A_SERVICE)
     files = Diagnostics(trace=trace if profile else None, tensorboard=tensorboard, rank_logs=rank_logs)
     say = (lambda _line: None) if as_json or options["quiet"] else echo
     options = _without(options, (*_OF_A_SERVICE, "quiet"))

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from automl.launching.outputs import check_outputs
-from automl.launching.paths import absolute_task_options, with_absolute_paths
 from automl.launching.probing import TaskFacts, facts_of
+from automl.launching.reading import absolute_task_options, check_outputs, with_absolute_paths
 from search_spaces.space import Space
 from search_spaces.wording import listed
 from studies.control.assembly import PoolSpec, assemble

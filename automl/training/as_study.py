@@ -14,9 +14,9 @@ from automl.given_parameters import read_params
 from automl.launching.driving import Outcome, Watcher
 from automl.launching.launching import launch_prepared
 from automl.launching.objectives import likely_direction, quality_of
-from automl.launching.paths import absolute_task_options
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.probing import TaskFacts, facts_of
+from automl.launching.reading import absolute_task_options
 from automl.stored.opening import store_url
 from automl.stored.specs import from_store
 from automl.terminal.driven import exit_code_of

@@ -175,7 +175,7 @@ def test_mlflow_gets_its_study(here: Workplace) -> None:
         (["--param", "learning_rate=fast"], "learning_rate"),
         (["--param", "shard=full", "--param", "compile=true"], "found shard full with compile true"),
         (["--option", "samples=-3"], "found -3: ValueError: samples must be positive, not -3"),
-        (["--priority", "3"], "found --priority without a service, allowed: without it"),
+        (["--priority", "3"], "--priority: found without --server, allowed: with --server only"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_written(here: Workplace, given: list[str], words: str) -> None:
