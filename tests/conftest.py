@@ -19,6 +19,7 @@ from studies.storage.store import Store
 from tests.support import optional, store_address
 from tests.support.databases import create_database, database_of, empty_database
 from tests.support.ray_pool import LentPool
+from tests.support.sizes import Sizes
 
 os.environ["CUDA_VISIBLE_DEVICES"] = (
     ""  # a machine with GPUs has the same slots as one without; `make test-gpu` has them
@@ -31,6 +32,8 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers how wide the t
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # torch's compiler would try out each kind of vector instructions in a process of its own, ten in all.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+# An MLflow server would start seven consumers of jobs, of 1.3 GB between them, which nothing here asks for a job.
+os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 
 # `nohup` and a shell that starts a job in the background let children ignore these; tests send them to their own.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -47,6 +50,12 @@ _store_address = store_address.claim()
 TESTS = Path(__file__).parent
 GROUPS = {"ray_address": "ray", "postgres_server": "postgresql", "browser": "browser", "ranks": "ranks"}
 """What is too large to be had twice: tests that use such a fixture run in one worker, one after the other."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hold every test to its size."""
+    record = os.environ.get("AUTOML_TESTS_RECORD")
+    config.pluginmanager.register(Sizes(Path(record) if record else None))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
