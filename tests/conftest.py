@@ -19,7 +19,7 @@ from studies.storage.store import Store
 from tests.support import optional, store_address
 from tests.support.databases import create_database, database_of, empty_database
 from tests.support.ray_pool import LentPool
-from tests.support.sizes import Sizes
+from tests.support.sizes import Sizes, mark_with_size
 
 os.environ["CUDA_VISIBLE_DEVICES"] = (
     ""  # a machine with GPUs has the same slots as one without; `make test-gpu` has them
@@ -53,13 +53,14 @@ GROUPS = {"ray_address": "ray", "postgres_server": "postgresql", "browser": "bro
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hold every test to its size."""
-    record = os.environ.get("AUTOML_TESTS_RECORD")
-    config.pluginmanager.register(Sizes(Path(record) if record else None))
+    """Hold every test to its size, or write down what it needs, where the environment asks for that."""
+    if asked := os.environ.get("AUTOML_TESTS_SIZES"):
+        config.pluginmanager.register(Sizes(None if asked == "hold" else Path(asked).absolute()))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Group the tests for the workers of `pytest --dist loadgroup`, which reads the groups after collecting."""
+    mark_with_size(item)
     for fixture, group in GROUPS.items():
         if fixture in getattr(item, "fixturenames", ()):
             # Two workers may have a Ray cluster each: one for whole studies, one for gangs.

@@ -166,7 +166,7 @@ def test_every_command_of_the_documents_is_run_or_has_a_reason() -> None:
     assert not RUN & set(LEFT_OUT)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.timeout(300)
 def test_a_task_of_ones_own(tmp_path: Path) -> None:
     """The README's five minutes."""
@@ -273,7 +273,7 @@ def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
     assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 21
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_limits_and_a_backup(tmp_path: Path) -> None:
     person = Newcomer(tmp_path)
     said = [person.types(command) for command in MONEY]

@@ -425,7 +425,7 @@ def tuned(folder: Path, *, samples: int, stride: int = 1, **options: Any) -> tup
     return ended, scheduler.debug_string()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
 @pytest.mark.usefixtures("ray_address")

@@ -669,7 +669,7 @@ class Accurate(Digits):
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_init_takes_the_metric_that_the_task_measures(mistyped: Mistyped) -> None:
     (mistyped.folder / "accurate.py").write_text(ACCURATE)
     assert mistyped.run("init", "accurate:Accurate")[0] == 0

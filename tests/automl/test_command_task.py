@@ -139,31 +139,7 @@ def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workpl
     place.audit("command")
 
 
-@pytest.mark.thorough
-def test_a_command_that_keeps_nothing_starts_anew_and_that_is_charged(place: Workplace) -> None:
-    stopped = place.folder / "stopped"
-    waits = f"time.sleep(options.seconds if epoch <= 3 or Path({str(stopped)!r}).exists() else 6)"
-    script(
-        place.folder,
-        SCRIPT.replace("automl.checkpoint(epoch)", "None").replace("time.sleep(options.seconds)", waits),
-    )
-    spec = place.spec(SPEC, task=task("--seconds=0.6"), budget={"trials": 1}, search={"pruner": {"name": "none"}})
-
-    def stop() -> None:
-        place.wait_for(lambda rows: len(rows[0].epochs) >= 3, "command")
-        code, _, err = finish(place.start("stop", "command"))
-        assert code == 0, err
-
-    place.run("launch", spec, code=130, meanwhile=stop)
-    stopped.touch()
-    place.run("resume", "command")
-    record = record_of(place)
-    assert [epoch.epoch for epoch in record.started[0].epochs] == list(range(1, 10))
-    assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") > 0
-    place.audit("command")
-
-
-@pytest.mark.thorough
+@pytest.mark.large
 def test_epochs_that_an_older_state_repeats_are_lost_and_no_cost_of_the_trial(place: Workplace) -> None:
     """The trial is stopped with a state of epoch 1, and trains again what follows."""
     script(place.folder, SCRIPT.replace("str(epoch)", "'1'"))
@@ -219,7 +195,7 @@ def test_a_command_whose_trial_is_cut_has_time_to_end_and_leaves_nothing(place: 
     wait_until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if asleep in (one.info["cmdline"] or [])])
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace) -> None:
     script(place.folder, "raise ValueError('the reason')")
     done = place.run("launch", place.spec(SPEC, budget={"trials": 1}), "--json", code=3)
@@ -230,7 +206,7 @@ def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace)
     assert "ValueError: the reason" in place.run("logs", "command", "0").stdout
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_command_that_reports_nan_has_diverged_and_the_study_goes_on(place: Workplace) -> None:
     script(
         place.folder,

@@ -36,7 +36,7 @@ def test_commands_and_options_are_completed(tmp_path: Path) -> None:
     assert completed(tmp_path, "completion", "f") == ["fish"]
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_studies_of_the_store_are_completed_newest_first(tmp_path: Path) -> None:
     study = StoredStudy(tmp_path)
     spec = dict(study.store.require("small").spec)

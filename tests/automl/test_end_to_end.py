@@ -130,7 +130,7 @@ def _children_in_mlflow(place: Workplace) -> list[Run]:
     return [run for run in runs if "mlflow.parentRunId" in run.data.tags]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_trials_that_stop_improving_are_complete_and_cost_no_more(place: Workplace) -> None:
     """Whole trials end before their time, at epochs that no milestone was planned for."""
     epochs, patience = 30, 2
@@ -244,19 +244,7 @@ def test_another_spec_under_the_same_name_is_refused(finished: tuple[Workplace, 
     assert "training.epochs: 6 in the store, 7 given" in other
 
 
-@pytest.mark.thorough
-def test_more_trials_reopen_a_closed_study(place: Workplace) -> None:
-    place.json("launch", place.spec(DIGITS, budget={"trials": 4}))
-    more = place.json("resume", "small", "--set", "budget.trials=7")
-    assert more["budget"]["trials"]["spent"] == 7
-    assert_consistent(place, "small")
-    mirror = optuna.load_study(study_name="small", storage=f"sqlite:///{place.folder}/automl.db")
-    assert len(mirror.trials) == 7
-    refused = place.run("resume", "small", "--set", "search.seed=1", code=2)
-    assert "budget, resources" in refused.stderr
-
-
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(place: Workplace) -> None:
     budget = {"trials": 30, "least_percent_per_10_usd": 1e9}
     ended = place.json("launch", place.spec(DIGITS, search={"sampler": "auto", "pruner": "auto"}, budget=budget))
@@ -273,7 +261,7 @@ def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(place:
     assert_consistent(place, "small")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     """As users run it: in a process of its own, from an empty folder, with processes that keep the views."""
     process = place.start("launch", place.spec(SLOW, budget={"trials": 60}), "--json")
@@ -290,29 +278,6 @@ def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     place.json("resume", "slow", "--set", f"budget.trials={started + 1}")
     record = assert_consistent(place, "slow")
     assert not any(charge.kind == "lost" and charge.seconds > 2 for charge in record.charges)
-
-
-@pytest.mark.thorough
-def test_stop_drains_from_another_process(place: Workplace) -> None:
-    said: list[Any] = []
-
-    def stop() -> None:
-        place.wait_for(lambda rows: rows[-1].epochs, "slow")
-        for words in (("enqueue", "slow", "--param", "learning_rate=0.123"), ("stop", "slow")):
-            code, out, err = finish(place.start(*words, "--json"))
-            assert code == 0, err
-            said.append(json.loads(out))
-
-    done = place.run("launch", place.spec(SLOW, budget={"trials": 60}), "--json", code=130, meanwhile=stop)
-    queued, stopped = said
-    assert queued["params"]["learning_rate"] == 0.123
-    assert stopped["state"] == "drained"
-    assert json.loads(done.stdout)["stop_reason"] == "stopped"
-    started = len(record_of(place, "slow").started)
-    place.json("resume", "slow", "--set", f"budget.trials={started + 1}")
-    record = assert_consistent(place, "slow")
-    enqueued = [trial for trial in record.started if trial.origin == "enqueue"]
-    assert [dict(trial.params)["learning_rate"] for trial in enqueued] == [0.123]
 
 
 def test_a_killed_controller_loses_nothing_and_one_that_stands_by_takes_over(place: Workplace) -> None:
@@ -362,7 +327,7 @@ def test_a_killed_rank_costs_its_epoch_and_nothing_more(
     assert any(charge.kind == "lost" for charge in record.charges)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_faulty_configurations_fail_with_their_reason_and_the_study_goes_on(place: Workplace) -> None:
     space = dict(SLOW["space"], fault={"type": "categorical", "choices": ["none", "raise", "diverge", "memory"]})
     space["at_epoch"] = {"type": "categorical", "choices": [2]}
@@ -391,7 +356,7 @@ def test_nothing_complete_is_exit_code_3(place: Workplace) -> None:
     assert summary["hypervolume"] is None
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_trial_is_cancelled_from_another_process(place: Workplace) -> None:
     said: list[Any] = []
 
@@ -494,7 +459,7 @@ def test_a_locked_database_and_a_dead_mlflow_stop_nothing(place: Workplace) -> N
     assert_consistent(place, "slow")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_own_task_of_thirty_lines(place: Workplace) -> None:
     example = EXAMPLES / "own_task.py"
     assert len(example.read_text().splitlines()) <= 30

@@ -75,7 +75,7 @@ def assert_whole(place: Workplace) -> StudyRecord:
     return record
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_killed_rank_and_a_drain_within_an_epoch_lose_what_was_not_saved(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

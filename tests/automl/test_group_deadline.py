@@ -82,7 +82,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize(
     "command",
     [(AUTOML, "train", "--world-size", "2"), pytest.param((*TORCHRUN, "train"), marks=pytest.mark.slow)],
@@ -98,7 +98,7 @@ def test_ranks_that_are_compared_wait_for_each_other(folder: Path) -> None:
     assert [row["world_size"] for row in compared["world_sizes"]] == [2]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_rank_that_stops_while_it_loads_ends_the_training(folder: Path) -> None:
     done = run(folder, AUTOML, "train", "--world-size", "2", *GIVEN, "--option", "how=stops")
     assert done.returncode == 1
@@ -108,7 +108,7 @@ def test_a_rank_that_stops_while_it_loads_ends_the_training(folder: Path) -> Non
     assert "printed last" in done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_rank_that_nobody_starts_ends_the_others(folder: Path, rank: str, free_port: str) -> None:
     place = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port}

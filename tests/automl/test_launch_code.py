@@ -71,7 +71,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return Place(tmp_path, capsys, monkeypatch)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_study_of_a_function_is_picked_and_said(place: Place) -> None:
     spec = place.spec("loops.py:train")
     assert (spec["study"], spec["task"]) == ("loops-train", "loops:train")
@@ -154,7 +154,7 @@ def test_a_file_of_a_package_is_imported_as_a_part_of_it(place: Place, monkeypat
     assert place.spec("loops.py:train")["task"] == "mine.inner.loops:train"
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_the_saved_spec_means_the_same(place: Place) -> None:
     code, _, err = place.run("loops.py:train", "--set", "training.epochs=7", "--save-spec", "saved.yaml", "--dry-run")
     assert code == 0, err
@@ -164,7 +164,7 @@ def test_the_saved_spec_means_the_same(place: Place) -> None:
     assert "exists" in place.refused("loops.py:train", "--save-spec", "saved.yaml", "--dry-run")
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -67,7 +67,7 @@ def place(tmp_path, warm_pool):
     return Workplace(tmp_path, warm_pool)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_it_goes_from_headlines_to_answers(example, news_files, place, monkeypatch, capsys):

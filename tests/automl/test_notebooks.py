@@ -215,7 +215,7 @@ def trained_trials(folder: Path) -> int:
         store.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_kernel_shows_a_study_drains_it_and_lives_on(tmp_path: Path) -> None:
     optional.module("nbclient")
@@ -243,7 +243,7 @@ def test_a_kernel_shows_a_study_drains_it_and_lives_on(tmp_path: Path) -> None:
         assert "ended" in text_of(kernel.run(thread)), "outside the main thread no handler is set"
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_the_example_runs_and_its_committed_outputs_are_those_of_any_machine(tmp_path: Path) -> None:
     optional.module("nbclient")

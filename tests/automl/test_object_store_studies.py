@@ -67,7 +67,7 @@ def assert_nothing_but(store: FaultyStore, mentioned: set[str]) -> None:
 # ---------------------------------------------------------------------- a study from its launch to its models
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_killed_study_goes_on_from_the_store_on_another_node_and_its_models_are_taken_from_there(
     place: Workplace, object_store: FaultyStore, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +109,7 @@ def test_a_killed_study_goes_on_from_the_store_on_another_node_and_its_models_ar
     assert SECRET not in done.stdout + done.stderr + (place.folder / "automl.db").read_bytes().decode("latin-1")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(
     place: Workplace, object_store: FaultyStore

@@ -292,7 +292,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_script_searches_an_objective_on_our_slots(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

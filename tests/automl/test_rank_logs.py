@@ -82,8 +82,8 @@ def check_against(document: dict[str, Any], logs: list[list[dict[str, float]]], 
             assert sum(row["seconds"] for row in own) < epoch["wall_seconds"] + 0.5
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.large
+@pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (2, 2)])
 def test_rows_add_up_to_the_epochs_loss(place: InProcess, world_size: int, accumulate: int) -> None:
     given = ("--world-size", str(world_size), "--param", f"accumulate={accumulate}", "--epochs", "2")
     code, out, err = place.run("train", "logged_task:Mine", *GIVEN, *given)
@@ -91,7 +91,7 @@ def test_rows_add_up_to_the_epochs_loss(place: InProcess, world_size: int, accum
     check_against(json.loads(out), [rows_of(place, rank) for rank in range(world_size)], accumulate)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_under_torchrun_each_rank_has_its_log(place: InProcess) -> None:
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = subprocess.run(

@@ -56,7 +56,7 @@ def in_the_midst(rows: Sequence[TrialRecord]) -> bool:
     return {"running"} < {row.state for row in rows} and any(row.state == "running" and row.epochs for row in rows)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.timeout(600)
 def test_a_killed_and_resumed_study_with_pauses_and_failures(
     place: Workplace, received: TestedCollector, monkeypatch: pytest.MonkeyPatch
@@ -92,7 +92,7 @@ def test_a_killed_and_resumed_study_with_pauses_and_failures(
     assert "Traceback" in failed.events[0]["exception.stacktrace"]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_collector_that_hangs_holds_no_study_up(
     place: Workplace, received: TestedCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

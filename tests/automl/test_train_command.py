@@ -131,7 +131,7 @@ def test_an_epochs_line_has_losses_and_the_tasks_metrics_only(place: InProcess) 
     assert len(line.split()) == 12, "the number, four metrics and the seconds"
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_sigterm_to_all_ranks_ends_a_training_after_its_epoch_with_a_clean_document(place: InProcess) -> None:
     """Python, a C library and a child process of each rank write to file descriptor 1 in the meantime."""
     arguments = ["--world-size", "2", "--checkpoints", "kept", "--option", "fault=loud", *STEADY]
@@ -151,7 +151,7 @@ def test_sigterm_to_all_ranks_ends_a_training_after_its_epoch_with_a_clean_docum
         assert err.count(words) == 2
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_an_interrupt_leaves_no_process(place: InProcess) -> None:
     arguments = ["train", "my_task:Mine", "--world-size", "2", "--epochs", "999", "--option", "fault=slow"]
     process = subprocess.Popen(
@@ -187,7 +187,7 @@ def test_resuming_ends_like_an_uninterrupted_training(place: InProcess) -> None:
     assert "is of epoch 4, so nothing is left; allowed: more" in line
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_shares_are_kept_and_deleted_with_their_checkpoint(place: InProcess) -> None:
     words = ["train", "digits", "--world-size", "2", "--param", "shard=full", "--checkpoints", "kept", "--resume"]
     for epochs in ("1", "2"):

@@ -344,7 +344,7 @@ def test_tasks_are_single_tables_and_a_pooled_one(tmp_path: Path) -> None:
         search.tasks_in(curves, "9")
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: Path) -> None:
     import search
     from search_peers.policies import CONTESTANTS

@@ -10,7 +10,8 @@ A test is small unless a marker or a fixture says otherwise. What counts is the 
 and all that it has started, not the clock, and a test fails at several times its size: a busy machine is no defect.
 Fixtures that tests share, and the first import of a heavy library, are not counted.
 
-`AUTOML_TESTS_RECORD=FILE pytest ...` writes down what each test needed, and `python -m tests.support.sizes FILE` marks
+`AUTOML_TESTS_SIZES=hold pytest ...` lets tests fail that pass their size or leave a process behind.
+`AUTOML_TESTS_SIZES=FILE pytest ...` writes down what each test needed, and `python -m tests.support.sizes FILE` marks
 the tests that need more than their size. It takes no mark away.
 """
 
@@ -63,25 +64,26 @@ def size_of(item: pytest.Item) -> str:
     return "medium" if STARTING & set(getattr(item, "fixturenames", ())) else "small"
 
 
+def mark_with_size(item: pytest.Item) -> None:
+    """Let `-m small` choose by size."""
+    size = size_of(item)
+    if item.get_closest_marker(size) is None:
+        item.add_marker(size)
+
+
 class Sizes:
-    """A plugin of pytest that holds every test to its size.
+    """A plugin of pytest that holds every test to its size, or writes down what each test needs.
 
     Args:
-        record: File to which the processor seconds and started processes of each test are written; None for none.
+        record: File of one line for each test: its name, processor seconds, and whether it started a process.
     """
 
-    def __init__(self, record: Path | None = None) -> None:
+    def __init__(self, record: Path | None) -> None:
         os.environ[_OWNER] = str(os.getpid())
         self._record = record
         self._shared: set[int] = set()
         self._not_counted = 0.0
         self._depth = 0
-
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Let `-m small` choose by size."""
-        size = size_of(item)
-        if item.get_closest_marker(size) is None:
-            item.add_marker(size)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
@@ -115,6 +117,7 @@ class Sizes:
         if self._record is not None:
             with self._record.open("a", encoding="utf-8") as file:
                 file.write(f"{item.nodeid}\t{seconds:.2f}\t{int(started)}\n")
+            return done
         if started:
             self._fail_for_what_is_left()
         if size == "small" and started and not STARTING & set(getattr(item, "fixturenames", ())):

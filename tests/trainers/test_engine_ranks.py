@@ -77,15 +77,14 @@ def test_small_buckets_are_sent_one_by_one(pool):
     assert max((one_bucket[name] - many[name]).abs().max().item() for name in many) <= 1e-12
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("shard", ["optimizer", "full"])
+@pytest.mark.medium
 @pytest.mark.parametrize(
-    ("params", "options", "limit"),
+    ("shard", "params", "options", "limit"),
     [
-        (SGD, {"n": 50}, 1e-10),
-        (PLAIN, {"n": 45}, 1e-10),
-        (ADAMW, {"n": 50, "kind": "blocks"}, 1e-8),
-        (SGD, {"n": 50, "kind": "blocks", "n_validation": 5}, 1e-10),
+        ("optimizer", SGD, {"n": 50}, 1e-10),
+        ("full", PLAIN, {"n": 45}, 1e-10),
+        ("optimizer", ADAMW, {"n": 50, "kind": "blocks"}, 1e-8),
+        ("full", SGD, {"n": 50, "kind": "blocks", "n_validation": 5}, 1e-10),
     ],
 )
 def test_sharding_changes_no_weight(pool, shard, params, options, limit):
@@ -134,15 +133,14 @@ def test_owners_hold_about_as_much():
     assert owners([7], 3) == [0]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("params", [SGD, PLAIN, ADAMW])
+@pytest.mark.medium
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("params", "before", "after"),
     [
-        (("none", 4), ("full", 2)),
-        (("full", 4), ("optimizer", 2)),
-        (("optimizer", 4), ("full", 1)),
-        (("full", 2), ("none", 4)),
+        (SGD, ("none", 4), ("full", 2)),
+        (PLAIN, ("full", 4), ("optimizer", 2)),
+        (ADAMW, ("optimizer", 4), ("full", 1)),
+        (ADAMW, ("full", 2), ("none", 4)),
     ],
 )
 def test_a_sharded_trial_goes_on_at_any_world_size(pool, tmp_path, params, before, after):
@@ -317,9 +315,9 @@ def test_compiled_ranks_may_checkpoint_their_activations(pool):
     assert distance(*both) == 0.0
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
-    "training", [{"clip_norm": 0.2, "ema": 0.9}, {"accumulate": 2}, {"activation_checkpointing": True}]
+    "training", [{"clip_norm": 0.2, "ema": 0.9, "accumulate": 2}, {"activation_checkpointing": True}]
 )
 def test_rows_in_the_hosts_memory_learn_the_same(pool, tmp_path, training):
     """On a CPU they lie there anyway; what this shows is that all parts of a training bear it."""
@@ -351,9 +349,8 @@ def _formats(group, spec):
         handle.remove()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "limit"), [("blocks", 1e-6), ("norms", 0.05)])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.medium
+@pytest.mark.parametrize(("kind", "limit", "accumulate"), [("blocks", 1e-6, 2), ("norms", 0.05, 1)])
 def test_weights_can_be_gathered_in_the_format_of_training(pool, kind, limit, accumulate):
     options = {"kind": kind, "dtype": "float32", "n": 48}
     training = {"shard": "full", "precision": "bf16", "evaluation_precision": "training", "accumulate": accumulate}

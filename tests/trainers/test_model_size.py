@@ -161,7 +161,7 @@ def test_counting_ends_in_time() -> None:
     assert 0 < sum(row["flops_per_sample"] is not None for row in rows) <= 9
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_the_process_answers_and_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "from trainers.tasks.digits import Digits\nprint('hello')\nclass Loud(Digits):\n    pass\n"
@@ -465,7 +465,7 @@ class NoViews:
         """There is nothing to stop."""
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from trainers.protocol import RankAssignment, TrialSpec
 from trainers.rank import RankProcess
 from trainers.rank_messages import Failed
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.large
 
 EPOCHS = 3
 MOST_DIFFERENCE = 0.03

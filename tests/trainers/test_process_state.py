@@ -199,7 +199,7 @@ def test_processes_that_read_data_take_the_cpus_that_gpus_leave(tmp_path: Path) 
     assert [fixed.data_processes(cpus) for cpus in (0, 96)] == [3, 3]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_trial_finds_nothing_compiled() -> None:
     """torch gives up compiling one piece of code after 8 variants in a process."""
     from torch._dynamo.utils import counters

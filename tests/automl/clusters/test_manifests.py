@@ -181,7 +181,7 @@ elif verb == "logs":
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp_path: Path, ray_address: str) -> None:
@@ -208,7 +208,7 @@ def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
@@ -249,7 +249,7 @@ def test_kubeflow_takes_its_job(tmp_path: Path) -> None:
     assert list(job["spec"]["pytorchReplicaSpecs"]) == ["Master"]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.timeout(600)
 def test_the_pods_of_kubeflow_train_together(tmp_path: Path) -> None:
     """Two pods as processes: with the variables that the operator gives each, put in as Kubernetes does."""
@@ -445,7 +445,7 @@ def composed(tmp_path: Path, postgres_server: str) -> Composed:
     return Composed(out / "compose.yaml", tmp_path, host)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.timeout(600)
 def test_the_services_of_compose_run_as_plain_processes(composed: Composed) -> None:
     with ExitStack() as running:

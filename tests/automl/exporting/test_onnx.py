@@ -87,8 +87,8 @@ def gives_the_recorded_metrics(model: Trained, answers: list[dict[str, Any]], la
     assert -chances.double().log().mean().item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-4)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm", "trees"])
+@pytest.mark.large
+@pytest.mark.parametrize("architecture", ["tabm", "trees"])
 def test_rows_with_categories(tmp_path: Path, architecture: str) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     write(train, [HEADER, *people(300)])
@@ -111,10 +111,8 @@ def test_a_number(tmp_path: Path) -> None:
     assert sum(errors) / len(errors) == pytest.approx(model.measured.metrics["val_mse"], rel=1e-4)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "params", [{"heads": 2}, {"architecture": "ngrams", "longest_ngram": 3}, {"architecture": "tfidf"}]
-)
+@pytest.mark.large
+@pytest.mark.parametrize("params", [{"heads": 2}, {"architecture": "tfidf"}])
 def test_texts(tmp_path: Path, params: dict[str, Any]) -> None:
     optional.module("tokenizers")
     train, held = tmp_path / "train.tsv", tmp_path / "held.tsv"
@@ -126,8 +124,8 @@ def test_texts(tmp_path: Path, params: dict[str, Any]) -> None:
     gives_the_recorded_metrics(model, answers, [label for label, _ in rows])
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("architecture", ["cnn", "residual"])
+@pytest.mark.large
+@pytest.mark.parametrize("architecture", ["residual"])
 def test_images(tmp_path: Path, architecture: str) -> None:
     pictures(tmp_path / "train", 80, 0)
     rows = pictures(tmp_path / "held", 30, 1)
@@ -137,7 +135,7 @@ def test_images(tmp_path: Path, architecture: str) -> None:
     gives_the_recorded_metrics(model, answers, [label for _, label in rows])
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_the_next_token(tmp_path: Path) -> None:
     optional.module("tokenizers")
     corpus = tmp_path / "corpus.txt"
@@ -152,10 +150,10 @@ def test_the_next_token(tmp_path: Path) -> None:
     assert loss.item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-4)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("task", "params"),
-    [("digits", {"architecture": "cnn"}), ("digits", {}), ("own_task:Moons", {"width": 8})],
+    [("digits", {}), ("own_task:Moons", {"width": 8})],
 )
 def test_numbers(tmp_path: Path, task: str, params: dict[str, Any]) -> None:
     model = trained(tmp_path, task, {}, params, str(ROOT / "examples") if ":" in task else "")

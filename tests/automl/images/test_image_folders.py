@@ -133,7 +133,7 @@ def server(folder: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[byte
     process.wait()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_its_command_answers_where_nothing_else_is(
     server: tuple[subprocess.Popen[bytes], dict[str, str]], folder: Path, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ def test_it_says_first_what_it_expects(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "confirm_cost_usd=0.5" in answer["next"]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_real_training_of_two_ranks() -> None:
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
     given = Simulation(ranks=2, budget_usd=price, confirm_cost_usd=price)
@@ -55,7 +55,7 @@ def test_a_real_training_of_two_ranks() -> None:
     assert expected == pytest.approx(answer["seconds"])
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_real_comparison() -> None:
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
     given = Comparison(epochs=1, budget_usd=price, confirm_cost_usd=price)

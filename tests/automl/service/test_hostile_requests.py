@@ -84,7 +84,7 @@ def test_schemathesis_finds_no_server_error(service: TestedService, address: str
                  "--exclude-path-regex", "tokens/|check$")  # fmt: skip  # see the next test
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_schemathesis_finds_none_in_tokens_and_checks_either(service: TestedService) -> None:
     """Without a token of its own, which it would revoke; checks take seconds each."""
     with serving(service) as address:

@@ -22,7 +22,7 @@ from tests.support.service import TestedService, bearer, spec_of
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_trace_from_the_request_to_the_attempts(
     service: TestedService, received: TestedCollector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

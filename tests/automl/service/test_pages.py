@@ -192,7 +192,7 @@ def test_unknown_studies_are_told_on_a_page(service: TestedService, client: Test
 # ---------------------------------------------------------------------- submitting
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedService, client: TestClient) -> None:
     table(service)
     logged_in(service, client)

@@ -475,7 +475,7 @@ def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again
         wait_until(lambda: states(service)["a"] == "stopped", "the stop")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_whoever_asks_for_a_confirmation_pays_for_it(service: TestedService) -> None:
     """Of a study of somebody else: its owner's account stays as it is, and together they pay for the whole ledger."""

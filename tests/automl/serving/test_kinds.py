@@ -50,7 +50,7 @@ def test_every_unseen_category_is_the_same_one(server: Server) -> None:
     assert known != first
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize("length", [1, 10_000])
 def test_texts_of_these_lengths_are_answered(text_server: Server, text_model: Path, length: int) -> None:
     text = ("good film " * 1000)[:length]
@@ -95,7 +95,7 @@ def picture(form: str, size: tuple[int, int] = (20, 24), mode: str = "RGB", colo
     return base64.b64encode(file.getvalue()).decode()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
 def test_images_come_in_base64(image_server: Server, image_model: Path, form: str) -> None:
     row = picture(form)

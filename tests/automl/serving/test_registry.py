@@ -47,7 +47,7 @@ def server(uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
         yield one
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_the_alias_decides_and_answers_name_their_version(
     server: Server, uri: str, people_model: Path, later_model: Path, rows: list[dict[str, Any]]
 ) -> None:

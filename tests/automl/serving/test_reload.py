@@ -150,7 +150,7 @@ def test_a_model_that_is_gone_for_a_while_is_still_served(pair: Server, place: P
     assert not clients.broken
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_of_a_killed_worker_only_what_it_held_is_lost(pair: Server, expected: Expected, content: Content) -> None:
     before, served = set(pair.workers()), pair.ask("/health").body["model"]
     killed = min(before)
@@ -182,7 +182,7 @@ def test_a_signal_to_end_lets_what_was_taken_be_answered(pair: Server, expected:
     assert "Traceback" not in pair.log.read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_requests_that_wait_are_answered_before_the_end(cubes_model: Path, tmp_path: Path) -> None:
     with served(tmp_path, cubes_model, "--batch-rows", "1") as server, ThreadPoolExecutor(8) as pool:
         (worker,) = server.workers()
@@ -202,7 +202,7 @@ def test_requests_that_wait_are_answered_before_the_end(cubes_model: Path, tmp_p
         idle.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_second_signal_ends_at_once(cubes_model: Path, tmp_path: Path) -> None:
     with served(tmp_path, cubes_model, "--batch-rows", "1") as server, ThreadPoolExecutor(8) as pool:
         (worker,) = server.workers()

@@ -111,7 +111,7 @@ def test_gangs_whose_checkpoints_would_not_fit_either_do_not_train_their_epochs_
     assert [trial.attempts[0].outcome for trial in study.record().started] == ["storage", "paused", "cut"]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.parametrize("in_background", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(

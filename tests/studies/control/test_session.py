@@ -89,7 +89,7 @@ def pair(store: Store) -> Iterator[Callable[[int], Pair]]:
         one.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
     store: Store, pair: Callable[[int], Pair]
 ) -> None:
@@ -260,7 +260,7 @@ def test_a_controller_that_dies_is_replaced(store: Store) -> None:
     assert machine.state == "closed"
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_a_session_that_is_interrupted_hands_over(store: Store, pair: Callable[[int], Pair]) -> None:
     """Ctrl-C ends one controller; whoever stands by was started to go on then."""
     study = pair(1)

@@ -108,7 +108,7 @@ def test_a_gang_that_stopped_improving_waits_for_nothing_and_lends_its_slots(poo
     pool.end(43, 1)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("fault", "failure", "says", "at_rank"),
     [
@@ -157,7 +157,7 @@ def test_slots_of_a_gang_that_diverged_come_back_once_also_if_it_is_killed_meanw
     assert [slot.pid for slot in pool.pool._slots.values()] == pids, "processes that can go on were replaced"
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_gang_that_hangs_can_be_killed_and_its_slots_come_back(pool: LentPool, tmp_path: Path) -> None:
     spec = faulty(80, tmp_path, "hang", at_rank=1)
     pool.start(80, spec, (0, 1), 6)
@@ -231,7 +231,7 @@ def usage(processes: list[psutil.Process]) -> dict[str, float]:
     }
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_stopped_rank_is_silent_and_a_killed_one_is_lost(pool: LentPool, tmp_path: Path) -> None:
     spec = faulty(90, tmp_path, "slow", at_epoch=99)
     pool.start(90, spec, (0, 1), 6)
@@ -302,7 +302,7 @@ def test_a_process_is_recycled_when_it_has_grown(
     pool.end(320, 1, (1,))  # what it has kept is given back to the other tests
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_dead_store_of_process_groups_is_replaced(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -330,7 +330,7 @@ def test_a_rank_that_loads_its_data_later_than_the_others_holds_up_no_group(
     pool.end(335, 1)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_group_is_left_by_all_and_what_nobody_can_leave_is_replaced(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

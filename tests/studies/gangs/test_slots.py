@@ -61,7 +61,7 @@ def first_of(pool: Any, *kinds: type[Event], seconds: float = 60.0) -> Event:
     raise AssertionError(f"none of {kinds} came in {seconds} s")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.usefixtures("ray_address", "quick_retries")
 def test_a_process_that_fails_to_come_up_is_replaced() -> None:
     pool = Faltering(failing=1)
@@ -72,7 +72,7 @@ def test_a_process_that_fails_to_come_up_is_replaced() -> None:
         pool.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.usefixtures("ray_address", "quick_retries")
 @pytest.mark.parametrize("autoscale", [False, True])
 def test_a_slot_that_never_comes_up_ends_the_study_with_the_reason(autoscale: bool) -> None:
@@ -119,7 +119,7 @@ def only_ready_slot(pool: RayPool) -> int:
     return number
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.usefixtures("ray_address", "quick_retries")
 def test_a_slot_that_waits_for_a_node_does_not_take_the_device_of_one_that_gets_a_new_process(
     two_for_one_place: RayPool,

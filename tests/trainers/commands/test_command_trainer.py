@@ -800,7 +800,7 @@ def run_ranks(spec, store, size: int, key: str, course=Grants, **grants):
     return courses[0].measurements
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_ranks_find_each_other_and_save_together(tmp_path, store):
     script(tmp_path, RANKS)
     spec = spec_of(tmp_path, world_size=2)
@@ -810,7 +810,7 @@ def test_ranks_find_each_other_and_save_together(tmp_path, store):
     assert [one.epoch for one in more] == [3, 4]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_ranks_may_meet_after_their_last_epoch(tmp_path, store):
     script(tmp_path, RANKS.replace("    dist.destroy", "    dist.all_reduce(torch.ones(1))\n    dist.destroy"))
 
@@ -828,7 +828,7 @@ def test_ranks_may_meet_after_their_last_epoch(tmp_path, store):
     assert time.monotonic() - began < 25
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_no_program_of_a_gang_starts_before_all_ranks_have_restored(tmp_path, store, monkeypatch):
     text = RANKS.replace(
         "import automl, json, os",
@@ -892,7 +892,7 @@ def test_a_rank_may_ask_for_a_checkpoint_long_before_rank_0_and_no_keys_stay(tmp
     assert client.num_keys() == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_each_rank_has_a_log(tmp_path, store):
     script(tmp_path, RANKS.replace("folder = automl.resume()", "print('rank', rank); folder = automl.resume()"))
     spec = spec_of(tmp_path, world_size=2)
