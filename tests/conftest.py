@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 
+from automl.launching import probing
+from automl.service import asking
 from studies.storage.engine import parse_url
 from studies.storage.store import Store
 from tests.support import optional, store_address
 from tests.support.databases import create_database, database_of, empty_database
+from tests.support.preloaded import Preloaded
 from tests.support.ray_pool import LentPool
 from tests.support.sizes import Sizes, mark_with_size
 
@@ -39,6 +42,16 @@ os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
+
+# What asks tasks and checks specs is a fork of a process that has torch loaded.
+probing.PROBE = Preloaded("-P", "-m", "trainers.probe")
+
+
+def _ask_preloaded(command: list[str], *rest: Any, ended: Callable[..., Any] = asking._ended) -> Any:
+    return ended(Preloaded(*command[1:]), *rest)
+
+
+asking._ended = _ask_preloaded
 
 # A machine with company is not a defect.
 settings.register_profile("untimed", deadline=None)

@@ -298,10 +298,12 @@ def loaded_by(code: str, cwd: Path) -> set[str]:
     return set(result.stdout.rsplit("LOADED", 1)[1].split())
 
 
+@pytest.mark.medium
 def test_help_loads_none_of_the_heavy_ones(tmp_path: Path) -> None:
     assert loaded_by(LOADED, tmp_path) == set()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("module", "never"),
     [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+import pytest
 import yaml
 from pydantic import BaseModel
 
@@ -219,6 +220,7 @@ def test_the_glossary_has_the_symbols_of_the_search() -> None:
     assert first[0] == first[1]
 
 
+@pytest.mark.medium
 def test_replaced_words_are_gone() -> None:
     """Older words are in the glossary's table of old and new ones, and in dated notes, alone."""
     for page in PAGES:

@@ -179,6 +179,7 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     assert (tmp_path / "artifacts" / "moons" / "report.html").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_data_of_ones_own(tmp_path: Path) -> None:
@@ -197,6 +198,7 @@ def test_data_of_ones_own(tmp_path: Path) -> None:
             file.unlink()  # the next study may have the same name
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_what_clusters_read_is_written(tmp_path: Path) -> None:
@@ -208,6 +210,7 @@ def test_what_clusters_read_is_written(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} >= {"digits.sbatch", "digits-rayjob", "automl-compose"}
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("command", TRAININGS)
@@ -216,6 +219,7 @@ def test_one_training(command: str, tmp_path: Path) -> None:
     Newcomer(tmp_path).types(command)
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("command", COMPARED)
@@ -224,6 +228,7 @@ def test_world_sizes_compared(command: str, tmp_path: Path) -> None:
     Newcomer(tmp_path).types(command)
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_study_from_launch_to_deletion(tmp_path: Path) -> None:
@@ -239,6 +244,7 @@ def test_a_study_from_launch_to_deletion(tmp_path: Path) -> None:
     assert (tmp_path / ".config" / "fish" / "completions" / "automl.fish").stat().st_size > 100
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_model_goes_to_the_registry_and_answers(tmp_path: Path) -> None:
@@ -258,6 +264,7 @@ def test_a_model_goes_to_the_registry_and_answers(tmp_path: Path) -> None:
     assert (tmp_path / "moons-image" / "Dockerfile").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def task(*further: str, **options: Any) -> dict[str, Any]:
     return SPEC["task"] | {"command": [*SPEC["task"]["command"], *further]} | options
 
 
+@pytest.mark.large
 def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported(place: Workplace) -> None:
     summary = place.json("launch", place.spec(SPEC))
     assert summary["trials"]["complete"] >= 1
@@ -115,6 +116,7 @@ def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported(place: Wor
     assert "--rank: found 7, allowed: 0" in refused.stderr
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workplace) -> None:
     slow = {"task": task("--seconds=0.3"), "search": {"pruner": {"name": "none"}}, "budget": {"trials": 3}}
@@ -166,6 +168,7 @@ def test_epochs_that_an_older_state_repeats_are_lost_and_no_cost_of_the_trial(pl
     place.audit("command")
 
 
+@pytest.mark.medium
 def test_a_command_whose_trial_is_cut_has_time_to_end_and_leaves_nothing(place: Workplace) -> None:
     asleep = f"trial-of-a-study-that-sleeps-{os.getpid()}"
     script(

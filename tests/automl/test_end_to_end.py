@@ -87,6 +87,7 @@ def assert_every_slot_second_is_charged_once(place: Workplace) -> None:
     store.close()
 
 
+@pytest.mark.medium
 def test_a_study_ends_with_one_story_in_all_its_views(finished: tuple[Workplace, dict[str, Any]]) -> None:
     place, summary = finished
     assert summary["trials"]["complete"] >= 1
@@ -150,6 +151,7 @@ def test_trials_that_stop_improving_are_complete_and_cost_no_more(place: Workpla
         assert f"complete after {len(losses)} of {epochs} epochs" in trial.reason
 
 
+@pytest.mark.medium
 def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(place: Workplace) -> None:
     most = 2500.0
     wanted = [{"metric": "model_parameters", "max": most}]
@@ -171,6 +173,7 @@ def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(place: W
         kept_checkpoint(record, large[0].number, None)
 
 
+@pytest.mark.medium
 def test_a_study_in_which_nothing_is_feasible_ends_well_and_says_so(place: Workplace) -> None:
     wanted = [{"metric": "val_loss", "max": 0.0}]
     changes = {"constraints": wanted, "training": {"epochs": 2}, "budget": {"trials": 2}, "search": {"pruner": "none"}}
@@ -190,6 +193,7 @@ def test_launching_again_prints_the_same_summary_and_changes_nothing(
     assert "archive" in place.run("launch", "small.yaml").stdout
 
 
+@pytest.mark.medium
 def test_an_exported_model_has_the_recorded_error(finished: tuple[Workplace, dict[str, Any]]) -> None:
     place, summary = finished
     point = summary["archive"][0]
@@ -205,6 +209,7 @@ def test_an_exported_model_has_the_recorded_error(finished: tuple[Workplace, dic
     assert not (place.folder / "no.pt").exists()
 
 
+@pytest.mark.medium
 def test_what_reads_a_study_says_what_is_in_it(finished: tuple[Workplace, dict[str, Any]]) -> None:
     place, summary = finished
     status = place.json("status", "small")
@@ -280,6 +285,7 @@ def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     assert not any(charge.kind == "lost" and charge.seconds > 2 for charge in record.charges)
 
 
+@pytest.mark.large
 def test_a_killed_controller_loses_nothing_and_one_that_stands_by_takes_over(place: Workplace) -> None:
     spec = place.spec(SLOW, budget={"trials": 60})  # more than the first one ends before the second one is there
     first = place.start("launch", spec)
@@ -345,6 +351,7 @@ def test_faulty_configurations_fail_with_their_reason_and_the_study_goes_on(plac
     assert [t.state.name == "FAIL" for t in mirror.trials] == [t.state == "failed" for t in record.started]
 
 
+@pytest.mark.medium
 def test_nothing_complete_is_exit_code_3(place: Workplace) -> None:
     space = dict(
         SLOW["space"],
@@ -376,6 +383,7 @@ def test_a_trial_is_cancelled_from_another_process(place: Workplace) -> None:
     assert trial.attempts[-1].outcome == "cut"
 
 
+@pytest.mark.large
 def test_the_budget_binds_and_what_was_drained_goes_on_to_equal_weights(place: Workplace) -> None:
     sections: dict[str, Any] = {
         # Equal metrics in opposite directions: no milestone dominates another, so all their checkpoints are kept.
@@ -443,6 +451,7 @@ def _watch_budget(path: Path, seen: list[int], over: threading.Event) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.medium
 def test_a_locked_database_and_a_dead_mlflow_stop_nothing(place: Workplace) -> None:
     def lock() -> None:
         place.wait_for(lambda rows: rows[-1].epochs, "slow")
@@ -506,6 +515,7 @@ class Talkative(Moons):
 """
 
 
+@pytest.mark.medium
 def test_what_the_ranks_of_an_own_task_print_is_kept_with_the_trial(place: Workplace) -> None:
     (place.folder / "own_task.py").write_text((EXAMPLES / "own_task.py").read_text())
     (place.folder / "talkative.py").write_text(TALKATIVE)

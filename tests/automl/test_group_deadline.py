@@ -92,6 +92,7 @@ def test_a_rank_that_loads_for_longer_than_the_deadline_is_waited_for(folder: Pa
     assert (trained["world_size"], len(trained["epochs"])) == (2, 1)
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_ranks_that_are_compared_wait_for_each_other(folder: Path) -> None:
     compared = document(run(folder, AUTOML, "compare", "--world-sizes", "2", *GIVEN, "--json"))

@@ -118,6 +118,7 @@ def test_the_second_interrupt_of_a_notebook_ends_the_study_and_not_the_process()
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.medium
 def test_handlers_are_set_in_the_main_thread_only() -> None:
     before = signal.getsignal(signal.SIGINT)
     during: list[Any] = []

@@ -131,6 +131,7 @@ def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(
     place.audit("small")
 
 
+@pytest.mark.medium
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_bucket_that_goes_while_a_study_runs_pauses_it_and_no_trial_goes_back(
@@ -214,6 +215,7 @@ def test_a_standby_with_copies_of_its_own_lends_its_devices_and_takes_over(
 # ---------------------------------------------------------------------- damage is found
 
 
+@pytest.mark.medium
 @pytest.mark.ray
 def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(
     place: Workplace, object_store: FaultyStore
@@ -304,6 +306,7 @@ def test_a_file_url_is_the_folder(inside: InProcess) -> None:
 # ---------------------------------------------------------------------- one training
 
 
+@pytest.mark.medium
 def test_a_single_training_goes_on_from_the_store(
     inside: InProcess, object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ name_of(train, Path.cwd(), "study")
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("was", "becomes"),
     [("", ""), ("width = 8", "width = 9"), ("0123456789abcdef0", "fedcba9876543210f"), ('"two", ', "")],

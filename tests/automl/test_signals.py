@@ -128,6 +128,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.medium
 def test_a_full_disk_under_the_output_is_said_at_the_end() -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
         process = subprocess.run([AUTOML, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -135,6 +136,7 @@ def test_a_full_disk_under_the_output_is_said_at_the_end() -> None:
     assert process.stderr == "automl: a part of the output could not be written (No space left on device)\n"
 
 
+@pytest.mark.medium
 def test_a_reader_who_leaves_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)

@@ -152,6 +152,7 @@ def test_a_study_is_paused_and_thawed_charged_and_exported(place: Workplace) -> 
     assert "not known" in (place.folder / "model" / "README.md").read_text()
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_killed_study_goes_on_within_an_epoch_with_the_same_figures(place: Workplace) -> None:
     sections: dict[str, Any] = {

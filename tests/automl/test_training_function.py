@@ -60,6 +60,7 @@ def record_of(place: Workplace) -> StudyRecord:
         return load_study(store, "function")
 
 
+@pytest.mark.large
 def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported_and_confirmed(place: Workplace) -> None:
     summary = place.json("launch", place.spec(SPEC))
     assert summary["trials"]["complete"] >= 1
@@ -82,6 +83,7 @@ def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported_and_confir
     assert any(charge.kind == "confirm" for charge in record_of(place).charges)
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workplace) -> None:
     slow = {"task_options": {"step_seconds": 0.1}, "search": {"pruner": {"name": "none"}}, "budget": {"trials": 3}}
@@ -127,6 +129,7 @@ def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wo
     place.audit("function")
 
 
+@pytest.mark.large
 def test_a_spec_of_a_function_needs_a_space_and_a_plain_function(place: Workplace) -> None:
     path = place.spec({name: value for name, value in SPEC.items() if name != "space"})
     refused = place.run("launch", path, code=2)

@@ -21,6 +21,7 @@ def ran(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_contestants_search_the_same_trials(tmp_path: Path) -> None:
     optional.module("lightning")

@@ -51,8 +51,8 @@ HEAVY = (
 LEFT_SECONDS = 20.0
 """How long what a test has started may take to end."""
 _OWNER = "AUTOML_TESTS_STARTED_BY"
-_SHARED = ("resource_tracker", "multiprocessing.forkserver", "compile_worker")
-"""Processes of Python and torch that outlive whoever first needed them."""
+_SHARED = ("resource_tracker", "multiprocessing.forkserver", "compile_worker", "preloaded.py")
+"""Processes of Python, torch and ours that outlive whoever first needed them."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -225,7 +225,8 @@ def mark(text: str, sizes: Mapping[str, str]) -> str:
         lines[first : node.lineno] = [f"{' ' * node.col_offset}@pytest.mark.{size}\n", *head]
     found = "".join(lines)
     if "import pytest" not in found and found != text:
-        found = found.replace("\nfrom tests.", "\nimport pytest\n\nfrom tests.", 1)
+        future = "from __future__ import annotations\n"
+        found = found.replace(future, f"{future}\nimport pytest\n", 1)  # `ruff check --fix` finds its place
     return found
 
 

@@ -482,6 +482,7 @@ def test_a_dataset_gives_what_it_was_asked_for(workers):
         assert first == [t.tolist() for _, t in samples.batches([torch.tensor(one) for one in indices])]
 
 
+@pytest.mark.medium
 def test_workers_train_like_none():
     alone = trained(options={"dataset": True})
     assert distance(alone, trained(options={"dataset": True}, training={"data_workers": 1})) == 0.0

@@ -61,6 +61,7 @@ def _counting_exchanges(group, spec):
         trainer.close()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("accumulate", "batch", "steps"), [(1, 8, 12), (2, 4, 12), (4, 2, 12), (4, 1, 21)])
 def test_gradients_are_exchanged_once_a_step_however_many_passes_it_has(pool, accumulate, batch, steps):
     spec = spec_of(2, params={"batch_per_rank": batch}, training={"accumulate": accumulate})
@@ -112,6 +113,7 @@ def _state_sizes(trainer):
     )
 
 
+@pytest.mark.medium
 def test_each_rank_holds_its_share_only(pool):
     def sizes(shard):
         spec = spec_of(4, params=ADAMW, options={"kind": "blocks"}, training={"shard": shard, "epochs": 1})
@@ -183,6 +185,7 @@ def _powersgd_traffic(trainer):
     return state.total_numel_before_compression, state.total_numel_after_compression, weights_of(trainer)
 
 
+@pytest.mark.medium
 def test_powersgd_sends_less_and_still_learns(pool):
     spec = partial(spec_of, 2, options={**WIDE, "kind": "blocks", "n": 400}, params=SGD)
     training = {"compress": "powersgd", "powersgd_rank": 1}
@@ -204,6 +207,7 @@ def test_powersgd_of_a_model_with_several_buckets_keeps_its_ranks(pool):
     assert distance(*pool.run(2, run_trial, spec)) < 1e-3
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "training",
     [
@@ -264,6 +268,7 @@ def test_a_pass_cut_into_epochs_resumes_at_another_world_size(pool, tmp_path):
         assert distance(whole, rank) <= 1e-10
 
 
+@pytest.mark.medium
 def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
     """Ranks and accumulation make the same small batches, so the estimate is the same."""
 
@@ -279,6 +284,7 @@ def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
     assert max(scales(run_trial(Group(), make(training=training)))) == 0, "one batch a step has nothing to compare"
 
 
+@pytest.mark.medium
 def test_adascale_gains_between_one_and_the_number_of_batches(pool):
     training = {"lr_scaling": "adascale", "reference_batch": 4}
     make = partial(spec_of, params=PLAIN, options={"n": 400})
@@ -297,6 +303,7 @@ def test_sharded_blocks_can_be_computed_twice(pool):
     assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, spec)[0]) <= 1e-12
 
 
+@pytest.mark.medium
 def test_compiled_ranks_learn_the_same(pool):
     make = partial(TrialSpec, study="test", trial=0, task="digits", world_size=2)
     params = {"learning_rate": 0.05, "batch_per_rank": 32}

@@ -79,6 +79,7 @@ def check_pod(template: Mapping[str, Any]) -> dict[str, Any]:
     return container
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("file", ["Dockerfile", "Dockerfile.gpu"])
 def test_the_linter_finds_nothing_in_the_images(file: str, tmp_path: Path) -> None:
     out = written(tmp_path, "kustomize")
@@ -303,6 +304,7 @@ def test_kubernetes_takes_the_base(tmp_path: Path) -> None:
     assert container["livenessProbe"]["httpGet"]["path"] == "/health"
 
 
+@pytest.mark.medium
 def test_compose_takes_its_file(tmp_path: Path) -> None:
     (composed,) = documents(written(tmp_path, "compose") / "compose.yaml")
     check_by("compose-spec.json", composed)
@@ -316,6 +318,7 @@ def test_compose_takes_its_file(tmp_path: Path) -> None:
     assert services["worker"]["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 4
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("target", "machines", "options"),
     [
@@ -352,6 +355,7 @@ def test_compose_has_one_machine(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["service", "worker"])
 def test_the_commands_of_compose_are_ours(name: str, tmp_path: Path) -> None:
     (composed,) = documents(written(tmp_path, "compose") / "compose.yaml")

@@ -100,6 +100,7 @@ def test_rows_with_categories(tmp_path: Path, architecture: str) -> None:
     gives_the_recorded_metrics(model, answers_of(model, cells), [str(row[-1]) for row in rows])
 
 
+@pytest.mark.medium
 def test_a_number(tmp_path: Path) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     table_of_numbers(train, 300, 0)
@@ -161,6 +162,7 @@ def test_numbers(tmp_path: Path, task: str, params: dict[str, Any]) -> None:
     gives_the_recorded_metrics(model, answers_of(model, inputs.tolist()), [str(one) for one in targets.tolist()])
 
 
+@pytest.mark.medium
 def test_a_training_function(tmp_path: Path) -> None:
     model = trained(tmp_path, "training_function:train", {}, {"width": 8}, str(ROOT / "examples"))
     moons = importlib.import_module("own_task").moons  # the function has put its folder on the path

@@ -132,6 +132,7 @@ def test_a_classifier_of_rows_needs_torch_alone(tmp_path: Path, architecture: st
         assert sum(answer["probabilities"].values()) == pytest.approx(1)
 
 
+@pytest.mark.medium
 def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     table_of_numbers(train, 300, 0)
@@ -290,6 +291,7 @@ def _by_mlflow(folder: Path, rows: Any) -> Any:
     return mlflow.pyfunc.load_model(str(folder)).predict(rows)
 
 
+@pytest.mark.medium
 def test_rows_mean_what_they_meant_in_training(tmp_path: Path) -> None:
     """The task's own encoding, by columns, and that of an exported model, row by row, give the same bits."""
     path = tmp_path / "train.csv"
@@ -323,6 +325,7 @@ def test_rows_mean_what_they_meant_in_training(tmp_path: Path) -> None:
         assert torch.equal(got, expected)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("row", "words"),
     [

@@ -59,6 +59,7 @@ def health_check(folder: Path) -> list[str]:
     return command
 
 
+@pytest.mark.medium
 def test_the_linter_finds_nothing(folder: Path) -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     if not hadolint.exists():

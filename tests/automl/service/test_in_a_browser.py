@@ -159,6 +159,7 @@ def address(service: TestedService) -> Iterator[str]:
     socket.close()
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [
@@ -185,6 +186,7 @@ def test_axe_finds_nothing_serious(browser: Any, address: str, width: int, schem
     context.close()
 
 
+@pytest.mark.medium
 def test_pages_are_worked_by_keys(browser: Any, address: str) -> None:  # noqa: F811
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     page.goto(f"{address}/studies/small")

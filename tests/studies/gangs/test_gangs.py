@@ -34,6 +34,7 @@ def faulty(trial: int, folder: Path, fault: str, **params):
     return trial_spec(trial, folder, epochs=6, params=params, training={"epochs": 6, "warmup_epochs": 0}, **changes)
 
 
+@pytest.mark.medium
 def test_a_trial_runs_to_where_it_was_granted_and_on(pool: LentPool, tmp_path: Path) -> None:
     spec = trial_spec(1, tmp_path, epochs=5, milestones=(2, 5))
     events = train_to(pool, spec, (0, 1), until=2)
@@ -48,6 +49,7 @@ def test_a_trial_runs_to_where_it_was_granted_and_on(pool: LentPool, tmp_path: P
     pool.end(1, 1)
 
 
+@pytest.mark.medium
 def test_mixed_world_sizes_share_the_slots(pool: LentPool, tmp_path: Path) -> None:
     for turn in range(4):
         singles = [trial_spec(10 + 3 * turn + i, tmp_path, world_size=1) for i in range(2)]
@@ -189,6 +191,7 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(address: str) -> None:
         check_reachable(address)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("trials", [60, pytest.param(300, marks=pytest.mark.slow)])
 def test_trials_in_a_row(pool: LentPool, tmp_path: Path, trials: int) -> None:
     """No hang, no stall above a second, no growth of memory, file handles, threads or processes."""
@@ -281,6 +284,7 @@ def test_a_process_is_recycled_after_so_many_trials(
             assert not psutil.pid_exists(first) or psutil.Process(first).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.medium
 def test_a_process_is_recycled_when_it_has_grown(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -316,6 +320,7 @@ def test_a_dead_store_of_process_groups_is_replaced(
     pool.end(331, 1)
 
 
+@pytest.mark.medium
 def test_a_rank_that_loads_its_data_later_than_the_others_holds_up_no_group(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def trained(pool: LentPool, *specs: TrialSpec, silence_seconds: float) -> list[R
     return retraining.run(specs)
 
 
+@pytest.mark.medium
 def test_epochs_that_take_longer_than_the_longest_silence_are_no_hang(pool: LentPool, tmp_path: Path) -> None:
     (one,) = trained(pool, hanging(1, tmp_path, "very slow"), silence_seconds=2.0)
     assert (one.failure, one.epochs) == ("", 2)

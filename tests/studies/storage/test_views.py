@@ -169,6 +169,7 @@ def both(study: SimulatedStudy) -> None:
 # ---------------------------------------------------------------------- what the views hold
 
 
+@pytest.mark.medium
 def test_views_hold_what_the_store_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -238,6 +239,7 @@ def test_rebuild_makes_both_views_anew(tmp_path: Path, monkeypatch: pytest.Monke
     check_mlflow(study.record(), mlflow_uri)
 
 
+@pytest.mark.medium
 def test_views_mend_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str) -> None:
     """Somebody deletes the study in the dashboard, or the runs in MLflow's page, while the study goes on."""
     study = make_study(tmp_path, monkeypatch, mlflow_uri)
@@ -468,6 +470,7 @@ def test_a_pass_whose_claim_ran_out_and_was_taken_does_not_write_on(
 # ---------------------------------------------------------------------- side by side
 
 
+@pytest.mark.medium
 def test_views_follow_a_study_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str) -> None:
     study = make_study(tmp_path, monkeypatch, mlflow_uri, policy=Policy(pruner=MoAsha(variant="promotion")))
     study.on_commit = lambda machine: time.sleep(0.01)
@@ -553,6 +556,7 @@ def test_views_of_a_study_that_waits_for_a_disk_do_not_end(tmp_path: Path, monke
     assert follow(60.0)
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_views_are_soon_up_to_date_beside_busy_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of the lowest priority would get next to nothing there."""
@@ -602,6 +606,7 @@ def test_a_view_that_is_refused_is_not_waited_for(tmp_path: Path, monkeypatch: p
     assert "cannot be made" in str(mlflow_one.error)
 
 
+@pytest.mark.medium
 def test_views_process_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(tmp_path, monkeypatch)
     drained(study, Limits(trials=5), after_ends=1)
@@ -695,6 +700,7 @@ def test_dashboard_says_what_is_wrong(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- PostgreSQL
 
 
+@pytest.mark.medium
 def test_views_on_postgresql(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, postgres_server: str
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_thawed_trial_comes_to_the_same_bits(file: str, tmp_path: Path, archit
     assert again[-1].metrics["val_loss"] == measured[-1].metrics["val_loss"]
 
 
+@pytest.mark.medium
 def test_an_exported_model_takes_new_rows_alone(tmp_path: Path) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     write(train, [HEADER, *people(200)])

@@ -63,6 +63,7 @@ def test_the_tokenizer_is_learned_from_the_training_texts_only(tmp_path: Path) -
     assert len(task.validation_data({})[1]) == 20
 
 
+@pytest.mark.medium
 def test_every_process_learns_the_same_tokenizer(tmp_path: Path) -> None:
     """Ranks whose vocabularies differ cannot train together; ties in the counts are what tells trainers apart."""
     draw = random.Random(0)
