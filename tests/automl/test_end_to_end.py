@@ -351,18 +351,6 @@ def test_faulty_configurations_fail_with_their_reason_and_the_study_goes_on(plac
     assert [t.state.name == "FAIL" for t in mirror.trials] == [t.state == "failed" for t in record.started]
 
 
-@pytest.mark.medium
-def test_nothing_complete_is_exit_code_3(place: Workplace) -> None:
-    space = dict(
-        SLOW["space"],
-        fault={"type": "categorical", "choices": ["diverge"]},
-        at_epoch={"type": "categorical", "choices": [1]},
-    )
-    summary = place.json("launch", place.spec(SLOW, study="hopeless", space=space, budget={"trials": 2}), code=3)
-    assert summary["trials"]["failed"] == 2
-    assert summary["hypervolume"] is None
-
-
 @pytest.mark.large
 def test_a_trial_is_cancelled_from_another_process(place: Workplace) -> None:
     said: list[Any] = []

@@ -16,6 +16,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -49,19 +50,30 @@ _servers: dict[int, subprocess.Popen[bytes]] = {}
 """The server of each process, which is one unless it was forked."""
 
 
+_starting = threading.Lock()
+
+
 def _served_at() -> str:
     address = f"automl-tests-{os.getpid()}"
-    if os.getpid() in _servers:
-        return address
-    ours, _theirs = os.pipe()
-    # It ends when the pipe closes, with this process.
-    command = [sys.executable, "-P", __file__, SERVE, address, str(ours)]
-    _servers[os.getpid()] = subprocess.Popen(command, pass_fds=[ours], stdin=subprocess.DEVNULL, start_new_session=True)
-    os.close(ours)
+    with _starting:
+        if os.getpid() not in _servers:
+            _servers[os.getpid()] = _started(address)
     return address
 
 
-def _serve(name: str, alive: int) -> None:
+def _started(address: str) -> subprocess.Popen[bytes]:
+    alive, _ours = os.pipe()  # it ends when the pipe closes, with this process
+    is_ready, ready = os.pipe()
+    command = [sys.executable, "-P", __file__, SERVE, address, str(alive), str(ready)]
+    server = subprocess.Popen(command, pass_fds=[alive, ready], stdin=subprocess.DEVNULL, start_new_session=True)
+    os.close(alive)
+    os.close(ready)
+    os.read(is_ready, 1)  # or its end, where the server could not start
+    os.close(is_ready)
+    return server
+
+
+def _serve(name: str, alive: int, ready: int) -> None:
     import importlib
     import selectors
 
@@ -70,6 +82,7 @@ def _serve(name: str, alive: int) -> None:
     listener.listen(64)
     for module in _PRELOADED:
         importlib.import_module(module)
+    os.close(ready)
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ, "new")
     waiting.register(alive, selectors.EVENT_READ, "end")
@@ -165,15 +178,8 @@ def _run(arguments: list[str]) -> None:
 
 
 def _ask(name: str, arguments: list[str]) -> int:
-    import time
-
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    while True:
-        try:
-            server.connect(f"\0{name}")
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.02)
+    server.connect(f"\0{name}")
     text = json.dumps({"arguments": arguments, "folder": str(Path.cwd()), "environment": dict(os.environ)}).encode()
     files = array.array("i", [0, 1, 2])
     whole = struct.pack("i", len(text)) + text
@@ -182,13 +188,14 @@ def _ask(name: str, arguments: list[str]) -> int:
     answer = server.recv(4)
     code = struct.unpack("i", answer)[0] if answer else 1
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return int(code)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == SERVE:
-        _serve(sys.argv[2], int(sys.argv[3]))
+        _serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
         sys.exit(_ask(sys.argv[1], sys.argv[2:]))

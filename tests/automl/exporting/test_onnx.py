@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from automl.exporting.formats import write_onnx
 from tests.automl.exporting.test_standalone import PREDICT, Trained, pictures, table_of_numbers, texts, trained
 from tests.support import optional
 from tests.support.alone import run_alone
-from tests.support.paths import ROOT
 from tests.support.task_files import HEADER, people, write
 
 PREDICT_ONNX = PREDICT.replace("'.'", "'model.onnx'") + "\nassert 'torch' not in sys.modules"
@@ -149,25 +147,3 @@ def test_the_next_token(tmp_path: Path) -> None:
     outputs = run_alone(RUN_ONNX, tmp_path / "out", inputs.tolist(), "onnxruntime")
     loss = cross_entropy(torch.tensor(outputs).flatten(0, 1).double(), targets.flatten())
     assert loss.item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-4)
-
-
-@pytest.mark.large
-@pytest.mark.parametrize(
-    ("task", "params"),
-    [("digits", {}), ("own_task:Moons", {"width": 8})],
-)
-def test_numbers(tmp_path: Path, task: str, params: dict[str, Any]) -> None:
-    model = trained(tmp_path, task, {}, params, str(ROOT / "examples") if ":" in task else "")
-    inputs, targets = model.validation
-    gives_the_recorded_metrics(model, answers_of(model, inputs.tolist()), [str(one) for one in targets.tolist()])
-
-
-@pytest.mark.medium
-def test_a_training_function(tmp_path: Path) -> None:
-    model = trained(tmp_path, "training_function:train", {}, {"width": 8}, str(ROOT / "examples"))
-    moons = importlib.import_module("own_task").moons  # the function has put its folder on the path
-
-    inputs, targets = moons(300, seed=1)
-    outputs = torch.tensor([one["outputs"] for one in answers_of(model, inputs.tolist())])
-    wrong = (outputs.argmax(dim=1) != targets).double().mean().item()
-    assert wrong == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)

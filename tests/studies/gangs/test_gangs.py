@@ -192,7 +192,7 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(address: str) -> None:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("trials", [60, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trials", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_trials_in_a_row(pool: LentPool, tmp_path: Path, trials: int) -> None:
     """No hang, no stall above a second, no growth of memory, file handles, threads or processes."""
     pool.wait_until_ready()
