@@ -6,13 +6,11 @@ It takes the changes that a controller writes and returns the same `StudyRecord`
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
-from studies.constraints import constraints_in
 from studies.records import (
     OWN_CHARGES,
     AttemptRecord,
@@ -24,31 +22,25 @@ from studies.records import (
     TrialRecord,
 )
 from studies.storage import changes as ch
-from studies.storage.commit_writer import finite
-from studies.storage.store import QueuedTrial, as_time
+from studies.storage.commit_writer import row_of
+from studies.storage.reader import record_of, study_record, trial_record
+from studies.storage.store import QueuedTrial
+
+_QUEUED: Mapping[str, Any] = {
+    "number": None, "state": "queued", "failure": None, "reason": "", "error": None, "resume_checkpoint": None,
+    "resume_epoch": 0, "paused_by": None, "created_at": None, "started_at": None, "ended_at": None,
+}  # fmt: skip
+"""Columns of a trial's row before a controller has set them."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Trial:
-    """Rows of one trial; `columns` are those that its controller has set."""
+    """Rows of one trial; each has the columns of its table as attributes."""
 
-    params: Mapping[str, Any]
-    world_size: int
-    origin: str
-    attributes: Mapping[str, Any]
-    columns: ch.TrialColumns = field(default_factory=lambda: ch.TrialColumns(state="queued"))
-    epochs: dict[int, ch.EpochMeasured] = field(default_factory=dict)
-    kept: dict[int, str | None] = field(default_factory=dict)
-    decisions: list[DecisionRecord] = field(default_factory=list)
-    attempts: dict[int, _Attempt] = field(default_factory=dict)
-
-
-@dataclass(kw_only=True, slots=True)
-class _Attempt:
-    """Row of one attempt; `columns` are those that its controller has set since it was inserted."""
-
-    opened: ch.AttemptOpened
-    columns: ch.AttemptColumns = field(default_factory=lambda: ch.AttemptColumns(outcome="running"))
+    row: SimpleNamespace
+    epochs: dict[int, SimpleNamespace] = field(default_factory=dict)
+    decisions: list[SimpleNamespace] = field(default_factory=list)
+    attempts: dict[int, SimpleNamespace] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -64,11 +56,14 @@ class MemoryStore:
     def __init__(
         self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object], created_at: float = 0.0
     ) -> None:
-        self._name, self._objectives, self._spec, self._created_at = name, objectives, spec, created_at
+        self._objectives = objectives
         self._ids = itertools.count(1)
-        self._study: ch.StudyColumns = {"state": "running"}
+        self._study = SimpleNamespace(
+            id=1, uid=name, name=name, state="running", stop_reason=None, error=None, spec=spec, reference_point=None,
+            overshoot_nano_usd=0, created_at=created_at, ended_at=None,
+        )  # fmt: skip
         self._trials: dict[int, _Trial] = {}
-        self._charges: list[ch.Charged] = []
+        self._charges: list[SimpleNamespace] = []
 
     def enqueue(
         self,
@@ -84,8 +79,9 @@ class MemoryStore:
     ) -> int:
         """Inserts a configuration that waits; returns its id."""
         trial_id = next(self._ids)
+        row = {"params": dict(params), "world_size": world_size, "origin": origin}
         self._trials[trial_id] = _Trial(
-            params=dict(params), world_size=world_size, origin=origin, attributes=dict(attributes or {})
+            row=SimpleNamespace(id=trial_id, **row, sampler_attributes=dict(attributes or {}), **_QUEUED)
         )
         return trial_id
 
@@ -102,13 +98,13 @@ class MemoryStore:
         return [
             QueuedTrial(
                 id=trial_id,
-                params=trial.params,
-                world_size=trial.world_size,
-                origin=trial.origin,
-                attributes=trial.attributes,
+                params=trial.row.params,
+                world_size=trial.row.world_size,
+                origin=trial.row.origin,
+                attributes=trial.row.sampler_attributes,
             )
             for trial_id, trial in self._trials.items()
-            if trial.columns["state"] == "queued"
+            if trial.row.state == "queued"
         ]
 
     def commit(
@@ -123,124 +119,46 @@ class MemoryStore:
         for row in changes:
             match row:
                 case ch.StudyChanged():
-                    self._study.update(row.columns)
+                    vars(self._study).update(row.columns)
                 case ch.TrialChanged():
-                    self._trials[row.trial_id].columns.update(row.columns)
-                case ch.EpochMeasured():
-                    self._trials[row.trial_id].epochs[row.epoch] = row
-                case ch.CheckpointKept():
-                    self._trials[row.trial_id].kept[row.epoch] = row.checkpoint
-                case ch.Charged():
-                    self._charges.append(row)
-                case ch.Decided():
-                    made = DecisionRecord(
-                        epoch=row.epoch,
-                        action=row.action,
-                        reason=row.reason,
-                        numbers=row.numbers,
-                        forecasts=row.forecasts,
-                        decided_at=row.at,
-                    )
-                    self._trials[row.trial_id].decisions.append(made)
-                case ch.AttemptOpened():
-                    self._trials[row.trial_id].attempts[row.attempt] = _Attempt(opened=row)
+                    vars(self._trials[row.trial_id].row).update(row.columns)
                 case ch.AttemptChanged():
-                    self._trials[row.trial_id].attempts[row.attempt].columns.update(row.columns)
+                    vars(self._trials[row.trial_id].attempts[row.attempt]).update(row.columns)
+                case ch.CheckpointKept():
+                    self._trials[row.trial_id].epochs[row.epoch].checkpoint = row.checkpoint
+                case ch.EpochMeasured():
+                    self._trials[row.trial_id].epochs[row.epoch] = SimpleNamespace(**row_of(row))
+                case ch.Decided():
+                    self._trials[row.trial_id].decisions.append(SimpleNamespace(**row_of(row)))
+                case ch.AttemptOpened():
+                    opened = SimpleNamespace(**row_of(row), ended_at=None)
+                    self._trials[row.trial_id].attempts[row.attempt] = opened
+                case ch.Charged():
+                    self._charges.append(SimpleNamespace(**row_of(row)))
                 case _:
                     pass  # columns of the pool and cursors of the views, which no record has
 
     def record(self) -> StudyRecord:
         """Returns the study with everything in it."""
-        numbers = {trial_id: trial.columns.get("number") for trial_id, trial in self._trials.items()}
         paid: dict[int | None, int] = {}
         for charge in self._charges:
             if charge.kind in OWN_CHARGES:
                 paid[charge.trial_id] = paid.get(charge.trial_id, 0) + charge.cost_nano_usd
-        return StudyRecord(
-            id=1,
-            uid=self._name,
-            name=self._name,
-            state=self._study["state"],
-            stop_reason=self._study.get("stop_reason"),
-            error=self._study.get("error"),
-            spec=self._spec,
-            objectives=self._objectives,
-            constraints=constraints_in(self._spec),
-            reference_point=self._study.get("reference_point"),
+        numbers = {trial_id: trial.row.number for trial_id, trial in self._trials.items()}
+        return study_record(
+            self._study,
             budget={},
             alive_seconds=0.0,
-            trials=tuple(_trial(id_, trial, paid.get(id_, 0)) for id_, trial in self._trials.items()),
-            charges=tuple(_charge(row, numbers) for row in self._charges),
-            overshoot_nano_usd=self._study.get("overshoot_nano_usd", 0),
-            created_at=_time(self._created_at),
-            ended_at=as_time(self._study.get("ended_at")),
+            trials=tuple(_trial(trial, paid.get(trial_id, 0)) for trial_id, trial in self._trials.items()),
+            charges=tuple(record_of(ChargeRecord, row, trial=numbers.get(row.trial_id)) for row in self._charges),
         )
 
 
-def _trial(trial_id: int, trial: _Trial, paid: int) -> TrialRecord:
-    columns = trial.columns
-    return TrialRecord(
-        id=trial_id,
-        number=columns.get("number"),
-        state=columns["state"],
-        failure=columns.get("failure"),
-        params=trial.params,
-        world_size=trial.world_size,
-        reason=columns.get("reason", ""),
-        error=columns.get("error"),
-        origin=trial.origin,
-        epochs=tuple(_epoch(row, trial.kept) for _, row in sorted(trial.epochs.items())),
-        decisions=tuple(trial.decisions),
-        attempts=tuple(_attempt(attempt) for attempt in trial.attempts.values()),
-        resume_checkpoint=columns.get("resume_checkpoint"),
-        resume_epoch=columns.get("resume_epoch", 0),
-        paid_nano_usd=paid,
-        started_at=as_time(columns.get("started_at")),
-        ended_at=as_time(columns.get("ended_at")),
+def _trial(trial: _Trial, paid: int) -> TrialRecord:
+    return trial_record(
+        trial.row,
+        tuple(record_of(EpochRecord, row) for _, row in sorted(trial.epochs.items())),
+        paid,
+        decisions=tuple(record_of(DecisionRecord, row) for row in trial.decisions),
+        attempts=tuple(record_of(AttemptRecord, row) for row in trial.attempts.values()),
     )
-
-
-def _epoch(row: ch.EpochMeasured, kept: Mapping[int, str | None]) -> EpochRecord:
-    return EpochRecord(
-        epoch=row.epoch,
-        metrics={name: math.nan if value is None else value for name, value in finite(row.metrics).items()},
-        wall_seconds=row.wall_seconds,
-        cost_nano_usd=row.cost_nano_usd,
-        checkpoint=kept.get(row.epoch, row.checkpoint),
-        is_milestone=row.is_milestone,
-        measured_at=row.at,
-    )
-
-
-def _attempt(attempt: _Attempt) -> AttemptRecord:
-    opened, columns = attempt.opened, attempt.columns
-    return AttemptRecord(
-        attempt=opened.attempt,
-        world_size=len(opened.slots),
-        start_epoch=opened.start_epoch,
-        slots=opened.slots,
-        outcome=columns["outcome"],
-        started_at=_time(opened.at),
-        ended_at=as_time(columns.get("ended_at")),
-        facts=columns.get("facts", {}),
-    )
-
-
-def _charge(row: ch.Charged, numbers: Mapping[int, int | None]) -> ChargeRecord:
-    return ChargeRecord(
-        kind=row.kind,
-        trial=None if row.trial_id is None else numbers.get(row.trial_id),
-        attempt=row.attempt,
-        slots=row.slots,
-        seconds=row.seconds,
-        usd_per_slot_hour=row.usd_per_slot_hour,
-        cost_nano_usd=row.cost_nano_usd,
-        charged_at=_time(row.at),
-        slot_numbers=row.slot_numbers,
-    )
-
-
-def _time(seconds: float) -> datetime:
-    moment = as_time(seconds)
-    assert moment is not None  # noqa: S101 - only None has none
-    return moment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,31 +95,15 @@ class CommitWriter:
     def _insert_of(self, row: ch.Change) -> tuple[sa.Table, dict[str, Any]]:
         match row:
             case ch.AttemptOpened():
-                return t.attempts, {
-                    "trial_id": row.trial_id, "attempt": row.attempt, "world_size": len(row.slots),
-                    "slots": list(row.slots), "start_epoch": row.start_epoch, "outcome": "running", "facts": {},
-                    "charged_until": row.at, "started_at": row.at, "lease_id": self._lease_id,
-                    "revision": self._revision,
-                }  # fmt: skip
+                return t.attempts, {**row_of(row), "lease_id": self._lease_id, "revision": self._revision}
             case ch.EpochMeasured():
-                return t.epochs, {
-                    "trial_id": row.trial_id, "epoch": row.epoch, "metrics": finite(row.metrics),
-                    "wall_seconds": row.wall_seconds, "cost_nano_usd": row.cost_nano_usd, "checkpoint": row.checkpoint,
-                    "is_milestone": row.is_milestone, "measured_at": row.at,
-                }  # fmt: skip
+                return t.epochs, row_of(row)
             case ch.Decided():
-                return t.decisions, {
-                    "trial_id": row.trial_id, "epoch": row.epoch, "action": row.action, "reason": row.reason,
-                    "numbers": dict(row.numbers), "forecasts": as_plain(row.forecasts), "decided_at": row.at,
-                }  # fmt: skip
+                return t.decisions, row_of(row)
             case ch.Charged():
                 return t.charges, _charge_row(self._study_id, self._lease_id, row)
             case ch.Confirmed():
-                return t.confirmations, {
-                    "study_id": self._study_id, "trial_id": row.trial_id, "seed": row.seed, "epoch": row.epoch,
-                    "epochs": row.epochs, "metrics": finite(row.metrics), "wall_seconds": row.wall_seconds,
-                    "cost_nano_usd": row.cost_nano_usd, "checkpoint": row.checkpoint, "confirmed_at": row.at,
-                }  # fmt: skip
+                return t.confirmations, {**row_of(row), "study_id": self._study_id}
         raise TypeError(f"no table for a {type(row).__name__}")
 
     def _update_lease(self, columns: Mapping[str, Any]) -> None:
@@ -164,12 +149,37 @@ def insert_charges(connection: sa.Connection, study_id: int, lease_id: int, char
 
 
 def _charge_row(study_id: int, lease_id: int | None, charge: ch.Charged) -> dict[str, Any]:
-    return {
-        "study_id": study_id, "trial_id": charge.trial_id, "attempt": charge.attempt, "lease_id": lease_id,
-        "kind": charge.kind, "slots": charge.slots, "seconds": charge.seconds,
-        "usd_per_slot_hour": charge.usd_per_slot_hour, "cost_nano_usd": charge.cost_nano_usd, "charged_at": charge.at,
-        "since": charge.since, "until": charge.at, "slot_numbers": list(charge.slot_numbers),
-    }  # fmt: skip
+    return {**row_of(charge), "study_id": study_id, "lease_id": lease_id}
+
+
+Inserted = ch.AttemptOpened | ch.EpochMeasured | ch.Decided | ch.Charged | ch.Confirmed
+
+
+def row_of(change: Inserted) -> dict[str, Any]:
+    """Columns of the row that a change inserts, but those that depend on the store: the ids of study and lease.
+
+    The fields of a change are columns of its table, except `at`.
+    """
+    kind: Any = type(change)
+    row = {name: getattr(change, name) for name in _field_names(kind) if name != "at"}
+    match change:
+        case ch.AttemptOpened():
+            row |= {"world_size": len(change.slots), "slots": list(change.slots), "outcome": "running", "facts": {}}
+            row |= {"charged_until": change.at, "started_at": change.at}
+        case ch.EpochMeasured():
+            row |= {"metrics": finite(change.metrics), "measured_at": change.at}
+        case ch.Decided():
+            row |= {"numbers": dict(change.numbers), "forecasts": as_plain(change.forecasts), "decided_at": change.at}
+        case ch.Charged():
+            row |= {"slot_numbers": list(change.slot_numbers), "charged_at": change.at, "until": change.at}
+        case ch.Confirmed():
+            row |= {"metrics": finite(change.metrics), "confirmed_at": change.at}
+    return row
+
+
+@functools.cache
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(one.name for one in dataclasses.fields(kind))
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

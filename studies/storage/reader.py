@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -57,8 +58,24 @@ def load_study(store: Store, name: str) -> StudyRecord:
         for view, one in progress(store, name).items()
         if one.is_wanted
     )
-    record = _study_record(row, trials, charges, alive, driven=driven, views=views)
-    return replace(record, slots_there=slots_there, confirmations=confirmations)
+    return study_record(
+        row,
+        budget=_budget_lines(row, trials, charges, alive),
+        alive_seconds=alive,
+        driven=driven,
+        views=views,
+        trials=tuple(trials),
+        charges=charges,
+        mlflow_uri=None if is_off(row.spec["mlflow"]) else str(row.spec["mlflow"]),
+        slots_there=slots_there,
+        confirmations=confirmations,
+    )
+
+
+def study_record(row: Any, **others: Any) -> StudyRecord:
+    """A study's row as a record, with what was read of its other rows."""
+    objectives = tuple(Objective(**objective) for objective in row.spec["objectives"])
+    return record_of(StudyRecord, row, objectives=objectives, constraints=constraints_in(row.spec), **others)
 
 
 def list_studies(store: Store) -> list[StudyLine]:
@@ -125,20 +142,10 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
     return [
         trial_record(
             row,
-            tuple(epoch_record(one, one.metrics) for one in epochs.get(row.id, ())),
+            tuple(record_of(EpochRecord, one) for one in epochs.get(row.id, ())),
             paid.get(row.id, 0),
-            decisions=tuple(
-                DecisionRecord(
-                    epoch=d.epoch,
-                    action=d.action,
-                    reason=d.reason,
-                    numbers=d.numbers,
-                    forecasts=from_plain(d.forecasts),
-                    decided_at=d.decided_at,
-                )
-                for d in decisions.get(row.id, ())
-            ),
-            attempts=tuple(_attempt_record(attempt) for attempt in attempts.get(row.id, ())),
+            decisions=tuple(record_of(DecisionRecord, one) for one in decisions.get(row.id, ())),
+            attempts=tuple(record_of(AttemptRecord, one) for one in attempts.get(row.id, ())),
         )
         for row in rows
     ]
@@ -172,7 +179,7 @@ def _by_trial(
 
 
 def trial_record(
-    row: sa.Row[Any],
+    row: Any,
     epochs: tuple[EpochRecord, ...],
     paid: int,
     *,
@@ -180,76 +187,69 @@ def trial_record(
     attempts: tuple[AttemptRecord, ...] = (),
 ) -> TrialRecord:
     """A trial's row as a record, with what was read of its other rows."""
-    return TrialRecord(
-        id=row.id,
-        number=row.number,
-        state=row.state,
-        failure=row.failure,
-        params=row.params,
-        world_size=row.world_size,
-        reason=row.reason,
-        error=row.error,
-        origin=row.origin,
+    return record_of(
+        TrialRecord,
+        row,
         epochs=epochs,
         decisions=decisions,
         attempts=attempts,
-        resume_checkpoint=row.resume_checkpoint,
-        resume_epoch=row.resume_epoch,
         paid_nano_usd=paid,
         asked=asked_in(row.sampler_attributes),
-        created_at=as_time(row.created_at),
-        started_at=as_time(row.started_at),
-        ended_at=as_time(row.ended_at),
     )
 
 
-def epoch_record(row: sa.Row[Any], metrics: Mapping[str, float | None]) -> EpochRecord:
-    """An epoch's row as a record; its metrics are given apart, since they may be read in another way."""
-    return EpochRecord(
-        epoch=row.epoch,
-        metrics=_numbers(metrics),
-        wall_seconds=row.wall_seconds,
-        cost_nano_usd=int(row.cost_nano_usd),
-        checkpoint=row.checkpoint,
-        is_milestone=row.is_milestone,
-        measured_at=row.measured_at,
+def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
+    """A row as a record: each field that is a column of the table is read from the row.
+
+    Args:
+        kind: Class of the record.
+        row: Row of the table of such records, or anything with its columns as attributes.
+        **others: Fields that are not read from the row.
+    """
+    read = {
+        name: getattr(row, name) if convert is None else convert(getattr(row, name))
+        for name, convert in _columns_of(kind)
+        if name not in others
+    }
+    return kind(**read, **others)
+
+
+@functools.cache
+def _columns_of(kind: Callable[..., Any]) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
+    """Columns that a record has as fields, each with what makes the field's value of the column's."""
+    columns = _TABLES[kind].c
+    return tuple(
+        (one.name, as_time if "datetime" in str(one.type) else _CONVERTED.get(one.name))
+        for one in dataclasses.fields(cast("Any", kind))
+        if one.name in columns
     )
 
 
-def _attempt_record(row: sa.Row[Any]) -> AttemptRecord:
-    started_at = as_time(row.started_at)
-    assert started_at is not None  # noqa: S101 - the column is not nullable
-    return AttemptRecord(
-        attempt=row.attempt,
-        world_size=row.world_size,
-        start_epoch=row.start_epoch,
-        slots=tuple(row.slots),
-        outcome=row.outcome,
-        started_at=started_at,
-        ended_at=as_time(row.ended_at),
-        facts=row.facts,
-    )
+def numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Metrics as they were before NaN and infinity became None."""
+    return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
+
+
+Record = TypeVar("Record")
+_TABLES: dict[Callable[..., Any], sa.Table] = {
+    TrialRecord: t.trials, EpochRecord: t.epochs, DecisionRecord: t.decisions, AttemptRecord: t.attempts,
+    ChargeRecord: t.charges, ConfirmationRecord: t.confirmations, StudyRecord: t.studies,
+}  # fmt: skip
+_CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "metrics": numbers,
+    "forecasts": from_plain,
+    "cost_nano_usd": int,
+    "overshoot_nano_usd": int,
+    "slots": lambda slots: tuple(slots) if isinstance(slots, list) else slots,
+    "slot_numbers": lambda slots: tuple(slots or ()),
+}
 
 
 def _load_charges(
     connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
 ) -> tuple[ChargeRecord, ...]:
     query = sa.select(t.charges).where(t.charges.c.study_id == study_id).order_by(t.charges.c.id)
-    return tuple(
-        ChargeRecord(
-            kind=row.kind,
-            trial=numbers.get(row.trial_id),
-            attempt=row.attempt,
-            slots=row.slots,
-            seconds=row.seconds,
-            usd_per_slot_hour=row.usd_per_slot_hour,
-            cost_nano_usd=int(row.cost_nano_usd),
-            charged_at=charged_at,
-            slot_numbers=tuple(row.slot_numbers or ()),
-        )
-        for row in connection.execute(query)
-        if (charged_at := as_time(row.charged_at)) is not None
-    )
+    return tuple(record_of(ChargeRecord, row, trial=numbers.get(row.trial_id)) for row in connection.execute(query))
 
 
 def _load_confirmations(
@@ -259,72 +259,21 @@ def _load_confirmations(
     query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
     latest: dict[tuple[int, int, int], ConfirmationRecord] = {}
     for row in connection.execute(query):
-        trial, confirmed_at = numbers.get(row.trial_id), as_time(row.confirmed_at)
-        if trial is not None and confirmed_at is not None:
+        trial = numbers.get(row.trial_id)
+        if trial is not None:
             epoch = row.epochs if row.epoch is None else row.epoch
             earlier = latest.get((trial, epoch, row.seed))
             kept = earlier.checkpoint if row.checkpoint is None and earlier is not None else row.checkpoint
-            latest[trial, epoch, row.seed] = ConfirmationRecord(
-                trial=trial,
-                seed=row.seed,
-                epoch=epoch,
-                epochs=row.epochs,
-                metrics=_numbers(row.metrics),
-                cost_nano_usd=int(row.cost_nano_usd),
-                checkpoint=kept,
-                confirmed_at=confirmed_at,
+            latest[trial, epoch, row.seed] = record_of(
+                ConfirmationRecord, row, trial=trial, epoch=epoch, checkpoint=kept
             )
     return tuple(latest.values())
 
 
-def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Metrics as they were before NaN and infinity became None."""
-    return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
-
-
-def _study_record(
-    row: sa.Row[Any],
-    trials: list[TrialRecord],
-    charges: tuple[ChargeRecord, ...],
-    alive: float,
-    *,
-    driven: bool,
-    views: tuple[ViewRecord, ...],
-) -> StudyRecord:
-    spec = row.spec
-    created_at = as_time(row.created_at)
-    assert created_at is not None  # noqa: S101 - the column is not nullable
-    return StudyRecord(
-        id=row.id,
-        uid=row.uid,
-        name=row.name,
-        state=row.state,
-        stop_reason=row.stop_reason,
-        error=row.error,
-        spec=spec,
-        objectives=tuple(Objective(**objective) for objective in spec["objectives"]),
-        reference_point=row.reference_point,
-        budget=_budget_lines(row, spec["budget"], trials, charges, alive),
-        alive_seconds=alive,
-        driven=driven,
-        constraints=constraints_in(spec),
-        views=views,
-        trials=tuple(trials),
-        charges=charges,
-        overshoot_nano_usd=int(row.overshoot_nano_usd),
-        mlflow_uri=None if is_off(spec["mlflow"]) else str(spec["mlflow"]),
-        created_at=created_at,
-        ended_at=as_time(row.ended_at),
-    )
-
-
 def _budget_lines(
-    row: sa.Row[Any],
-    limits: Mapping[str, float | None],
-    trials: list[TrialRecord],
-    charges: tuple[ChargeRecord, ...],
-    alive: float,
+    row: sa.Row[Any], trials: list[TrialRecord], charges: tuple[ChargeRecord, ...], alive: float
 ) -> dict[str, BudgetLine]:
+    limits: Mapping[str, float | None] = row.spec["budget"]
     spent = sum(charge.cost_nano_usd for charge in charges) / NANO
     live = row.state == "running"
     return {

@@ -13,7 +13,7 @@ from studies.records import FINISHING, EpochRecord
 from studies.resume_state import ResumeState, StoredTrial
 from studies.storage import tables as t
 from studies.storage.lease import alive_seconds
-from studies.storage.reader import epoch_record, own_charges, trial_record
+from studies.storage.reader import numbers, own_charges, record_of, trial_record
 from studies.storage.store import Store
 
 ROWS_AT_ONCE = 5_000
@@ -89,7 +89,7 @@ def _epochs(
     found: dict[int, list[EpochRecord]] = defaultdict(list)
     for rows in connection.execute(query.order_by(e.trial_id, e.epoch)).partitions(ROWS_AT_ONCE):
         for row, metrics in zip(rows, _parsed(row[1] for row in rows), strict=True):
-            found[row.trial_id].append(epoch_record(row, metrics))
+            found[row.trial_id].append(record_of(EpochRecord, row, metrics=numbers(metrics)))
     return found
 
 
