@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 SERVE = "serve"
 _PRELOADED = ("torch", "torch.utils.data", "torch.export", "numpy", "pydantic", "sqlalchemy", "trainers.trainable",
@@ -42,7 +43,7 @@ class Preloaded(Sequence[str]):
     def __len__(self) -> int:
         return 5 + len(self._arguments)
 
-    def __getitem__(self, index: int) -> str:  # type: ignore[override] - nobody asks for a slice
+    def __getitem__(self, index: Any) -> Any:
         return list(self)[index]
 
 
