@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, str] = {
     "stop": "Let STUDY drain and pause its trials.",
     "store": "Copy a store into an empty one, SQLite or PostgreSQL, or back it up.",
     "submit": "Queue the study that SPEC describes, for a worker or in SLURM.",
-    "sync": "Rebuild the views of STUDY: Optuna, MLflow, traces.",
+    "sync": "Rebuild the views of STUDY: Optuna, MLflow.",
     "token": "Make, list, rotate and revoke tokens of the service.",
     "train": "Train TASK once with DDP, without a study.",
     "trials": "List trials: parameters, values, state, epochs, cost, reason.",
@@ -73,6 +73,10 @@ MODULES: Mapping[str, str] = {
 }
 """Commands whose module, and function, have another name: those that would hide a built-in function, or have a dash."""
 
+REMOVED_OPTIONS: Mapping[str, str] = {
+    "--share-on": "join the machines by `ray start`, and name the cluster with --set resources.ray_address=HOST:PORT",
+}
+"""Options of earlier versions, with what to use instead."""
 
 _MISREADING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What values raise where others are expected."""
@@ -208,6 +212,8 @@ def _in_one_line(error: Exception) -> str:
 
 def _usage_problem(error: click.ClickException) -> str:
     """What is wrong with the arguments, and which command shows the help."""
+    if isinstance(error, click.NoSuchOption) and error.option_name in REMOVED_OPTIONS:
+        return f"{error.option_name} does not exist any more: {REMOVED_OPTIONS[error.option_name]}"
     problem = " ".join(error.format_message().split())
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None or isinstance(error, click.BadParameter):

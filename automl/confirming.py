@@ -24,9 +24,9 @@ from automl.stored.specs import from_store
 from reports.wording import plural
 from search_spaces.seeds import fresh_seed
 from studies import analysis
-from studies.control.assembly import checkpoint_folder, fault_limits
+from studies.control.assembly import checkpoint_folder
 from studies.control.dead_pools import settle_dead_pools
-from studies.control.folder_owner import claim
+from studies.control.orphans import mark_used
 from studies.control.retraining import Retrained, Retraining
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import DrainRequested, PriceSet
@@ -42,7 +42,7 @@ from studies.storage.reader import load_study
 from studies.storage.retrying import retry
 from studies.storage.store import Store, new_id
 from studies.storage.views import catch_up
-from trainers.checkpoint_urls import joined
+from trainers.checkpoint_urls import joined, trial_folder
 from trainers.protocol import TrialSpec
 
 Say = Callable[[str], None]
@@ -146,7 +146,7 @@ def confirm(
     record, prepared, points, trials, specs = plan.record, plan.prepared, plan.points, plan.trials, plan.specs
     spec = prepared.spec
     if keeps_models:
-        folder = checkpoint_folder(spec, prepared.base_folder)
+        folder = checkpoint_folder(spec, prepared.base_folder, record.uid)
         specs = [_kept(one, folder) for one in specs]
     ids = {number: trial.id for number, trial in trials.items()}
     study_id = store.require(study).id
@@ -228,7 +228,7 @@ def _kept(spec: TrialSpec, folder: str) -> TrialSpec:
     return replace(
         spec,
         milestones=spec.test_at,
-        checkpoint_folder=joined(folder, f"trial-{spec.trial:05d}-seed-{spec.seed}"),
+        checkpoint_folder=joined(folder, trial_folder(spec.trial, spec.seed)),
         checkpoint_every_seconds=math.inf,
     )
 
@@ -275,12 +275,12 @@ def _train(
             epochs=prepared.spec.training.epochs,
             commit=lambda changes: _commit(store, study_id, lease, changes),
             on_end=ended,
-            faults=fault_limits(prepared.spec.faults),
+            faults=prepared.spec.faults,
             autoscale=prepared.spec.resources.autoscale,
             most_nano_usd=None if payer.most_nano_usd is None else payer.most_nano_usd(),
         )
         if any(one.checkpoint_folder is not None for one in specs):
-            claim(checkpoint_folder(prepared.spec, prepared.base_folder), store, row, lease)
+            mark_used(checkpoint_folder(prepared.spec, prepared.base_folder, row.uid), store, lease)
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:
             with draining_signals(drain, say, "the trainings that run are given up, their time is charged"):

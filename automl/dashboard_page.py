@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
-from automl.terminal.texts import state_text
 from reports.page import render
+from reports.states import state_text
 from reports.templates import template
 from reports.wording import plural, usd
 from studies.records import NANO, StudyLine

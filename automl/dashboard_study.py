@@ -18,6 +18,7 @@ from reports.curves import chosen, learned, learning_curves
 from reports.figures import as_plotly, trade_off
 from reports.plotting import COLOURS, DRAWN_STATES, Figure, Trace, axis, figure, titled, wrapped
 from reports.recommending import confirmed_on_part, recommendation_lines
+from reports.states import trial_reason
 from reports.wording import plural, usd
 from studies import analysis
 from studies.records import NANO, AttemptRecord, DecisionRecord, StudyRecord, TrialRecord
@@ -160,7 +161,7 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
 def reasons(study: StudyRecord, trial: TrialRecord) -> str:
     """The decisions about a trial with their reasons, as Markdown, why it is in its state, and what was confirmed."""
     lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
-    lines += ["", f"{trial.state}: {analysis.reason_in_words(trial)}"]
+    lines += ["", f"{trial.state}: {trial_reason(trial, study.name)}"]
     if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
         lines += ["", f"confirmed {study.objectives[0].metric}: {told}"]
     return "\n".join(lines)

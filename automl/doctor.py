@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from automl.collector_check import CURE, collector_found
 from automl.findings import finding
 from automl.stored.opening import store_url
 from automl.training.request import check_backend
@@ -23,7 +22,6 @@ from studies.money.prices import price_of
 from studies.redact import redact
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
-from studies.tracing import settings
 from trainers.group_options import BackendChoice, GroupOptions
 from trainers.protocol import Backend
 
@@ -63,8 +61,6 @@ def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoic
         ("store", lambda: _store(url), "--store or AUTOML_STORE: a URL whose folder can be written to"),
         ("MLflow", _mlflow, "pip install mlflow, or set mlflow: off"),
     ]
-    if settings.endpoint():
-        checks.append(("traces", collector_found, CURE))
     findings = [finding(*check) for check in checks]
     if bandwidth:
         exchanges: list[dict[str, Any]] = []
@@ -144,9 +140,7 @@ def _ray() -> str:
     from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, connect
 
     before = ray.is_initialized()
-    connect(
-        None, num_cpus=1, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, _node_ip_address="127.0.0.1"
-    )
+    connect(None, num_cpus=1, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES)
     nodes = len(ray.nodes())  # type: ignore[no-untyped-call]
     if not before:
         ray.shutdown()

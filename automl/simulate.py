@@ -1,4 +1,4 @@
-"""Studies over recorded learning curves, scored, as one document (`automl simulate`)."""
+"""Studies over recorded learning curves, as one document (`automl simulate`)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Any
 from reports.wording import usd
 from search_spaces.wording import found, listed
 from studies import analysis
-from studies.constraints import wanted_in_words
 from studies.records import NANO, TRIAL_STATES, Constraint, Direction, Objective
 from studies.search.user_objects import make_importable
 from studies.simulation.curves import CurvesError, CurveTable, find_tables, read_table
 from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
-from studies.simulation.scoring import Yardstick, steps, yardstick
 from studies.simulation.setting import check_constraints, check_objectives
 from studies.simulation.simulate import SimulatedStudy, simulate
 from studies.spec.yaml_reader import read_yaml
@@ -79,7 +77,7 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
         say: Called with a line for each study that has ended, and for each change to a table.
 
     Returns:
-        Plain values: the `studies`, the `notes` of tables, and in `tasks` the mean hypervolume of each task.
+        Plain values: the `studies` and the `notes` of tables.
 
     Raises:
         CurvesError: A table cannot be read, or an argument is wrong.
@@ -101,24 +99,11 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     store = _store(wanted, tables, seeds)
     studies = []
     for table in tables:
-        sticks = {
-            on: yardstick(
-                table,
-                objectives,
-                scored_on=on,
-                usd_per_slot_hour=wanted.price,
-                start_epochs=wanted.start_epochs,
-                constraints=constraints,
-            )
-            for on in ("validation", "test")
-        }
-        if constraints and not sticks["validation"].hypervolume:
-            raise CurvesError(f"{table.name}: --constraint: no configuration keeps {wanted_in_words(constraints)}")
         for seed in seeds:
-            row = _row(table, _one(wanted, table, objectives, constraints, seed, store), sticks)
+            row = _row(table, _one(wanted, table, objectives, constraints, seed, store))
             studies.append(row)
             say(_line(row))
-    document: object = analysis.jsonable({"studies": studies, "tasks": _tasks(studies), "notes": notes})
+    document: object = analysis.jsonable({"studies": studies, "notes": notes})
     assert isinstance(document, dict)  # noqa: S101 - it was one before
     return document
 
@@ -157,10 +142,9 @@ def _short(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60]
 
 
-def _row(table: CurveTable, study: SimulatedStudy, sticks: Mapping[str, Yardstick]) -> dict[str, Any]:
+def _row(table: CurveTable, study: SimulatedStudy) -> dict[str, Any]:
     record = study.record
     states = [trial.state for trial in record.trials]
-    reached = {on: steps(study, by) for on, by in sticks.items()}
     return {
         "task": table.name,
         "seed": study.seed,
@@ -172,10 +156,6 @@ def _row(table: CurveTable, study: SimulatedStudy, sticks: Mapping[str, Yardstic
         "cost_usd": record.cost_nano_usd / NANO,
         "budget_usd": study.budget_usd,
         "charges": analysis.money_by_kind(record),
-        "hypervolume": {on: found_steps[-1].share for on, found_steps in reached.items()},
-        "hypervolume_curve": {
-            on: [[step.spent_usd, step.share] for step in found_steps] for on, found_steps in reached.items()
-        },
         "archive": [
             {"trial": p.trial, "epoch": p.epoch, "state": p.state, "values": p.values} for p in analysis.archive(record)
         ],
@@ -185,29 +165,11 @@ def _row(table: CurveTable, study: SimulatedStudy, sticks: Mapping[str, Yardstic
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    trials, shares = row["trials"], row["hypervolume"]
+    trials = row["trials"]
     return (
         f"{row['task'][:40]:40} seed {row['seed']:3}  {trials['complete']:4} complete {trials['pruned']:4} pruned "
-        f"{trials['failed']:3} failed  {usd(row['cost_usd'])}  hypervolume {shares['validation']:.3f} "
-        f"(test {shares['test']:.3f})"
+        f"{trials['failed']:3} failed  {usd(row['cost_usd'])}  {len(row['archive'])} models"
     )
-
-
-def _tasks(studies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The mean share of the table's hypervolume, by task."""
-    tasks: dict[str, list[Mapping[str, Any]]] = {}
-    for row in studies:
-        tasks.setdefault(row["task"], []).append(row)
-    return [
-        {
-            "task": task,
-            "seeds": len(rows),
-            "hypervolume": {
-                on: math.fsum(row["hypervolume"][on] for row in rows) / len(rows) for on in ("validation", "test")
-            },
-        }
-        for task, rows in tasks.items()
-    ]
 
 
 # ---------------------------------------------------------------------- arguments

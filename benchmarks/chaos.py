@@ -54,9 +54,7 @@ def main() -> None:
     with (
         _store(options.store) as (url, database),
         _clock(wanted=options.clock) as clock,
-        scene(
-            url, database=database, clock=clock, shares=options.share, slots=options.slots, mlflow=options.mlflow
-        ) as stage,
+        scene(url, database=database, clock=clock, slots=options.slots, mlflow=options.mlflow) as stage,
     ):
         stage.begin()
         happened = _let_it_happen(stage, options.minutes * 60, random.Random(options.seed), clock)
@@ -67,7 +65,7 @@ def main() -> None:
 
 def _let_it_happen(stage: Scene, seconds: float, rng: random.Random, clock: Clock | None) -> list[Happened]:
     happened: list[Happened] = []
-    faults = drawn(rng, clock, shares=stage.shares)
+    faults = drawn(rng, clock)
     stage.keep_controllers()
     _wait_for_epochs(stage)
     end = time.monotonic() + seconds
@@ -110,7 +108,6 @@ def _figures(stage: Scene, happened: list[Happened], options: argparse.Namespace
         "minutes": options.minutes,
         "seed": options.seed,
         "store": options.store,
-        "share": options.share,
         "slots_of_attempts": _slots(stage),
         "faults": len(happened),
         "faults_by_kind": dict(Counter(one.kind for one in happened)),
@@ -201,7 +198,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of an empty database")
     parser.add_argument("--clock", action="store_true", help="step the clock too; needs a C compiler (cc)")
-    parser.add_argument("--share", action="store_true", help="let the standby host gangs of the leader")
     parser.add_argument("--slots", type=int, default=2, help="slots of a controller: GPUs, where the machine has some")
     parser.add_argument("--mlflow", default="sqlite:///mlflow.db", help="tracking URI, or off where MLflow is missing")
     parser.add_argument("--json", action="store_true")

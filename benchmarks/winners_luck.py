@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from search_scoring import steps
 
 from automl.confirmed_points import chosen_points
 from search_spaces.parameters import Float, Int
@@ -32,7 +33,6 @@ from studies.pareto import archive, knee_of, least_ranges
 from studies.recommendation import ranked_points, recommended, takeable
 from studies.records import NANO, ConfirmationRecord, Objective, StudyRecord
 from studies.simulation.curves import read_table
-from studies.simulation.scoring import steps
 from studies.simulation.simulate import SimulatedStudy, simulate
 from trainers.ddp import Group
 from trainers.protocol import TEST_PREFIX, Measurement, TrialSpec

@@ -28,12 +28,7 @@ def baseline_lines(study: StudyRecord) -> list[str]:
 
 
 def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
-    """Return the first objective of a model beside that of each baseline, as a sentence; empty without baselines.
-
-    Args:
-        study: Study as committed.
-        taken: The model.
-    """
+    """Return the first objective of a model beside that of each baseline, as a sentence; empty without baselines."""
     name = study.objectives[0].metric
     found = [one for one in baselines(study) if name in one.values]
     if not found:
@@ -64,15 +59,7 @@ def _tested(study: StudyRecord, itself: Mapping[str, Any], found: Sequence[Basel
 
 
 def with_lines(plain: Figure, found: Sequence[Baseline], name: str, *, of: str = "y", suffix: str = "") -> Figure:
-    """Return a figure with a dotted line at each baseline's value, across the axis that shows a metric.
-
-    Args:
-        plain: Figure.
-        found: Baselines; those that do not have the metric get no line.
-        name: Name of the metric.
-        of: Axis that shows the metric, `x` or `y`.
-        suffix: Number of the subplot as plotly writes it, empty for the first one.
-    """
+    """Return a figure with a dotted line at each baseline's value on axis `of`; `suffix` is plotly's of the subplot."""
     drawn = [(one.called, value) for one in found if (value := short(one.values.get(name, float("nan")))) is not None]
     return with_lines_at(plain, drawn, of=of, suffix=suffix)
 

@@ -32,12 +32,7 @@ class ReportLink:
 
 
 def report_link(report: Path, folder: Path) -> ReportLink:
-    """Return the link to a report. Notebooks open files below their own folder only.
-
-    Args:
-        report: Absolute path of the report.
-        folder: Folder of the notebook.
-    """
+    """Return the link to a report. Notebooks open files below their own folder only."""
     if not report.is_relative_to(folder):
         return ReportLink(text=str(report))
     path = report.relative_to(folder).as_posix()
@@ -56,7 +51,7 @@ def study_cell(study: StudyRecord, report: ReportLink | None = None) -> str:
         recommendation=recommendation_lines(study),
         constraints=content.constraints_line(study),
         facts=content.facts(study),
-        measured=content.measured_names(study),
+        measured=analysis.measured_names(study),
         rows=rows[:MOST_ROWS],
         left_out=max(len(rows) - MOST_ROWS, 0),
         report=report,
@@ -64,12 +59,7 @@ def study_cell(study: StudyRecord, report: ReportLink | None = None) -> str:
 
 
 def progress_cell(figures: Mapping[str, str], said: Sequence[str]) -> str:
-    """Return the progress of a study as HTML.
-
-    Args:
-        figures: Figures of the study by name; empty ones are left out.
-        said: Lines for the user, oldest first.
-    """
+    """Return the progress of a study as HTML."""
     return template("progress_cell.html").render(
         figures=[(name, escaped(value)) for name, value in figures.items() if value],
         said=[escaped(line) for line in said],

@@ -53,11 +53,7 @@ class Difference:
 
 
 def write_comparison(studies: Sequence[StudyRecord], out: Path) -> Path:
-    """Write the page; see `reports.page.write_report`.
-
-    Raises:
-        ComparisonError: The studies have different objectives.
-    """
+    """Write the page; see `reports.page.write_report`."""
     return replace_file(out, render_comparison(studies))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,15 @@ from reports.hypervolume import outlook
 from reports.learning_rates import with_learning_rate
 from reports.parameters import parameter_names
 from reports.plotting import cut
-from reports.recommending import command_of, confirmed_on_part, value_in_words, value_of
+from reports.recommending import command_of, confirmed_on_part, value_of
+from reports.states import counted, study_sentence
+from reports.trials import LEARNED, Cell, cell, known_lines, trial_lines
 from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from search_spaces.wording import significant
 from studies import analysis, feasibility
 from studies.analysis import ArchivePoint
-from studies.baselines import Baseline, baseline_trials, baselines
-from studies.constraints import columns, wanted_in_words
+from studies.baselines import baselines
+from studies.constraints import wanted_in_words
 from studies.recommendation import best_points, ranked_points, takeable
 from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference_point import last_epoch, reference_of
@@ -27,6 +28,14 @@ MOST_MATTERING = 2
 """Most parameters that the headline names for an objective."""
 LEAST_MATTERING = 0.05
 """Smallest share of a parameter that the headline names."""
+_HEADINGS = {
+    "cost_usd": "paid",
+    "world_size": "workers",
+    "effective_batch": "effective batch",
+    "base_learning_rate": "base rate",
+    "scaled_learning_rate": "scaled rate",
+}
+"""Headings of the table of trials, by column."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,22 +45,6 @@ class Fact:
     label: str
     value: str
     note: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """A table cell; `sort` is what its column is sorted by, `full` the whole text where it was cut."""
-
-    text: str
-    sort: str
-    numeric: bool = False
-    kind: str = ""
-    full: str = ""
-
-    @property
-    def css(self) -> str:
-        """Classes of the cell in the page."""
-        return f"number {self.kind}".strip() if self.numeric else self.kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,17 +58,31 @@ class FailureRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ArchiveRow:
-    """An archive point as its table shows it.
+class ModelRow:
+    """A point of the archive, or a baseline, as tables show it.
 
-    `early` means before the end of a schedule that ends low; `confirmed` is the first objective with fresh seeds.
+    Attributes:
+        values: Objectives, and the other metrics that constraints bound.
+        confirmed: First objective with fresh seeds; empty if it was not confirmed.
+        command: Command that exports the model; empty if it was not kept.
+        early: Whether it was measured before the end of a schedule that ends low.
+        baseline: Name of a baseline; empty for a point of the archive.
     """
 
-    point: ArchivePoint
+    trial: int | None
+    epoch: int | None
+    state: str
     values: Sequence[Cell]
-    command: str
-    early: bool
     confirmed: str = ""
+    command: str = ""
+    is_kept: bool = False
+    early: bool = False
+    baseline: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name by which commands know the model, such as `12@9`; empty of a baseline that no trial has trained."""
+        return "" if self.trial is None else f"{self.trial}@{self.epoch}"
 
 
 def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
@@ -93,15 +100,9 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
 
 
 def ending(study: StudyRecord) -> str:
-    """Return why the study is in its state, as a sentence."""
-    if study.is_abandoned:
-        return f"Its controller has died; `automl resume {shlex.quote(study.name)}` continues it."
-    if study.state == "running":
-        return "It is still running."
-    why = study.why_ended
-    verb = {"drained": "It is paused", "closed": "It ended", "failed": "It failed"}[study.state]
-    error = f" The error: {cut(study.error.rstrip('.'), 200)}." if study.error else ""
-    return (f"{verb} because {why}." if why else f"{verb}.") + error
+    """Return how the study is, and why, as a sentence; with the error that ended it."""
+    error = f" The error: {cut(study.error.rstrip('.'), 200)}." if study.error and study.state != "running" else ""
+    return f"{study_sentence(study, 'It')}.{error}"
 
 
 def next_10_usd_line(study: StudyRecord) -> str:
@@ -141,10 +142,9 @@ def facts(study: StudyRecord) -> list[Fact]:
     """Return the headline: dollars, time, trials, and what more dollars would buy, or else the hypervolume."""
     cost = study.cost_nano_usd / NANO
     notes = {name: _of_limit(study, name) for name in analysis.BUDGET_LINES}
-    states = [t.state for t in study.trials]
-    order = ("complete", "pruned", "failed", "running", "paused", "queued")
-    words = {"queued": "queued" if study.state == "running" else "never started"}
-    counts = [f"{states.count(s)} {words.get(s, s)}" for s in order if s in states]
+    counts = counted(t.state for t in study.trials)
+    if study.state != "running":
+        counts = counts.replace(" queued", " never started")
     over = study.overshoot_nano_usd / NANO
     money_note = notes["usd"] + (f", {usd(over)} over" if over > 0 else "")
     reference = reference_of(study)
@@ -153,7 +153,7 @@ def facts(study: StudyRecord) -> list[Fact]:
     return [
         Fact(label="Spent", value=usd(cost), note=money_note),
         Fact(label="Time", value=duration(study.alive_seconds), note=notes["hours"]),
-        Fact(label="Trials started", value=number(len(study.started)), note=", ".join(counts) or notes["trials"]),
+        Fact(label="Trials started", value=number(len(study.started)), note=counts or notes["trials"]),
         _more_money(study)
         or Fact(
             label="Hypervolume",
@@ -176,11 +176,7 @@ def _more_money(study: StudyRecord) -> Fact | None:
 
 
 def mattered_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return which parameters mattered most, as a sentence for each objective where that is known.
-
-    Args:
-        shares: Share of each parameter, by objective, in what single parameters explain, 0 to 1.
-    """
+    """Return which parameters mattered most, as a sentence for each objective where that is known."""
     lines = []
     for name, found in shares.items():
         most = sorted(found, key=lambda one: -found[one])[:MOST_MATTERING]
@@ -218,27 +214,25 @@ def failure_rows(study: StudyRecord) -> list[FailureRow]:
     ]
 
 
-def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ArchiveRow]:
+def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelRow]:
     """Return the archive, the best of the first objective first, with the command that exports each model."""
-    trials = {t.number: t for t in study.started}
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
-    with_rate = with_learning_rate(study)
+    with_rate = frozenset() if study.is_simulated else with_learning_rate(study)
     rows = []
     for found in ranked_points(study, archive):
-        trial = trials[found.trial]
+        trial = study.started[found.trial]
         low = str(trial.params.get("schedule", schedule)) in LOW_ENDING_SCHEDULES and _is_trained_by_us(study, trial)
         rows.append(
-            ArchiveRow(
-                point=found,
-                values=[_value_cell(name, trial.epochs[found.epoch - 1].metrics) for name in measured_names(study)],
-                command=command_of(study, found),
-                early=low
-                and planned is not None
-                and found.epoch < planned
-                and trial.number in with_rate
-                and not study.is_simulated,
+            ModelRow(
+                trial=found.trial,
+                epoch=found.epoch,
+                state=found.state,
+                values=_values(study, trial.epochs[found.epoch - 1].metrics),
                 confirmed=confirmed_on_part(study, found.trial, found.epoch),
+                command=command_of(study, found),
+                is_kept=bool(found.checkpoint),
+                early=low and planned is not None and found.epoch < planned and trial.number in with_rate,
             )
         )
     return rows
@@ -257,103 +251,38 @@ def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
     return not counted or any(counted) or trial.params.get("samples_per_epoch", of_all) != "auto"
 
 
-def baseline_rows(study: StudyRecord) -> list[tuple[Baseline, Sequence[Cell]]]:
-    """Return the baselines with the cells of their metrics, for the table of the models."""
+def baseline_rows(study: StudyRecord) -> list[ModelRow]:
+    """Return what the models are compared with; the trial of a baseline, where it has one, is among the trials, too."""
     return [
-        (one, [_metric_cell(name, one.measured.get(name)) for name in measured_names(study)])
+        ModelRow(
+            trial=one.trial,
+            epoch=one.epoch,
+            state="baseline",
+            values=_values(study, one.measured),
+            confirmed="" if one.trial is None else confirmed_on_part(study, one.trial, one.epoch),
+            baseline=one.called,
+        )
         for one in baselines(study)
     ]
 
 
+def _values(study: StudyRecord, metrics: Mapping[str, float]) -> list[Cell]:
+    """The cells of a model's metrics: as in a sentence, with the seconds beside dollars below a cent."""
+    missing, seconds = Cell(text=NOTHING, sort="", numeric=True), metrics.get("wall_seconds")
+    names = analysis.measured_names(study)
+    return [cell(name, metrics[name], seconds) if name in metrics else missing for name in names]
+
+
 def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[Cell]]]:
-    """Return the columns (heading, whether numeric) and the rows of all started trials."""
-    names = parameter_names(study)
-    heads = [("trial", True), ("state", False), *((name, True) for name in measured_names(study))]
-    heads += [("feasible", False)] if study.constraints else []
-    heads += [("epochs", True), ("paid", True)]
-    heads += [(name, all(_cell(trial.params.get(name)).numeric for trial in study.started)) for name in names]
-    ranks = [] if "world_size" in names else ["workers"]
-    heads += [(name, True) for name in (*ranks, "effective batch", "base rate", "scaled rate")]
-    compared, with_rate = baseline_trials(study), with_learning_rate(study)
-    rows = [
-        _trial_row(study, trial, names, compared.get(trial.number or 0), has_rate=trial.number in with_rate)
-        for trial in study.started
-    ]
-    heads.append(("reason", False))
-    known = [one for one in baselines(study) if one.trial is None]
-    return heads, [*(_known_row(study, one, len(heads)) for one in known if rows), *rows]
-
-
-def _known_row(study: StudyRecord, one: Baseline, columns: int) -> list[Cell]:
-    """The row of a baseline that needs no training."""
-    values = [_metric_cell(name, one.measured.get(name)) for name in measured_names(study)]
-    row = [
-        Cell(text="", sort="-1", numeric=True),
-        Cell(text="baseline", sort="baseline", kind="state-baseline"),
-        *values,
-    ]
-    return [*row, *[Cell(text="", sort="")] * (columns - len(row) - 1), _reason_cell(one.name)]
-
-
-def measured_names(study: StudyRecord) -> list[str]:
-    """Return the metrics that the tables show: objectives, and the other metrics that constraints bound."""
-    return [column.metric for column in columns(study.objectives, study.constraints)]
-
-
-def _trial_row(
-    study: StudyRecord, trial: TrialRecord, names: Sequence[str], baseline: str | None, *, has_rate: bool
-) -> list[Cell]:
-    known = trial.attempts[-1].facts if trial.attempts and has_rate else {}
-    last = trial.epochs[-1].metrics if trial.epochs else {}
-    state = trial.state + (f": {trial.failure}" if trial.failure else "")
-    reason = analysis.reason_in_words(trial)
-    learned = ("effective_batch", "base_learning_rate", "scaled_learning_rate")
-    return [
-        _cell(trial.number),
-        Cell(text=state, sort=state, kind=f"state-{trial.state}"),
-        *(_metric_cell(name, last.get(name)) for name in measured_names(study)),
-        *([_feasible_cell(study, trial)] if study.constraints else []),
-        _cell(len(trial.epochs)),
-        _metric_cell("cost_usd", trial.paid_nano_usd / NANO),
-        *(_cell(trial.params.get(name)) for name in names),
-        *([] if "world_size" in names else [_cell(trial.world_size)]),
-        *(_cell(known.get(name)) for name in learned),
-        _reason_cell(f"baseline: {baseline}; {reason}" if baseline else reason),
-    ]
-
-
-def _feasible_cell(study: StudyRecord, trial: TrialRecord) -> Cell:
-    feasible = feasibility.is_feasible(study, trial)
-    if feasible is None:
-        return Cell(text=NOTHING, sort="")
-    word, why = ("yes", "") if feasible else ("no", feasibility.violations(study, trial))
-    return Cell(text=word, sort=word, full=why, kind="" if feasible else "infeasible")
-
-
-def _reason_cell(reason: str) -> Cell:
-    return Cell(text=cut(reason, 90), sort=reason, full=reason if len(reason) > 90 else "", kind="reason")
-
-
-def _cell(value: object) -> Cell:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Cell(text=number(value), sort=_sortable(value), numeric=True)
-    if value is None:
-        return Cell(text=NOTHING, sort="", numeric=True)
-    text = number(value)
-    return Cell(text=cut(text), sort=text, full=text if len(text) > 48 else "")
-
-
-def _metric_cell(name: str, value: float | None) -> Cell:
-    text = NOTHING if value is None else metric(name, value)
-    return Cell(text=text, sort="" if value is None else _sortable(value), numeric=True)
-
-
-def _value_cell(name: str, metrics: Mapping[str, float]) -> Cell:
-    """The cell of a model's metric: as in a sentence, with the seconds beside dollars below a cent."""
-    value = metrics.get(name)
-    text = NOTHING if value is None else value_in_words(name, value, metrics.get("wall_seconds"))
-    return Cell(text=text, sort="" if value is None else _sortable(value), numeric=True)
-
-
-def _sortable(value: float) -> str:
-    return repr(float(value)) if math.isfinite(value) else ""
+    """Return the columns (heading, whether numeric) and the rows of all started trials, after the known baselines."""
+    params = [f"params.{name}" for name in parameter_names(study)]
+    names = ["trial", "state", *(f"values.{name}" for name in analysis.measured_names(study))]
+    names += [*(["feasible"] if study.constraints else []), "epochs", "cost_usd", *params]
+    names += [*([] if "params.world_size" in params else ["world_size"]), *LEARNED, "reason"]
+    lines = trial_lines(study, study.started)
+    numeric = {name: all(line[name].numeric for line in lines if name in line) for name in names}
+    empty = {name: Cell(text=NOTHING, sort="", numeric=numeric[name]) for name in names}
+    bare = {name: name.removeprefix("values.").removeprefix("params.") for name in names}
+    heads = [(_HEADINGS.get(name, bare[name]), numeric[name]) for name in names]
+    known = known_lines(study) if lines else []
+    return heads, [[line.get(name, empty[name]) for name in names] for line in (*known, *lines)]

@@ -23,7 +23,8 @@ from reports.plotting import (
     wrapped,
 )
 from reports.savings import is_by_chance
-from studies.analysis import ArchivePoint, reason_in_words
+from reports.states import trial_reason
+from studies.analysis import ArchivePoint
 from studies.baselines import Baseline
 from studies.records import CUMULATIVE_METRICS, DecisionRecord, Objective, StudyRecord, TrialRecord
 
@@ -142,7 +143,7 @@ def _ends(trials: list[TrialRecord], objective: Objective, state: str) -> Trace:
         "showlegend": False,
         "x": [t.epochs[-1].epoch for t in trials],
         "y": [short(t.epochs[-1].metrics.get(objective.metric, float("nan"))) for t in trials],
-        "text": [f"trial {t.number} {state}<br>{wrapped(reason_in_words(t))}" for t in trials],
+        "text": [f"trial {t.number} {state}<br>{wrapped(trial_reason(t))}" for t in trials],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"symbol": ENDS[state], "color": color, "size": 7, "line": {"color": color, "width": 1.5}},
     }

@@ -24,14 +24,7 @@ COLOUR, FILL = COLOURS["running"], "rgba(59, 130, 196, 0.14)"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What a trial is expected to measure at one epoch.
-
-    Attributes:
-        epoch: Epoch that was forecast.
-        median: Median of the forecast.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
-    """
+    """What a trial is expected to measure at one epoch."""
 
     epoch: int
     median: float

@@ -46,11 +46,7 @@ CONFIRMED, CONFIRMED_COLOUR = "confirmed with fresh seeds", "#7b3f98"
 
 
 def as_plotly(plain: Figure) -> Any:
-    """Return a `plotly.graph_objects.Figure`.
-
-    Raises:
-        ValueError: Plotly does not know a part of the figure.
-    """
+    """Return a `plotly.graph_objects.Figure`."""
     import plotly.graph_objects as go
 
     return go.Figure(plain)

@@ -1,207 +1,157 @@
-"""The models of a study as an inline SVG picture, which needs no script: trials as dots, the kept models as a line.
+"""The trade-off of a study as inline SVG, which needs no script: the report's own figure, drawn here and by plotly.js.
 
-Colours are those of front_picture.css, in the variables of the page's own style sheet.
+Points, colours, axes and baselines are those of the figure; lines and texts have the colours of the page around it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from reports.wording import metric, plural
-from studies import pareto
-from studies.analysis import ArchivePoint
-from studies.baselines import Baseline, baselines
-from studies.records import NANO, Objective, StudyRecord, TrialRecord
+from reports.plotting import Figure, sampled
+from reports.wording import number, percent, usd
 
 STYLE = Path(__file__).with_name("front_picture.css")
 """Style sheet of the picture, which whoever shows it adds to the page's own."""
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 112, 16, 16, 58
 MOST_POINTS = 500
-"""Trials that are drawn, the latest ones."""
-MONEY = "paid_usd"
+"""Points of a group that are drawn, an even sample: a page carries each with its text."""
+MOST_TICKS = 4
+MOST_SPANS = 3
+"""Distance of a baseline from the points, in their range, beyond which it is left out."""
+LINES_OF_TEXT = 3
+"""Lines of a point's text: its name and two objectives."""
+_MARKS = {
+    "diamond": '<path class="kept" fill="{2}" d="M{0} {1}m0 -6l6 6l-6 6l-6 -6z">{3}</path>',
+    "star": '<path fill="{2}" d="M{0} {1}m0 -7l7 7l-7 7l-7 -7z">{3}</path>',
+    "circle": '<circle class="dot" cx="{0}" cy="{1}" r="4" fill="{2}" fill-opacity="0.75">{3}</circle>',
+    "open": '<circle class="open" cx="{0}" cy="{1}" r="5" stroke="{2}">{3}</circle>',
+}
+"""Marks by plotly's symbol; every other symbol is an open circle."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Axis:
-    """One direction of the picture.
+    """An axis of the figure from the least to the largest of what is drawn, and its length in the picture."""
 
-    Attributes:
-        name: Name of the metric.
-        low: Smallest value.
-        high: Largest value.
-        is_log: Whether it is logarithmic.
-    """
-
-    name: str
+    layout: Mapping[str, Any]
     low: float
     high: float
-    is_log: bool
+    start: float
+    end: float
 
-    def place(self, value: float) -> float:
-        """Share of the axis at which a value lies, from 0 to 1."""
-        low, high, here = (self._scaled(one) / 2 for one in (self.low, self.high, value))  # differences stay finite
-        return 0.5 if high <= low else (here - low) / (high - low)
+    def at(self, value: float) -> float:
+        """Place of a value in the picture."""
+        is_log = self.layout.get("type") == "log"
+        low, high, here = ((math.log(v) if is_log else v) / 2 for v in (self.low, self.high, value))  # stay finite
+        share = 0.5 if high <= low else (here - low) / (high - low)
+        return round(self.start + share * (self.end - self.start), 1)
 
-    def ticks(self) -> list[float]:
-        """Values at both ends and in the middle."""
-        if self.high <= self.low:
-            return [self.low]
-        middle = math.sqrt(self.low) * math.sqrt(self.high) if self.is_log else self.low / 2 + self.high / 2
-        return [self.low, middle, self.high]
+    def ticks(self) -> list[tuple[float, str]]:
+        """Some of the figure's own ticks with their texts, else both ends and the middle."""
+        own = zip(self.layout.get("tickvals", ()), self.layout.get("ticktext", ()), strict=True)
+        known = [(at, text) for at, text in own if self.low <= at <= self.high]
+        if len(known) > 1:
+            return list(sampled(known, MOST_TICKS))
+        values = dict.fromkeys((self.low, self.low / 2 + self.high / 2, self.high))
+        return [(value, self._text(float(f"{value:.3g}"))) for value in values]
 
-    def _scaled(self, value: float) -> float:
-        return math.log(value) if self.is_log else value
+    def _text(self, value: float) -> str:
+        if "tickprefix" in self.layout:
+            return usd(value)
+        return percent(value) if "tickformat" in self.layout else number(value)
 
 
-def front_picture(
-    study: StudyRecord, archive: Sequence[ArchivePoint], *, names: tuple[str, str] | None = None
-) -> Markup:
-    """Return the picture as markup; empty before the first measured epoch.
-
-    Args:
-        study: Study as committed, with texts that are safe to show.
-        archive: Its kept models.
-        names: Metrics across and up; None takes the second and the first objective, or of a study with one the money
-            paid for a trial and the objective.
-    """
-    across, up = names or _names(study.objectives)
-    trials = [(trial.number or 0, _values(trial, across, up)) for trial in study.started[-MOST_POINTS:]]
-    seen = [(number, point) for number, point in trials if point is not None]
-    kept = sorted(point for one in archive if (point := _archived(study, one, across, up)) is not None)
-    points = [point for _, point in seen] + kept
-    if not points:
+def front_picture(plain: Figure) -> Markup:
+    """Return the first plane of a figure of `trade_off` as markup; empty without points."""
+    data: Any = plain["data"]
+    layout: Any = plain["layout"]
+    traces = [one for one in data if one.get("xaxis", "x") == "x" and one.get("visible") != "legendonly"]
+    places = [place for trace in traces for _, place in _points(trace)]
+    if not places:
         return Markup()
-    is_level = up == study.objectives[0].metric  # baselines are known by what they reach, and not by what they cost
-    lines = _drawn_baselines(study, up, [y for _, y in points]) if is_level else []
-    heights = [y for _, y in points] + [one.values[up] for one in lines]
-    axes = _axis(across, (x for x, _ in points)), _axis(up, heights)
-    latest = f"the latest {MOST_POINTS} of " if len(study.started) > MOST_POINTS else ""
-    counted = plural(len(study.started) if latest else len(seen), "trial")
-    title = f"{latest}{counted} and {plural(len(kept), 'kept model')}: {across} across, {up} up"
-    parts = [
-        *_frame(*axes),
-        *(_level(one, axes[1]) for one in lines),
-        _line(_best(study, kept, across, up), axes, rises_first=_is_maximized(study, across)),
-        *_dots(seen, axes),
-        *(_diamond(point, axes) for point in kept),
-    ]
+    xs, ys, levels = [x for x, _ in places], [y for _, y in places], list[Mapping[str, Any]]()
+    for letter, values in (("x", xs), ("y", ys)):
+        most = MOST_SPANS * (max(values) / 2 - min(values) / 2) * 2
+        near = [one for one in layout.get("shapes", ()) if one[f"{letter}ref"] == letter]
+        near = [one for one in near if min(values) - most <= one[f"{letter}0"] <= max(values) + most]
+        values += [one[f"{letter}0"] for one in near]
+        levels += near
+    across = _Axis(layout=layout["xaxis"], low=min(xs), high=max(xs), start=LEFT, end=WIDTH - RIGHT)
+    up = _Axis(layout=layout["yaxis"], low=min(ys), high=max(ys), start=HEIGHT - BOTTOM, end=TOP)
+    parts = [*_frame(across, up), *(_level(one, across, up) for one in levels)]
+    for trace in traces:
+        parts += _drawn(trace, across, up)
+    title = f"{_title(across)} across, {_title(up)} up"
     box = f"0 0 {WIDTH} {HEIGHT}"
     return Markup('<svg class="front" viewBox="{}" role="img" aria-label="{}">{}</svg>').format(
         box, title, Markup("").join(parts)
     )
 
 
-def _names(objectives: Sequence[Objective]) -> tuple[str, str]:
-    names = [one.metric for one in objectives]
-    return (names[1], names[0]) if len(names) > 1 else (MONEY, names[0])
+def _points(trace: Mapping[str, Any]) -> list[tuple[int, tuple[float, float]]]:
+    """The finite points of a trace, with their place in it."""
+    every = enumerate(zip(trace["x"], trace["y"], strict=True))
+    return [(place, (x, y)) for place, (x, y) in every if x is not None and y is not None]
 
 
-def _values(trial: TrialRecord, across: str, up: str) -> tuple[float, float] | None:
-    if not trial.epochs:
-        return None
-    known = {**trial.epochs[-1].metrics, MONEY: trial.paid_nano_usd / NANO}
-    return _point(known.get(across), known.get(up))
+def _title(axis: _Axis) -> Markup:
+    return Markup(axis.layout["title"]["text"])  # noqa: S704 - figures escape what they show
 
 
-def _archived(study: StudyRecord, one: ArchivePoint, across: str, up: str) -> tuple[float, float] | None:
-    if across != MONEY:
-        return _point(one.values.get(across), one.values.get(up))
-    trial = next((trial for trial in study.started if trial.number == one.trial), None)
-    return None if trial is None else _point(trial.paid_nano_usd / NANO, one.values.get(up))
-
-
-def _point(x: float | None, y: float | None) -> tuple[float, float] | None:
-    return None if x is None or y is None or not (math.isfinite(x) and math.isfinite(y)) else (float(x), float(y))
-
-
-def _axis(name: str, values: Iterable[float]) -> _Axis:
-    given = list(values)
-    low, high = min(given), max(given)
-    return _Axis(name=name, low=low, high=high, is_log=low > 0 and high / low >= 20)
-
-
-def _at(point: tuple[float, float], axes: tuple[_Axis, _Axis]) -> tuple[float, float]:
-    x = LEFT + axes[0].place(point[0]) * (WIDTH - LEFT - RIGHT)
-    y = HEIGHT - BOTTOM - axes[1].place(point[1]) * (HEIGHT - TOP - BOTTOM)
-    return round(x, 1), round(y, 1)
-
-
-def _frame(across: _Axis, up: _Axis) -> list[Markup]:
+def _frame(across: _Axis, up: _Axis) -> Iterator[Markup]:
     """Lines and texts of both axes."""
-    axes, bottom = (across, up), HEIGHT - BOTTOM
-    parts = [Markup('<path class="axis" d="M{0} {1}V{2}H{3}"/>').format(LEFT, TOP, bottom, WIDTH - RIGHT)]
-    anchors = ("start", "middle", "end")
-    for place, tick in enumerate(across.ticks()):
-        x, _ = _at((tick, up.low), axes)
-        text = Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>')
-        parts.append(text.format(x, bottom + 20, anchors[place], _shown(across, tick)))
-    for tick in up.ticks():
-        _, y = _at((across.low, tick), axes)
-        text = Markup('<text x="{}" y="{}" text-anchor="end">{}</text>')
-        parts.append(text.format(LEFT - 6, y + 4, _shown(up, tick)))
-    middle = (LEFT + WIDTH - RIGHT) // 2
+    bottom = HEIGHT - BOTTOM
+    yield Markup('<path class="axis" d="M{0} {1}V{2}H{3}"/>').format(LEFT, TOP, bottom, WIDTH - RIGHT)
+    text = Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>')
+    for tick, told in across.ticks():
+        x = across.at(tick)
+        anchor = "start" if x < LEFT + 30 else "end" if x > WIDTH - RIGHT - 30 else "middle"
+        yield text.format(x, bottom + 20, anchor, told)
+    for tick, told in up.ticks():
+        yield text.format(LEFT - 6, up.at(tick) + 4, "end", told)
     label = Markup('<text class="label" x="{}" y="{}" text-anchor="middle">{}</text>')
-    parts.append(label.format(middle, HEIGHT - 8, across.name))
+    yield label.format((LEFT + WIDTH - RIGHT) // 2, HEIGHT - 8, _title(across))
     turned = Markup('<text class="label" transform="translate(16 {}) rotate(-90)" text-anchor="middle">{}</text>')
-    parts.append(turned.format((TOP + bottom) // 2, up.name))
-    return parts
+    yield turned.format((TOP + bottom) // 2, _title(up))
 
 
-def _shown(axis: _Axis, value: float) -> str:
-    """A value at an axis, with few digits since there is little room."""
-    return metric(axis.name, float(f"{value:.3g}"))
+def _level(shape: Mapping[str, Any], across: _Axis, up: _Axis) -> Markup:
+    """A baseline as a line from side to side with its name."""
+    name = Markup(shape["label"]["text"])  # noqa: S704 - figures escape what they show
+    if shape["xref"] == "x":
+        x = across.at(shape["x0"])
+        line = Markup('<path class="level" d="M{} {}V{}"/>').format(x, TOP, HEIGHT - BOTTOM)
+        place = Markup('<text transform="translate({} {}) rotate(90)">{}</text>')
+        return line + place.format(x + 5 if x < WIDTH - RIGHT - 20 else x - 14, TOP + 4, name)
+    y = up.at(shape["y0"])
+    line = Markup('<path class="level" d="M{} {}H{}"/>').format(LEFT, y, WIDTH - RIGHT)
+    place = Markup('<text x="{}" y="{}" text-anchor="end">{}</text>')
+    return line + place.format(WIDTH - RIGHT, y - 5 if y > TOP + 20 else y + 14, name)
 
 
-def _is_maximized(study: StudyRecord, name: str) -> bool:
-    return any(one.metric == name and one.direction == "maximize" for one in study.objectives)
+def _drawn(trace: Mapping[str, Any], across: _Axis, up: _Axis) -> Iterator[Markup]:
+    """The points of a trace, and the line through them."""
+    marker, points = trace.get("marker", {}), _points(trace)
+    if "lines" in trace["mode"] and len(points) > 1:
+        shape, colour = trace["line"].get("shape", "hv"), trace["line"]["color"]
+        (x, y), *steps = [(across.at(x), up.at(y)) for _, (x, y) in points]
+        path = "".join(f"V{y}H{x}" if shape == "vh" else f"H{x}V{y}" for x, y in steps)
+        yield Markup('<path class="stairs" stroke="{}" d="M{} {}{}"/>').format(colour, x, y, path)
+    texts, mark = trace.get("text") or (), _MARKS.get(marker.get("symbol", "circle"), _MARKS["open"])
+    for place, (x, y) in sampled(points, MOST_POINTS):
+        told = _title_of(texts[place]) if place < len(texts) else ""
+        yield Markup(mark).format(across.at(x), up.at(y), marker["color"], told)  # noqa: S704 - our own text
 
 
-def _best(study: StudyRecord, kept: Sequence[tuple[float, float]], across: str, up: str) -> list[tuple[float, float]]:
-    """The kept models that no other one beats in both directions: with more objectives not all are so."""
-    signs = [-1.0 if _is_maximized(study, name) else 1.0 for name in (across, up)]
-    return [kept[i] for i in pareto.archive([(signs[0] * x, signs[1] * y) for x, y in kept])]
-
-
-def _line(best: Sequence[tuple[float, float]], axes: tuple[_Axis, _Axis], *, rises_first: bool) -> Markup:
-    """The best models, from left to right, as stairs: between two of them the worse one across is all that is had."""
-    places = [_at(point, axes) for point in best]
-    if len(places) < 2 or axes[0].name == MONEY:
-        return Markup()
-    steps = "".join(f"V{y}H{x}" if rises_first else f"H{x}V{y}" for x, y in places[1:])
-    return Markup('<path class="stairs" d="M{} {}{}"/>').format(*places[0], steps)
-
-
-def _drawn_baselines(study: StudyRecord, up: str, heights: Sequence[float]) -> list[Baseline]:
-    """Baselines but those that are worse than all trials: these would lie together at one side of the picture."""
-    objective = next(one for one in study.objectives if one.metric == up)
-    worst = max(objective.signed(value) for value in heights)
-    known = [(one, one.values.get(up, math.nan)) for one in baselines(study)]
-    return [one for one, value in known if math.isfinite(value) and objective.signed(value) <= worst]
-
-
-def _level(baseline: Baseline, up: _Axis) -> Markup:
-    """A baseline as a line from side to side, with its name above it, or below it at the upper end."""
-    y = round(HEIGHT - BOTTOM - up.place(baseline.values[up.name]) * (HEIGHT - TOP - BOTTOM), 1)
-    right, words = WIDTH - RIGHT, y - 5 if y > TOP + 20 else y + 14
-    line = Markup('<path class="level" d="M{} {}H{}"/>').format(LEFT, y, right)
-    return line + Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(right, words, baseline.called)
-
-
-def _dots(seen: Sequence[tuple[int, tuple[float, float]]], axes: tuple[_Axis, _Axis]) -> list[Markup]:
-    dots = []
-    for number, point in seen:
-        x, y = _at(point, axes)
-        told = escape(f"trial {number}: {axes[1].name} {metric(axes[1].name, point[1])}, ")
-        told += escape(f"{axes[0].name} {metric(axes[0].name, point[0])}")
-        dots.append(Markup('<circle class="dot" cx="{}" cy="{}" r="4"><title>{}</title></circle>').format(x, y, told))
-    return dots
-
-
-def _diamond(point: tuple[float, float], axes: tuple[_Axis, _Axis]) -> Markup:
-    return Markup('<path class="kept" d="M{} {}m0 -6l6 6l-6 6l-6 -6z"/>').format(*_at(point, axes))
+def _title_of(text: str) -> Markup:
+    """The first lines of a hover text without its markup, as the title of a mark."""
+    lines = re.sub("</?b>", "", text).split("<br>")[:LINES_OF_TEXT]
+    return Markup("<title>{}</title>").format(Markup("\n".join(lines)))  # noqa: S704 - figures escape what they show

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from reports import bars, curves, figures
 from reports.calibration import calibration
 from reports.hypervolume import hypervolume
 from reports.learning_rates import learning_rates
-from reports.parameters import parameter_names, parameter_panel, parameter_panels
+from reports.parameters import parameter_names, parameter_panel
 from reports.plotting import Figure, figure, titled
 from reports.redacted import redacted
 from reports.surfaces import parallel_coordinates, surface
@@ -36,7 +36,7 @@ from search_spaces.wording import found, listed, nearest
 from studies import analysis
 from studies.analysis import ArchivePoint
 from studies.baselines import baselines
-from studies.importance import Effects, effects, importance
+from studies.importance import Effects, effects
 from studies.recommendation import Recommendation, recommended
 from studies.records import Objective, StudyRecord
 
@@ -47,6 +47,16 @@ class Drawn:
 
     figure: Figure
     label: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a figure shows, what draws it (None if there is nothing), and its group and id if it is in the page."""
+
+    title: str
+    draw: Callable[[], Figure | None]
+    group: str = ""
+    id: str = ""
 
 
 Groups: TypeAlias = dict[str, dict[str, Drawn]]
@@ -66,39 +76,14 @@ def figures_of_page(
         known: What each objective depends on, by its metric; worked out if it is not given.
         taken: The recommended model, None if there is none.
     """
-    if not any(t.epochs for t in study.started):
-        return {}
-    known = effects_of(study) if known is None else known
-    names = listed([o.metric for o in study.objectives])
-    drawn: Groups = {"trade_off": {"trade-off": _drawn(figures.trade_off(study, archive), f"{names} of all trials")}}
-    if analysis.hypervolume(study):
-        label = "Hypervolume in percent of the best known, by dollars of the search"
-        drawn["hypervolume"] = {"hypervolume": _drawn(hypervolume(study), label)}
-    calibrated = calibration(study)
-    if calibrated is not None:
-        drawn["calibration"] = {"calibration": _drawn(calibrated, "Share of forecasts that came true")}
-    rows = timeline(study)
-    if rows is not None:
-        drawn["timeline"] = {"timeline": _drawn(rows, "What each device did, from the first charge to the last")}
-    shown = curves.chosen(study, archive)
-    learned, compared = curves.learned(study), baselines(study)
-    if learned:
-        drawn["curves"] = {
-            f"curves-{i}": _drawn(
-                curves.learning_curves(shown, o, compared), f"Learning curves of {o.metric}, by epoch"
-            )
-            for i, o in enumerate(learned)
-        }
-    for i, objective in enumerate(study.objectives):
-        panels = parameter_panels(study, objective)
-        drawn[f"parameters-{i}"] = {
-            f"parameter-{i}-{j}": _drawn(panel, f"{objective.metric} by {name}")
-            for j, (name, panel) in enumerate(panels.items())
-        }
-        drawn[f"effects-{i}"] = _effects_drawn(study, objective, known.get(objective.metric), taken, i)
-    rates = learning_rates(study, taken)
-    if rates is not None:
-        drawn["learning_rates"] = {"learning-rates": _drawn(rates, "Learning rates by effective batch")}
+    drawn: Groups = {}
+    for one in _entries(study, archive, known, taken).values():
+        if one.group and (plain := one.draw()) is not None:
+            drawn.setdefault(one.group, {})[one.id] = Drawn(figure=plain, label=one.title)
+    if drawn:
+        for place in range(len(study.objectives)):
+            drawn.setdefault(f"parameters-{place}", {})
+            drawn.setdefault(f"effects-{place}", {})
     return drawn
 
 
@@ -107,22 +92,78 @@ def effects_of(study: StudyRecord) -> dict[str, Effects | None]:
     return {objective.metric: effects(study, objective) for objective in study.objectives}
 
 
-def _drawn(plain: Figure, label: str) -> Drawn:
-    return Drawn(figure=plain, label=label)
-
-
-def _effects_drawn(
-    study: StudyRecord, objective: Objective, known: Effects | None, taken: Recommendation | None, place: int
-) -> dict[str, Drawn]:
-    """The surface and the parallel coordinates of an objective, as far as there are any."""
-    over_two = surface(study, objective, known, taken) if known else None
-    lines = parallel_coordinates(study, objective, known.shares if known else {})
-    name = objective.metric
-    drawn = {
-        f"surface-{place}": (over_two, f"Expected {name} over the two numbers that matter most"),
-        f"parallel-{place}": (lines, f"Parameters and {name} of each trial as a line"),
+def _entries(
+    study: StudyRecord,
+    archive: Sequence[ArchivePoint],
+    known: Mapping[str, Effects | None] | None = None,
+    taken: Recommendation | None = None,
+) -> dict[str, _Entry]:
+    """All figures by name, in the order of the page; before the first epoch those of what was spent."""
+    spending = {
+        f"spending.{name}": _Entry(f"Dollars by {words}", partial(_spending, study, place))
+        for place, (name, words) in enumerate((("kind", "kind of charge"), ("outcome", "outcome of their trials")))
     }
-    return {key: _drawn(plain, label) for key, (plain, label) in drawn.items() if plain is not None}
+    if not any(t.epochs for t in study.started):
+        return spending if study.charges else {}
+    found_effects = cache(lambda objective: effects(study, objective) if known is None else known[objective.metric])
+    best = cache(lambda: taken or recommended(study))
+    names, shown = listed([o.metric for o in study.objectives]), curves.chosen(study, archive)
+    entries = {
+        "trade_off": _Entry(
+            f"Trials and archive: {names}", partial(figures.trade_off, study, archive), "trade_off", "trade-off"
+        )
+    }
+    if analysis.hypervolume(study):
+        title = "Hypervolume in percent of the best known, by dollars of the search"
+        entries["hypervolume"] = _Entry(title, partial(hypervolume, study), "hypervolume", "hypervolume")
+    for i, o in enumerate(curves.learned(study)):
+        draw = partial(curves.learning_curves, shown, o, baselines(study))
+        entries[f"curves.{o.metric}"] = _Entry(f"{o.metric} by epoch", draw, "curves", f"curves-{i}")
+    for i, o in enumerate(study.objectives):
+        for j, name in enumerate(parameter_names(study)):
+            entries[f"parameters.{o.metric}.{name}"] = _Entry(
+                f"{o.metric} by {name}",
+                partial(parameter_panel, study, name, o),
+                f"parameters-{i}",
+                f"parameter-{i}-{j}",
+            )
+    entries |= spending
+    for i, o in enumerate(study.objectives):
+
+        def bars_drawn(o: Objective = o) -> Figure:
+            return figures.bar_chart(bars.importance_bars_of(_shares(found_effects(o))))
+
+        def over_two(o: Objective = o) -> Figure | None:
+            return surface(study, o, over, best()) if (over := found_effects(o)) else None
+
+        def lines(o: Objective = o) -> Figure | None:
+            return parallel_coordinates(study, o, _shares(found_effects(o)))
+
+        group, two = f"effects-{i}", f"Expected {o.metric} over the two numbers that matter most"
+        entries[f"importance.{o.metric}"] = _Entry(f"Importance for {o.metric}", bars_drawn)
+        entries[f"surface.{o.metric}"] = _Entry(two, over_two, group, f"surface-{i}")
+        told = f"Parameters and {o.metric} of each trial as a line"
+        entries[f"parallel.{o.metric}"] = _Entry(told, lines, group, f"parallel-{i}")
+    return entries | {
+        "calibration": _Entry(
+            "Share of forecasts that came true", partial(calibration, study), "calibration", "calibration"
+        ),
+        "timeline": _Entry("What each device did", partial(timeline, study), "timeline", "timeline"),
+        "learning_rates": _Entry(
+            "Learning rates by effective batch",
+            lambda: learning_rates(study, best()),
+            "learning_rates",
+            "learning-rates",
+        ),
+    }
+
+
+def _spending(study: StudyRecord, place: int) -> Figure:
+    return figures.bar_chart(bars.money_bars(study)[place])
+
+
+def _shares(known: Effects | None) -> Mapping[str, float]:
+    return known.shares if known else {}
 
 
 class FigureError(UserError, KeyError):
@@ -133,100 +174,29 @@ class FigureError(UserError, KeyError):
 
 
 class Gallery(Mapping[str, Any]):
-    """All figures of a study by name, as plotly figures with titles; each is drawn when it is asked for.
-
-    Args:
-        study: Study as committed.
-    """
+    """All figures of a study by name, as plotly figures with titles; each is drawn when it is asked for."""
 
     def __init__(self, study: StudyRecord) -> None:
-        self._drawers = _drawers(redacted(study))
+        study = redacted(study)
+        self._entries = _entries(study, analysis.archive(study))
 
     def __getitem__(self, name: str) -> Any:
-        """Return a `plotly.graph_objects.Figure`.
-
-        Raises:
-            FigureError: There is no such figure; the message names those that there are.
-        """
-        if name not in self._drawers:
-            allowed = listed(self._drawers) or "none yet, since no trial has trained an epoch"
-            raise FigureError(f"figures: {found(name, allowed, nearest(name, self._drawers))}")
-        title, draw = self._drawers[name]
-        return figures.as_plotly(titled(draw(), title))
+        """Return a `plotly.graph_objects.Figure`."""
+        if name not in self._entries:
+            allowed = listed(self._entries) or "none yet, since no trial has trained an epoch"
+            raise FigureError(f"figures: {found(name, allowed, nearest(name, self._entries))}")
+        one = self._entries[name]
+        return figures.as_plotly(titled(one.draw() or figure([]), one.title))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._drawers)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._drawers)
+        return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"<figures: {listed(self._drawers) or 'none yet'}>"
+        return f"<figures: {listed(self._entries) or 'none yet'}>"
 
     def _ipython_key_completions_(self) -> list[str]:
         """Names that IPython offers after `figures["`."""
-        return list(self._drawers)
-
-
-_Drawers = dict[str, tuple[str, Callable[[], Figure]]]
-
-
-def _drawers(study: StudyRecord) -> _Drawers:
-    """By name the title of each figure, and what draws it."""
-    spending: _Drawers = {
-        f"spending.{name}": (f"Dollars by {words}", partial(_spending, study, place))
-        for place, (name, words) in enumerate((("kind", "kind of charge"), ("outcome", "outcome of their trials")))
-    }
-    if not any(t.epochs for t in study.started):
-        return spending if study.charges else {}
-    archive = analysis.archive(study)
-    drawers: _Drawers = {"trade_off": ("Trials and archive", partial(figures.trade_off, study, archive))}
-    if analysis.hypervolume(study):
-        drawers["hypervolume"] = ("Hypervolume by dollars of the search", partial(hypervolume, study))
-    shown, compared = curves.chosen(study, archive), baselines(study)
-    for o in curves.learned(study):
-        drawers[f"curves.{o.metric}"] = (f"{o.metric} by epoch", partial(curves.learning_curves, shown, o, compared))
-    for o in study.objectives:
-        for name in parameter_names(study):
-            drawers[f"parameters.{o.metric}.{name}"] = (
-                f"{o.metric} by {name}",
-                partial(parameter_panel, study, name, o),
-            )
-    drawers |= spending
-    for o in study.objectives:
-        drawers[f"importance.{o.metric}"] = (f"Importance for {o.metric}", partial(_importance, study, o))
-        drawers[f"surface.{o.metric}"] = (f"{o.metric} over two parameters", partial(_surface, study, o))
-        drawers[f"parallel.{o.metric}"] = (f"Parameters and {o.metric}", partial(_parallel, study, o))
-    drawers["calibration"] = ("Forecasts that came true", partial(_calibration, study))
-    drawers["timeline"] = ("What each device did", partial(_timeline, study))
-    drawers["learning_rates"] = ("Learning rate by effective batch", partial(_learning_rates, study))
-    return drawers
-
-
-def _spending(study: StudyRecord, place: int) -> Figure:
-    return figures.bar_chart(bars.money_bars(study)[place])
-
-
-def _importance(study: StudyRecord, objective: Objective) -> Figure:
-    return figures.bar_chart(bars.importance_bars_of(importance(study, objective)))
-
-
-def _surface(study: StudyRecord, objective: Objective) -> Figure:
-    known = effects(study, objective)
-    return (surface(study, objective, known, recommended(study)) if known else None) or figure([])
-
-
-def _parallel(study: StudyRecord, objective: Objective) -> Figure:
-    return parallel_coordinates(study, objective, importance(study, objective)) or figure([])
-
-
-def _calibration(study: StudyRecord) -> Figure:
-    return calibration(study) or figure([])
-
-
-def _timeline(study: StudyRecord) -> Figure:
-    return timeline(study) or figure([])
-
-
-def _learning_rates(study: StudyRecord) -> Figure:
-    return learning_rates(study, recommended(study)) or figure([])
+        return list(self._entries)

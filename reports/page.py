@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -32,7 +31,6 @@ from reports.templates import template
 from reports.timeline import timeline_line
 from reports.wording import mapping
 from studies import analysis
-from studies.analysis import ArchivePoint
 from studies.never_tried import never_tried_in_words
 from studies.recommendation import recommended, takeable
 from studies.records import StudyRecord
@@ -47,15 +45,7 @@ MOST_ROWS = 1000
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:
-    """Write the page; readers see the old file or the new one, never a part.
-
-    Args:
-        study: Study as committed, in any state.
-        out: File to write; its folder is created if there is none.
-
-    Returns:
-        The absolute path of the page.
-    """
+    """Write the page; readers see the old file or the new one, never a part."""
     return replace_file(out, render(study))
 
 
@@ -86,7 +76,7 @@ def render(study: StudyRecord) -> str:
         study=study,
         data=packed(as_json({name: one.figure for group in drawn.values() for name, one in group.items()})),
         drawn=drawn,
-        still=_still(study, archive),
+        still=front_picture(drawn["trade_off"]["trade-off"].figure) if drawn else "",
         archive=content.archive_rows(study, archive),
         has_models=bool(takeable(study)),
         baselines=content.baseline_rows(study),
@@ -95,7 +85,7 @@ def render(study: StudyRecord) -> str:
         lead=content.lead(study, archive),
         recommendation=lines_of(study, taken),
         taking=command_of(study, taken.point) if taken else "",
-        measured=content.measured_names(study),
+        measured=analysis.measured_names(study),
         constraints=content.constraints_line(study),
         earlier=content.earlier_line(study),
         bests=content.bests(study, archive),
@@ -118,14 +108,6 @@ def render(study: StudyRecord) -> str:
         **_table(study),
         **page_parts(),
     )
-
-
-def _still(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Markup:
-    """What stands in the place of the trade-off until its chart is drawn, or where no script may run."""
-    if len(study.objectives) != 2:
-        return Markup()
-    first, second = study.objectives
-    return front_picture(study, archive, names=(first.metric, second.metric))
 
 
 def page_parts() -> dict[str, object]:

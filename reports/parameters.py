@@ -37,11 +37,6 @@ def parameter_names(study: StudyRecord) -> list[str]:
     return declared + sorted(used - set(declared))
 
 
-def parameter_panels(study: StudyRecord, objective: Objective) -> dict[str, Figure]:
-    """Return a panel for each parameter, by name."""
-    return {name: parameter_panel(study, name, objective) for name in parameter_names(study)}
-
-
 def parameter_panel(study: StudyRecord, name: str, objective: Objective) -> Figure:
     """Return the panel of one parameter; pruned trials are faint, since they trained for fewer epochs."""
     trained = sampled([t for t in study.started if math.isfinite(_value(t, objective))], MOST_DOTS)

@@ -102,13 +102,7 @@ def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict
 
 
 def hover_value(name: str, values: Iterable[float | None], of: str = "y") -> str:
-    """Return a metric's value in a hover template, shares in percent.
-
-    Args:
-        name: Name of the metric.
-        values: All values that are drawn.
-        of: Name of the template's variable.
-    """
+    """Return a metric's value in a hover template, shares in percent."""
     given = [v for v in values if v is not None and math.isfinite(v)]
     form = ".4~%" if given and all(is_share(name, value) for value in given) else ".4g"
     prefix, suffix = ("$" if name.endswith("_usd") else ""), (" ms" if name.endswith("_ms") else "")
@@ -116,12 +110,7 @@ def hover_value(name: str, values: Iterable[float | None], of: str = "y") -> str
 
 
 def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
-    """Return the ticks of a logarithmic axis with whole numbers, where plotly writes single digits.
-
-    Args:
-        values: All values that are drawn, above 0.
-        name: Name of the metric, which gives the unit of the ticks; empty for none.
-    """
+    """Return the ticks of a logarithmic axis of a metric with whole numbers, where plotly writes single digits."""
     low, high = min(values), max(values)
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     steps = (1.0,) if high / low >= 300 else (1.0, 3.0) if high / low >= 10 else (1.0, 2.0, 3.0, 5.0, 7.0)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from reports.baselines import against_baselines
-from reports.wording import CENT, deviation, duration, listed, metric, number, root_of
+from reports.wording import deviation, listed, number, value_in_words
 from search_spaces.wording import significant
 from studies import analysis
 from studies.analysis import ArchivePoint
@@ -125,24 +124,6 @@ def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
     return value_in_words(name, point.values[name], seconds)
 
 
-def value_in_words(name: str, value: float, seconds: float | None = None) -> str:
-    """Return a metric's value for a sentence, with its unit.
-
-    A mean squared error has its root beside it, which is in the target's unit; a cost below a cent has the time beside
-    it for which it was paid.
-
-    Args:
-        name: Name of the metric.
-        value: Value of the metric.
-        seconds: Time in which the dollars were spent, in seconds; None if it is not known.
-    """
-    text = metric(name, value)
-    if (root := root_of(name, value)) is not None:
-        return f"{text} (RMSE {number(root, 3)})"
-    is_small = name == "cost_usd" and 0 < value < CENT
-    return f"{text} ({duration(seconds)})" if is_small and seconds is not None and math.isfinite(seconds) else text
-
-
 def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
     """Return what was measured with fresh seeds, of the objectives that were, as a sentence; empty without any."""
     if found.confirmed is None:
@@ -175,12 +156,7 @@ def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:
 
 
 def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
-    """Return a confirmed metric as `mean ± deviation`; empty if it was not confirmed.
-
-    Args:
-        confirmed: What `confirmation_of` returns.
-        name: Name of the metric.
-    """
+    """Return a confirmed metric as `mean ± deviation`; empty if it was not confirmed."""
     one = None if confirmed is None else confirmed["metrics"].get(name)
     if one is None:
         return ""
@@ -218,14 +194,7 @@ def _ending(objective: Objective) -> str:
 
 
 def compared_in_words(objective: Objective, value: float, base: float, *, is_named: bool = False) -> str:
-    """Return how a value compares with another one: `5 times cheaper`, `39 % slower`, `4 times as large`.
-
-    Args:
-        objective: Objective of both values.
-        value: Value of the objective.
-        base: Value that it is compared with.
-        is_named: Whether the metric is named in any case, as where two of them are compared in the same words.
-    """
+    """Return how a value compares with another one: `5 times cheaper`, `39 % slower`, `4 times as large`."""
     name = objective.metric
     if value == base:
         return f"the same in {name}"

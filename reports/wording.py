@@ -85,6 +85,21 @@ def metric(name: str, value: object) -> str:
     return percent(float(value)) if is_share(name, value) else number(value)
 
 
+def value_in_words(name: str, value: float | None, seconds: float | None = None) -> str:
+    """Return a metric's value in three digits with its unit; empty for None.
+
+    A mean squared error has its root beside it, which is in the target's unit; a cost below a cent has the seconds
+    beside it for which it was paid, where they are given.
+    """
+    if value is None:
+        return ""
+    text = metric(name, value) if has_unit(name, value) else number(value, 3)
+    if (root := root_of(name, value)) is not None:
+        return f"{text} (RMSE {number(root, 3)})"
+    is_small = name == "cost_usd" and 0 < value < CENT
+    return f"{text} ({duration(seconds)})" if is_small and seconds is not None and math.isfinite(seconds) else text
+
+
 def deviation(name: str, value: float, mean: float) -> str:
     """Return the standard deviation of a metric in the unit in which its mean is written."""
     if not name.endswith(SHARES) or not math.isfinite(value):

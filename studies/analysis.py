@@ -16,6 +16,7 @@ from studies.archived import hypervolume as hypervolume  # noqa: PLC0414 - reade
 from studies.archived import milestones as milestones  # noqa: PLC0414
 from studies.baselines import baseline_trials
 from studies.confirmations import confirmation_of
+from studies.constraints import columns
 from studies.feasibility import bounded, is_feasible, violators
 from studies.money.budget import WORTH_DECISIONS
 from studies.records import (
@@ -298,14 +299,6 @@ def _running(trial: TrialRecord, study: StudyRecord) -> dict[str, object]:
     }
 
 
-def reason_in_words(trial: TrialRecord) -> str:
-    """Why a trial is in its state, for people: the stored reason, or a sentence for the stored word `closed`."""
-    if trial.reason == "closed":
-        epochs = len(trial.epochs)
-        return f"paused at epoch {epochs} when the study closed; more budget reopens it"
-    return trial.reason
-
-
 def _line(line: BudgetLine | None) -> dict[str, float | None]:
     line = line or BudgetLine(limit=None, spent=0.0)
     return {"limit": line.limit, "spent": line.spent, "reserved": line.reserved}
@@ -318,25 +311,35 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
     epoch; with confirmations what was found out about the trial, empty if nothing.
     """
     named = baseline_trials(study)
-    return [
-        {
-            "trial": t.number,
-            "state": t.state,
-            "failure": t.failure,
-            "params": jsonable(t.params),
-            "values": jsonable(t.values(study.objectives)),
-            "epochs": len(t.epochs),
-            "world_size": t.world_size,
-            "cost_usd": t.paid_nano_usd / NANO,
-            "reason": t.reason,
-            **({"baseline": named.get(t.number or 0)} if named else {}),
-            **({"confirmed": jsonable(_confirmed(study, t))} if study.confirmations else {}),
-            **(
-                {"feasible": is_feasible(study, t), "bounded": jsonable(bounded(study, t))} if study.constraints else {}
-            ),
-        }
-        for t in study.started
-    ]
+    rows = (trial_row(study, trial, named) for trial in study.started)
+    return [{name: jsonable(value) for name, value in row.items()} for row in rows]
+
+
+def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) -> dict[str, object]:
+    """The columns of a trial, which all tables of trials take theirs from; `named` has baselines by number."""
+    row: dict[str, object] = {
+        "trial": trial.number,
+        "state": trial.state,
+        "failure": trial.failure,
+        "params": trial.params,
+        "values": trial.values(study.objectives),
+        "epochs": len(trial.epochs),
+        "world_size": trial.world_size,
+        "cost_usd": trial.paid_nano_usd / NANO,
+        "reason": trial.reason,
+    }
+    if named:
+        row["baseline"] = None if trial.number is None else named.get(trial.number)
+    if study.confirmations:
+        row["confirmed"] = _confirmed(study, trial)
+    if study.constraints:
+        row |= {"feasible": is_feasible(study, trial), "bounded": bounded(study, trial)}
+    return row
+
+
+def measured_names(study: StudyRecord) -> list[str]:
+    """The metrics that tables show: objectives, and the other metrics that constraints bound."""
+    return [column.metric for column in columns(study.objectives, study.constraints)]
 
 
 def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:

@@ -40,7 +40,14 @@ STOP_REASONS: Mapping[StopReason, str] = {
     "storage": "checkpoints cannot be written; it goes on when they can, or by `automl resume {study}`",
     "error": "an error ended it",
 }
-"""Why a study ended, as a clause for people in which `{study}` stands for its name (`StudyRecord.why_ended`)."""
+"""Why a study ended, as a clause for people in which `{study}` stands for its name (`why_ended`)."""
+
+
+def why_ended(reason: StopReason | None, study: str) -> str:
+    """Why a study ended, as a clause for people; empty without a reason."""
+    return STOP_REASONS[reason].format(study=shlex.quote(study)) if reason else ""
+
+
 NANO = 1_000_000_000
 """Nano-dollars of a dollar: amounts are whole nano-dollars."""
 MOST_USD = 1e9
@@ -353,7 +360,7 @@ class StudyRecord:
     @property
     def why_ended(self) -> str:
         """Why the study ended, as a clause for people; empty while it runs."""
-        return STOP_REASONS[self.stop_reason].format(study=shlex.quote(self.name)) if self.stop_reason else ""
+        return why_ended(self.stop_reason, self.name)
 
     @property
     def most_slots(self) -> int | None:

@@ -28,8 +28,6 @@ os.environ["CUDA_VISIBLE_DEVICES"] = (
     ""  # a machine with GPUs has the same slots as one without; `make test-gpu` has them
 )
 os.environ.pop("AUTOML_STORE", None)
-for _name in [name for name in os.environ if name.startswith("OTEL_") or name == "TRACEPARENT"]:
-    del os.environ[_name]  # somebody's collector is not the tests'
 os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers how wide the terminal is; tests write into pipes
 # Threads of one test's linear algebra would wait for each other, most of all beside the tests of another worker.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -201,13 +199,3 @@ def warm_pool(shared_pool: LentPool) -> LentPool:
     """Two warm slots: the test before may have left some whose processes were being replaced."""
     shared_pool.wait_until_ready()
     return shared_pool
-
-
-@pytest.fixture
-def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """An OpenTelemetry collector that the environment names, with what it has received."""
-    from tests.support.collectors import ENDPOINT, collector  # skips where the extra is missing
-
-    with collector() as one:
-        monkeypatch.setenv(ENDPOINT, one.url)
-        yield one

@@ -59,7 +59,6 @@ DOORS: dict[str, dict[str, str]] = {
             "studies.gangs.ray_slots": "its home", "studies.gangs.own_cluster": "its home",
             "studies.gangs.slot": "its home",
             "studies.gangs.node_watch": "its home", "studies.gangs.pool_cluster": "its home",
-            "studies.gangs.lent_node_program": "its home",
             "automl.doctor": "asks for its version, inside functions",
             "automl.adapters.for_ray_tune": "our search in somebody's Tuner"},
     "optuna": {
@@ -84,7 +83,6 @@ DOORS: dict[str, dict[str, str]] = {
                "automl.registry.registered": "its registry",
                "studies.storage.mlflow_runs": "its home", "studies.storage.mlflow_connect": "its home",
                "studies.storage.mlflow_study": "its home"},
-    "opentelemetry": {"studies.tracing.collector": "its home"},
     "fastapi": {f"{SERVING}.app": "its home", "automl.service": "its home for studies",
                 "automl.mcp_server.mounted": "the tools at a path of the service"},
     "mcp": {"automl.mcp_server": "its home"},
@@ -117,7 +115,7 @@ DOORS: dict[str, dict[str, str]] = {
     "rich": {"automl": "its home"},
     "fsspec": {"trainers.object_store": "its home"},
     "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live",
-               "studies.gangs.shared_cluster": "which interface has an address"},
+               "studies.gangs.pool_cluster": "the name of the loopback interface"},
     "yaml": {"studies.spec.yaml_reader": "its home"},
 }  # fmt: skip
 

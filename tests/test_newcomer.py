@@ -24,8 +24,6 @@ LEFT_OUT = {
     ". .venv/bin/activate": MAKE,
     "pip install -c constraints.txt -e '.[object-stores]'": INSTALLS,
     "pip install -c constraints.txt -e '.[serve]'": INSTALLS,
-    "pip install -c constraints.txt -e '.[otel]'": INSTALLS,
-    "export OTEL_EXPORTER_OTLP_ENDPOINT=http://collector.example:4318": OTHER_HOST,
     "docker build --tag moons moons-image": DOCKER,
     "ray start --head --node-ip-address 10.0.0.5 --port 6379": OTHER_HOST,
     "ray start --address 10.0.0.5:6379": OTHER_HOST,
@@ -52,8 +50,6 @@ LEFT_OUT = {
     """curl localhost:8000/predict -d '{"row": {"age": 39, "city": "Oslo", "score": null}}'""": SERVES,
     """curl localhost:8000/predict/batch -d '{"rows": ["a good film", "a bad one"]}'""": SERVES,
     r'''curl localhost:8000/predict -d "{\"row\": \"$(base64 -w0 photo.jpg)\"}"''': SERVES,
-    "automl launch digits.yaml --share-on 10.0.0.5": OTHER_HOST,
-    "automl launch digits.yaml --share-on 10.0.0.7": OTHER_HOST,
     "torchrun --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500 "
     "-m automl train digits --epochs 20 --checkpoints /shared/digits --resume": OTHER_HOST,
     "export AUTOML_STORE=postgresql://me@db.example/automl": OTHER_HOST,

@@ -9,7 +9,11 @@ from fnmatch import fnmatchcase
 from tests.support.paths import ROOT
 from tests.support.surfaces import FROZEN, surfaces
 
-GONE: dict[str, str] = {}
+GONE = {
+    "commands: * --share-on": "`launch --share-on` and `resume --share-on`",
+    "environment variables: OTEL_*": "variables `OTEL_*`",
+    "extras: otel": "the extra `otel`",
+}
 """Patterns of what was removed on purpose, such as `commands: ab*`, with words of its line under "Removed"."""
 
 

@@ -45,6 +45,12 @@ SCHEMES: Mapping[str, Scheme] = {
 """Object stores by the scheme of their URLs."""
 
 
+TRIAL_FOLDER = re.compile(r"trial-\d{5,}(?:-seed-\d+)?")
+"""Name of a trial's folder: of the search, or of the training that has confirmed it with a seed."""
+CONFIRMED_TRIAL_FOLDER = re.compile(r"trial-\d{5,}-seed-\d+")
+_UID_CHARS = 8
+
+
 class MissingLibraryError(UserError):
     """The library of an object store is not installed here."""
 
@@ -114,6 +120,23 @@ def joined(folder: str | Path, *names: str) -> str:
     if is_url(folder):
         return "/".join((str(folder).rstrip("/"), *names))
     return str(Path(folder).joinpath(*names))
+
+
+def study_folder(folder: str | Path, here: Path, study: str, uid: str) -> str:
+    """Return the folder of a study's checkpoints: `STUDY-UID8` in the spec's folder, so that no two studies share one.
+
+    Args:
+        folder: The spec's `checkpoints.folder`.
+        here: Folder in which relative paths start.
+        study: Name of the study.
+        uid: Identity of the study, unique among all stores.
+    """
+    return joined(absolute_folder(folder, here), f"{study}-{uid[:_UID_CHARS]}")
+
+
+def trial_folder(trial: int, seed: int | None = None) -> str:
+    """Return the name of a trial's folder of checkpoints or logs; with a seed, that of a training that confirms it."""
+    return f"trial-{trial:05d}" if seed is None else f"trial-{trial:05d}-seed-{seed}"
 
 
 def name_of(path: str | Path) -> str:

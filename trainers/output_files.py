@@ -6,6 +6,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from trainers.checkpoint_urls import trial_folder
 from trainers.protocol import TrialSpec
 
 FOLDER = "automl_logs"
@@ -15,8 +16,7 @@ _NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
 
 def log_folder(base_folder: str | Path, study: str, trial: int, *, seed: int | None = None) -> Path:
     """Return the folder of a trial's logs: of the search, or of the training that has confirmed it with a seed."""
-    name = f"trial-{trial:05d}" if seed is None else f"trial-{trial:05d}-seed-{seed}"
-    return Path(base_folder) / FOLDER / study / name
+    return Path(base_folder) / FOLDER / study / trial_folder(trial, seed)
 
 
 def seeds_of_trial(base_folder: str | Path, study: str, trial: int) -> list[int]:

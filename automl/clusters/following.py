@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from automl.clusters.slurm_queue import JobState
-from automl.terminal.watching import Lines, picture_of_record
+from automl.terminal.picture import picture_of
+from automl.terminal.watching import Lines
 from reports.wording import duration
 from search_spaces.errors import RunError
 from studies.records import StudyRecord
@@ -59,7 +60,7 @@ def follow(
             told = str(job)
             say(told)
         if record is not None:
-            lines.show(picture_of_record(record, clock()))
+            lines.show(picture_of(record, clock()))
         if job is not None and job.has_ended:
             return job, record
         sleep(LOOK_SECONDS)

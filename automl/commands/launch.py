@@ -24,7 +24,6 @@ from automl.terminal.options import (
     log_file_option,
     quiet_option,
     set_option,
-    share_option,
     store_option,
     verbose_option,
 )
@@ -51,7 +50,6 @@ from automl.terminal.options import (
     multiple=True,
     help="Learn from an earlier study: its name, or URL#NAME.",
 )
-@share_option
 @store_option
 @json_option
 @click.option("--dry-run", is_flag=True, help="Show what would run, with --verbose the whole spec; write no study.")
@@ -63,7 +61,6 @@ def launch(
     overrides: tuple[str, ...],
     from_studies: tuple[str, ...],
     *,
-    share_on: str | None,
     store: str | None,
     as_json: bool,
     dry_run: bool,
@@ -81,7 +78,7 @@ def launch(
     talk.check()
     if from_studies:
         overrides = (*overrides, f"search.from_studies={json.dumps(from_studies)}")
-    prepared, notes = _prepared(spec, overrides, store, quick, share_on)
+    prepared, notes = _prepared(spec, overrides, store, quick)
     if notes and not quiet:
         echo(notes, err=True)
     if dry_run:
@@ -97,7 +94,7 @@ def _launched(prepared: Prepared, watcher: Watcher) -> Outcome:
 
 
 def _prepared(
-    spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any], share_on: str | None
+    spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any]
 ) -> tuple[Prepared, str]:
     """Read the spec, or choose one for --task or for code; returns the study, and notes on what was chosen."""
     task, save_spec = quick.pop("task"), quick.pop("save_spec")
@@ -107,14 +104,14 @@ def _prepared(
         if spec is None:
             raise click.UsageError("found neither SPEC nor --task, allowed: one of them", click.get_current_context())
         if code is not None:
-            return _of_code(code, overrides, store, save_spec, share_on)
+            return _of_code(code, overrides, store, save_spec)
         parsed, folder = read_spec(spec, overrides, store), spec.absolute().parent
         new = with_options_of_new_studies(parsed)
-        return prepare(new, source=str(spec), base_folder=folder, share_on=share_on), ""
+        return prepare(new, source=str(spec), base_folder=folder), ""
     if spec is not None:
         raise click.UsageError(f"found SPEC {spec} and --task, allowed: one of them", click.get_current_context())
     picked = quickstart(task, quick, overrides, store)
-    prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd(), share_on=share_on)
+    prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())
     if save_spec is not None:
         write_spec(save_spec, picked)
     return prepared, shown_notes(picked)
@@ -127,13 +124,11 @@ def _refuse_stray(options: Mapping[str, Any]) -> None:
         raise click.UsageError(f"found {stray[0]}, allowed: beside --task only", click.get_current_context())
 
 
-def _of_code(
-    code: Code, overrides: tuple[str, ...], store: str | None, save_spec: Path | None, share_on: str | None
-) -> tuple[Prepared, str]:
+def _of_code(code: Code, overrides: tuple[str, ...], store: str | None, save_spec: Path | None) -> tuple[Prepared, str]:
     """Choose a spec for code of the user's own; returns the study, and notes on what was chosen."""
     if save_spec is not None:
         check_place_of_spec(save_spec, code)
-    prepared, picked = prepared_from_code(code, overrides, store, share_on=share_on)
+    prepared, picked = prepared_from_code(code, overrides, store)
     if save_spec is not None:
         write_spec(save_spec, picked)
     return prepared, shown_notes(picked)

@@ -14,7 +14,6 @@ from automl.terminal.options import (
     log_file_option,
     quiet_option,
     set_option,
-    share_option,
     store_option,
     study_argument,
     verbose_option,
@@ -24,13 +23,12 @@ from automl.terminal.options import (
 @click.command()
 @study_argument
 @set_option
-@share_option
 @store_option
 @json_option
 @quiet_option
 @verbose_option
 @log_file_option
-def resume(study: str, overrides: tuple[str, ...], *, share_on: str | None, store: str | None, **talk: Any) -> None:
+def resume(study: str, overrides: tuple[str, ...], *, store: str | None, **talk: Any) -> None:
     """Go on with STUDY after any end, or with more budget.
 
     More budget is given by --set budget.usd=5; resources, checkpoints and faults can be changed, too.
@@ -39,4 +37,4 @@ def resume(study: str, overrides: tuple[str, ...], *, share_on: str | None, stor
     wanted.check()
     opened = open_store(store)
     opened.require(study)
-    drive_in_terminal(lambda watcher: continue_study(opened, study, overrides, watcher, share_on=share_on), wanted)
+    drive_in_terminal(lambda watcher: continue_study(opened, study, overrides, watcher), wanted)

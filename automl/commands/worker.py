@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from automl.service.job_traces import job_traces
 from automl.service.log_lines import writer
 from automl.service.worker import Worker
 from automl.signals import draining_signals
@@ -49,7 +48,6 @@ def worker(store: str | None, slots: int | None, device: str, name: str | None, 
         devices=_gpus(most) if places.device == "cuda" else (),
         log_folder=logs.absolute(),
         log=log,
-        traces=job_traces(queue, log),
     )
     with draining_signals(one.leave, log, "each study drains, and other workers go on with it"):
         one.run()

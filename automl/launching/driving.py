@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from automl.launching.model_counting import Counting
 from automl.launching.outlook import most_slot_seconds
 from automl.launching.own_logging import own_logging
-from automl.launching.pools import lender_of, pool_of
+from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared
 from automl.launching.small_budgets import SmallBudget
 from automl.signals import draining_signals, leave_at_once
@@ -33,7 +33,6 @@ from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import lag
 from studies.storage.views_process import ViewsProcess
-from studies.tracing import settings
 from trainers.checkpoint_urls import is_url
 
 
@@ -86,9 +85,8 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
     logging, warning = own_logging(spec, str(row.uid), prepared.base_folder)
-    for line in (warning, settings.problem()):
-        if line:
-            watcher.warn(line)
+    if warning:
+        watcher.warn(warning)
     most = most_slot_seconds(prepared, row.usd_per_slot_hour)
     sessions = _Sessions(
         store,
@@ -211,18 +209,15 @@ class _Sessions:
         self._watcher.say(f"{holder} drives this study; standing by")
 
     def _new_session(self) -> Session:
-        pool = pool_of(self._prepared, grows=True)
         return Session(
             store=self._store,
             row=self._row,
             spec=self._prepared.spec,
             pool_spec=self._prepared.place,
-            pool=pool,
+            pool=pool_of(self._prepared, grows=True),
             on_commit=self._on_commit,
             on_stand_by=self._say_who_drives,
             counted=self._counted,
-            shared=pool.shared,
-            lender=lender_of(self._prepared, say=self._watcher.say, warn=self._watcher.warn),
             own_logging=self._own_logging,
         )
 

@@ -74,16 +74,13 @@ def code_of(given: Path) -> Code | None:
     return None
 
 
-def prepared_from_code(
-    code: Code, overrides: Sequence[str], store: str | None, *, share_on: str | None = None
-) -> tuple[Prepared, Quickstart]:
+def prepared_from_code(code: Code, overrides: Sequence[str], store: str | None) -> tuple[Prepared, Quickstart]:
     """Pick a spec for code of the user's own, and check it.
 
     Args:
         code: Training function or task.
         overrides: `path=value` each, which replace what is picked.
         store: URL of the store, as `--store` takes it.
-        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
 
     Returns:
         The study, and what was picked for people.
@@ -104,7 +101,6 @@ def prepared_from_code(
         spec if sets_some else spec.model_copy(update={"space": None}),
         source=code.source,
         base_folder=code.folder,
-        share_on=share_on,
         facts=None if sets_some and ("space",) not in paths else facts,
     )
     assert prepared.spec.space is not None  # noqa: S101 - `prepare` fills it in

@@ -16,8 +16,6 @@ from automl.launching.earlier_studies import with_earlier
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.resuming import ignored_changes
 from automl.stored.specs import from_store, stored_form
-from studies.control.assembly import checkpoint_folder
-from studies.control.folder_owner import check_free
 from studies.spec.differences import differences
 from studies.spec.errors import SpecError
 from studies.storage.engine import StoreError
@@ -30,7 +28,6 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
 
     Raises:
         SpecError: The store cannot be opened, or holds a study of this name with another spec.
-        FolderTakenError: The folder of its checkpoints is another study's.
     """
     prepared = with_earlier(prepared)
     store = _store_of(prepared)
@@ -40,7 +37,7 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
         ignored = ignored_changes(row.name, prepared.spec, from_store(row.launched_spec, row.name), spec)
         if ignored:
             watcher.warn(ignored)
-        prepared = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder), share_on=prepared.share_on)
+        prepared = prepare(spec, source=prepared.source, base_folder=Path(row.base_folder))
         if changed_files := changed_code(load_study(store, row.name), prepared.base_folder):
             watcher.warn(changed_files)
     return drive(store, row, prepared, watcher), store
@@ -58,7 +55,6 @@ def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
 
     Raises:
         SpecError: There is one with another spec; the message says where they differ.
-        FolderTakenError: There is none, and the folder of its checkpoints is another study's.
     """
     return _find_or_create(store, prepared)[0]
 
@@ -68,8 +64,6 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
     name = prepared.spec.study
     row = store.study_row(name)
     if row is None:
-        with contextlib.suppress(OSError):  # a place that is away is waited for, and looked at then
-            check_free(checkpoint_folder(prepared.spec, prepared.base_folder))
         earlier = [one.to_plain() for one in prepared.earlier]
         with contextlib.suppress(StudyExistsError):  # another launch was quicker
             store.create_study(name, stored_form(prepared.spec), str(prepared.base_folder), time.time(), earlier)

@@ -14,7 +14,6 @@ from search_spaces.wording import listed
 from studies.control.assembly import PoolSpec, assemble
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
-from studies.gangs.shared_cluster import problem_of_address
 from studies.money.prices import Price, price_of
 from studies.records import CUMULATIVE_METRICS
 from studies.search.model.earlier_study import EarlierStudy
@@ -59,7 +58,6 @@ class Prepared:
         price: Price of one slot, with its source.
         warnings: Warnings of one line each.
         earlier: Earlier studies whose trials are prior data of the search.
-        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
     """
 
     spec: StudySpec
@@ -70,26 +68,21 @@ class Prepared:
     price: Price
     warnings: tuple[str, ...] = ()
     earlier: tuple[EarlierStudy, ...] = ()
-    share_on: str | None = None
 
 
-def prepare(
-    spec: StudySpec, *, source: str, base_folder: Path, share_on: str | None = None, facts: TaskFacts | None = None
-) -> Prepared:
+def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts | None = None) -> Prepared:
     """Check a spec against its task, its search and the machine.
 
     Args:
         spec: Spec as parsed.
         source: Name of the spec in messages.
         base_folder: Folder in which relative paths and the user's own task start.
-        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
         facts: What the task has said of itself already, with these options and this space; None asks it.
 
     Raises:
         SpecError: The spec cannot be launched on this machine; the message names the key.
     """
     folder = base_folder.absolute()
-    _check_sharing(spec, share_on)
     _check_store_url(spec, source)
     spec = with_absolute_paths(spec, source, Path.cwd())
     check_outputs(spec, source)
@@ -134,23 +127,12 @@ def prepare(
             *(_warnings_of_function(spec) if task.parameters is None and spec.task != COMMAND else ()),
             *(_warnings_of_metrics(spec, task.reported) if task.metrics is None else ()),
         ),
-        share_on=share_on,
     )
 
 
 def _is_built_by_module(spec: StudySpec) -> bool:
     """Whether models of some trials are built by module."""
     return spec.training.init_by_module or (spec.space is not None and "init_by_module" in spec.space.names())
-
-
-def _check_sharing(spec: StudySpec, share_on: str | None) -> None:
-    if share_on is None:
-        return
-    if problem := problem_of_address(share_on):
-        raise SpecError("--share-on", (), problem)
-    if spec.resources.ray_address is not None:
-        problem = f"found a study on the cluster {spec.resources.ray_address} (resources.ray_address)"
-        raise SpecError("--share-on", (), f"{problem}, which nodes join by `ray start`; allowed: without that key")
 
 
 def _check_store_url(spec: StudySpec, source: str) -> None:

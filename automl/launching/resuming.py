@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,24 +13,21 @@ from automl.launching.preparing import prepare
 from automl.stored.specs import from_store, stored_form
 from reports.wording import exact_usd
 from search_spaces.wording import shown
-from studies.control.assembly import checkpoint_folder
-from studies.control.folder_owner import is_own
+from studies.control.orphans import check_in_place
 from studies.records import StudyRecord
 from studies.spec.differences import NOT_COMPARED, differing_keys
 from studies.spec.errors import SpecError
 from studies.spec.overrides import split_override
 from studies.spec.study_spec import CHANGEABLE, StudySpec, apply_resume_overrides
 from studies.storage import lease as leases
-from studies.storage.reader import load_study
+from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.store import Store
 
 PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))
 """Overrides with which the spec's price replaces the one of `automl price set`."""
 
 
-def resume(
-    store: Store, name: str, overrides: Sequence[str], watcher: Watcher, *, share_on: str | None = None
-) -> Outcome:
+def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
     """Continue a study, with another budget, other resources or other checkpoints if overrides give them.
 
     Args:
@@ -39,13 +35,11 @@ def resume(
         name: Name of the study.
         overrides: `path=value` each, as `--set` takes them.
         watcher: Functions that hear of the progress.
-        share_on: Address of this machine on which the study's other controllers reach it; None shares no devices.
 
     Raises:
         SpecError: An override is wrong, or sets a limit below what the study has used up.
         StoreError: There is no such study, or it was simulated; or a controller drives it, which would not hear of
             the overrides.
-        FolderTakenError: The folder of its checkpoints is another study's.
     """
     row = store.require(name)
     spec = from_store(row.spec, name)
@@ -57,13 +51,12 @@ def resume(
     record = load_study(store, name)
     check_budget(record, changed, overrides)
     in_store = changed.model_copy(update={"store": store.url})
-    prepared = prepare(in_store, source=name, base_folder=Path(row.base_folder), share_on=share_on)
+    prepared = prepare(in_store, source=name, base_folder=Path(row.base_folder))
     resets_price = any(split_override(one)[0] in PRICE_PATHS for one in overrides)
     if row.usd_per_slot_hour == 0 and not resets_price and changed.budget.is_of_dollars_alone:
         raise SpecError(name, ("budget",), "found dollars only, allowed: hours or trials, since its slots cost nothing")
     if overrides:
-        with suppress(OSError):  # a place that is away is waited for, and looked at then
-            is_own(checkpoint_folder(prepared.spec, prepared.base_folder), store, row)
+        check_in_place(mentioned_checkpoints(store, row.id))
         store.change_spec(row.id, stored_form(prepared.spec), resets_price=resets_price, check=check)
     if changed_files := changed_code(record, prepared.base_folder):
         watcher.warn(changed_files)

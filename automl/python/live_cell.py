@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from automl.launching.driving import Watcher
-from automl.terminal.progress import Pace, figures_of
+from automl.terminal.progress import Pace, machine_picture
 from reports.cell import progress_cell
 from studies.control.state import StudyMachine
 
@@ -74,7 +74,7 @@ class LiveCell:
         if now - self._shown_at < FRAME_SECONDS and not machine.finished:
             return
         self._shown_at = now
-        self._figures = figures_of(machine, self._pace)
+        self._figures = machine_picture(machine, self._pace).figures
         self._draw()
 
     def say(self, line: str) -> None:

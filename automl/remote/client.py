@@ -15,7 +15,6 @@ from urllib.parse import quote, urlencode, urlsplit
 from automl.remote.errors import RefusedError, UnreachableError
 from automl.standalone.serving.loopback import is_loopback
 from search_spaces.errors import UserError
-from studies.tracing.trace_context import inherited
 
 API = "/api/v1"
 ANSWER_SECONDS = 150.0
@@ -148,8 +147,6 @@ class ServiceClient:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        if (trace_parent := inherited()) is not None:
-            headers["traceparent"] = trace_parent
         data = None if body is None else json.dumps(body).encode("utf-8")
         request = urllib.request.Request(self.url + below + path, data=data, headers=headers, method=method)  # noqa: S310 - the scheme was checked
         try:

@@ -59,7 +59,7 @@ class TrainingBody(Body):
     task_options: dict[str, Any] = Field(default_factory=dict, description="Options of the task.")
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of trainer and task.")
     epochs: int = Field(10, ge=1, le=100_000, description="Number of epochs.")
-    usd: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Largest cost in dollars.")
+    usd: Annotated[float, Field(gt=0, le=MOST_USD)] = Field(1.0, description="Largest cost in dollars.")
     code: Name | None = Field(None, description="The operator's code folder in which task and relative paths start.")
     priority: Priority = Field(0, description="Jobs of a higher priority go first, and displace lower ones.")
 
@@ -113,7 +113,7 @@ class ConfirmQuestion(Body):
 class ConfirmBody(ConfirmQuestion):
     """The same, with the money for it."""
 
-    usd: Annotated[float, Field(gt=0, le=1e9)] = Field(
+    usd: Annotated[float, Field(gt=0, le=MOST_USD)] = Field(
         description="Largest cost in dollars, beside the study's budget."
     )
 

@@ -16,7 +16,6 @@ from studies.records import NANO
 from studies.spec.errors import SpecError
 from studies.storage.engine import absolute_url
 from studies.storage.store import Store
-from studies.tracing.trace_context import inherited
 
 
 def submit_file(path: Path, overrides: Sequence[str], store: str | None, *, priority: int) -> Job:
@@ -47,6 +46,5 @@ def submit_file(path: Path, overrides: Sequence[str], store: str | None, *, prio
         base_folder=str(folder),
         slots=None if slots == "auto" else slots,
         limit_nano_usd=None if limit is None else round(limit * NANO),
-        trace_parent=inherited(),
     )
     return JobQueue(Store(absolute_url(prepared.spec.store, Path.cwd()))).submit(submission)

@@ -10,7 +10,7 @@ from studies.records import NANO
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 from studies.storage.store import Store
-from studies.tracing import settings
+from studies.storage.view_cursors import VIEWS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 WINDOW_SECONDS = 60.0
@@ -37,14 +37,7 @@ class Metrics:
         self._behind = Gauge("automl_view_commits_behind", "Commits that a view lacks.", ("view",), registry=registry)
 
     def answered(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count a request.
-
-        Args:
-            method: Method of the request.
-            path: Path as the route has it, so that names of studies make no series of their own.
-            status: Status of the answer.
-            seconds: Time that it took.
-        """
+        """Count a request."""
         self._requests.labels(method, path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
@@ -77,7 +70,6 @@ class Metrics:
         late = sa.select(t.view_cursors.c.view, sa.func.max(behind)).join(
             t.studies, t.studies.c.id == t.view_cursors.c.study_id
         )
-        if not settings.are_wanted():
-            late = late.where(t.view_cursors.c.view != "traces")
-        for view, most in connection.execute(late.group_by(t.view_cursors.c.view)):
+        late = late.where(t.view_cursors.c.view.in_(VIEWS)).group_by(t.view_cursors.c.view)
+        for view, most in connection.execute(late):
             self._behind.labels(view).set(max(int(most), 0))

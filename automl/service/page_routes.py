@@ -17,7 +17,7 @@ from automl.service.errors import MissingError
 from automl.service.gate import COOKIE
 from automl.service.model_files import Download, model_archive
 from automl.service.rendering import PAGES, PageRoute, form_of, one_line, page, status_of, to
-from automl.service.study_view import trial_line, view_of
+from automl.service.study_view import trial_lines_of, view_of
 from automl.service.team_studies import TeamStudies
 from automl.stored.rank_logs import log_of, text_of
 from reports.front_picture import STYLE
@@ -177,7 +177,7 @@ def trial_page(
         "trial.html",
         study=record.name,
         trial=trial,
-        line=trial_line(record, trial),
+        line=trial_lines_of(record, [trial])[0],
         objectives=[one.metric for one in record.objectives],
         explained=explained,
         ranks=range(_ranks(trial)),

@@ -19,7 +19,7 @@ from studies.queueing.tokens import TokenLine
 from studies.storage import tables as t
 from studies.storage.clocks import difference_here, differences_of_controllers
 from studies.storage.store import Store
-from studies.tracing import settings
+from studies.storage.view_cursors import VIEWS
 
 SOON_SECONDS = 7 * 86_400.0
 """Time before the end of a token from which on it should be rotated."""
@@ -212,8 +212,7 @@ def views_found(store: Store) -> str:
     """
     c = t.view_cursors.c
     query = sa.select(t.studies.c.name, c.view, c.error).join(t.studies, t.studies.c.id == c.study_id)
-    if not settings.are_wanted():
-        query = query.where(c.view != "traces")
+    query = query.where(c.view.in_(VIEWS))
     with store.snapshot() as connection:
         failed = connection.execute(query.where(c.error.is_not(None)).order_by(c.id.desc())).all()
         mirrored = connection.execute(sa.select(sa.func.count(sa.distinct(c.study_id)))).scalar_one()

@@ -43,14 +43,7 @@ def status_of(error: Exception) -> int:
 
 
 def page(request: Request, name: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """Return a page.
-
-    Args:
-        request: Request that asks for it.
-        name: Name of the template's file.
-        status: Status of the answer.
-        values: What the template shows; `problem` is a line about what went wrong.
-    """
+    """Return a page."""
     identity: Identity | None = request.scope["state"].get("identity")
     always = {
         "identity": identity,
@@ -64,12 +57,7 @@ def page(request: Request, name: str, *, status: int = 200, **values: Any) -> HT
 
 
 def rendered(name: str, values: Mapping[str, Any]) -> str:
-    """Return a page as text.
-
-    Args:
-        name: Name of the template's file.
-        values: What it shows, with all that every page has.
-    """
+    """Return a page as text."""
     return _environment().get_template(name).render(values)
 
 
@@ -79,11 +67,7 @@ def to(path: str) -> Response:
 
 
 async def form_of(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form; of fields of one name the last one counts.
-
-    Raises:
-        UserError: The body is no form.
-    """
+    """Return the fields of a form; of fields of one name the last one counts."""
     try:
         text = (await request.body()).decode("utf-8")
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")

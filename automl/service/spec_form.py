@@ -86,11 +86,7 @@ def _field(schema: Mapping[str, Any], key: str) -> Field:
 
 
 def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the spec of a form that was filled in; what was left empty is left out.
-
-    Raises:
-        SpecError: A field cannot be read; the message names its key.
-    """
+    """Return the spec of a form that was filled in; what was left empty is left out."""
     spec: dict[str, Any] = {}
     for key in (*SHOWN, *FURTHER):
         text = given.get(key, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 
 from automl.service.bodies import EnqueueBody, ModelQuestion, PriorityBody, ResumeBody, SubmissionBody, TrainingBody
@@ -20,9 +20,6 @@ from search_spaces.errors import UserError
 
 router = APIRouter(prefix="/api/v1")
 Studies = Annotated[TeamStudies, Depends(studies_of)]
-TraceParent = Annotated[
-    str | None, Header(alias="traceparent", description="W3C trace context below which the job's spans stand.")
-]
 Number = Annotated[int, Query(ge=0, le=10**9)]
 Seed = Annotated[int, Query(ge=0, lt=2**31)]
 LONGEST_LOG = 2**20
@@ -36,10 +33,10 @@ def list_studies(studies: Studies) -> list[dict[str, Any]]:
 
 
 @router.post("/studies", tags=["studies"], status_code=202)
-def submit(studies: Studies, body: SubmissionBody, trace_parent: TraceParent = None) -> dict[str, Any]:
+def submit(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
     """Queue a study."""
     given = body.mapping
-    return plain_job(studies.submit(given, code=body.code, priority=body.priority, trace_parent=trace_parent))
+    return plain_job(studies.submit(given, code=body.code, priority=body.priority))
 
 
 @router.post("/studies/check", tags=["studies"])
@@ -50,9 +47,9 @@ def check(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
 
 
 @router.post("/trainings", tags=["studies"], status_code=202)
-def train(studies: Studies, body: TrainingBody, trace_parent: TraceParent = None) -> dict[str, Any]:
+def train(studies: Studies, body: TrainingBody) -> dict[str, Any]:
     """Queue a single training."""
-    job = studies.submit(body.spec, code=body.code, priority=body.priority, kind="training", trace_parent=trace_parent)
+    job = studies.submit(body.spec, code=body.code, priority=body.priority, kind="training")
     return plain_job(job)
 
 
@@ -87,9 +84,9 @@ def cancel(studies: Studies, name: str) -> dict[str, Any]:
 
 
 @router.post("/studies/{name}/resume", tags=["studies"])
-def resume(studies: Studies, name: str, body: ResumeBody, trace_parent: TraceParent = None) -> dict[str, Any]:
+def resume(studies: Studies, name: str, body: ResumeBody) -> dict[str, Any]:
     """Queue a study again that has ended."""
-    return plain_job(studies.resume(name, body.overrides, trace_parent=trace_parent))
+    return plain_job(studies.resume(name, body.overrides))
 
 
 @router.post("/studies/{name}/priority", tags=["studies"])

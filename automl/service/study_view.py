@@ -2,70 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from markupsafe import Markup
 
-from automl.terminal.texts import params_text
+from automl.terminal.picture import picture_of
+from reports.content import ModelRow, archive_rows, baseline_rows
+from reports.figures import trade_off
 from reports.front_picture import front_picture
-from reports.recommending import confirmed_on_part, recommendation_lines
+from reports.recommending import recommendation_lines
 from reports.redacted import redacted
-from reports.wording import mapping, metric, plural, usd
+from reports.trials import trial_lines
+from reports.wording import NOTHING, mapping, usd, value_in_words
 from studies import analysis
-from studies.analysis import ArchivePoint
-from studies.baselines import baselines
 from studies.queueing.jobs import ENDED, OVER, Job
-from studies.recommendation import name_of, ranked_points
-from studies.records import NANO, TRIAL_STATES, StudyRecord, TrialRecord
+from studies.records import NANO, StudyRecord, TrialRecord
 from studies.reference_point import reference_of
 
 MOST_TRIALS = 30
 """Trials in each table of the page, the latest ones; the report has all of them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialLine:
-    """A trial as the page shows it.
-
-    Attributes:
-        number: Number of the trial.
-        state: State of the trial.
-        epochs: Epochs that are measured, of those of a full training.
-        values: Objectives, in the order of the spec.
-        paid: What it has cost.
-        why: Why it is in its state; empty while there is nothing to say.
-        params: Its parameters in one line.
-    """
-
-    number: int
-    state: str
-    epochs: str
-    values: Sequence[str]
-    paid: str
-    why: str
-    params: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelLine:
-    """A kept model, or a baseline, as a line of a table.
-
-    Attributes:
-        values: Objectives, in the order of the spec.
-        trial: Number of its trial; None for a baseline that no trial has trained.
-        epoch: Epoch after which it was kept.
-        confirmed: What was confirmed of it; empty if nothing was.
-        name: Name of a baseline; empty for a kept model.
-        point: Name under which it can be exported, such as 12@6; empty if no checkpoint of it is kept.
-    """
-
-    values: Sequence[str]
-    trial: int | None
-    epoch: int | None
-    confirmed: str = ""
-    name: str = ""
-    point: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +34,11 @@ class StudyView:
         job: Its job.
         money: What is spent, of which budget.
         spent_percent: Share of the budget that is spent, in percent; None without a limit.
-        trials: How many trials are in each state.
+        figures: What is told of the study by name.
         recommendation: What to take, in sentences.
         picture: The kept models as a picture.
         objectives: Names of the objectives.
+        measured: Names of the objectives and of other metrics that constraints bound.
         kept: Models worth keeping, then what they are compared with.
         confirmed: Heading of what was confirmed of the models; empty if nothing was.
         under_way: Trials that train or are paused, the latest ones.
@@ -90,21 +49,22 @@ class StudyView:
     job: Job
     money: str
     spent_percent: float | None
-    trials: str = ""
+    figures: Mapping[str, str] = field(default_factory=dict)
     recommendation: Sequence[str] = ()
     picture: Markup = field(default_factory=Markup)
     objectives: Sequence[str] = ()
-    kept: Sequence[ModelLine] = ()
+    measured: Sequence[str] = ()
+    kept: Sequence[ModelRow] = ()
     confirmed: str = ""
-    under_way: Sequence[TrialLine] = ()
-    ended: Sequence[TrialLine] = ()
+    under_way: Sequence[Mapping[str, Any]] = ()
+    ended: Sequence[Mapping[str, Any]] = ()
     error: str = ""
     has_started: bool = False
 
     @property
     def has_baselines(self) -> bool:
         """Whether the models are compared with something."""
-        return any(one.name for one in self.kept)
+        return any(one.baseline for one in self.kept)
 
     @property
     def is_over(self) -> bool:
@@ -118,84 +78,54 @@ class StudyView:
 
 
 def view_of(job: Job, record: StudyRecord | None) -> StudyView:
-    """Return what the page of a study shows.
-
-    Args:
-        job: Job of the study.
-        record: The study as committed; None before its start.
-    """
+    """Return what the page of a study shows."""
     money, share = _money(job)
     if record is None:
         return StudyView(job=job, money=money, spent_percent=share)
     record = redacted(record)
     record = replace(record, reference_point=reference_of(record))  # worked out once
-    archive = analysis.archive(record)
+    archive, figures = analysis.archive(record), picture_of(record, time.time()).figures
     names = [one.metric for one in record.objectives]
-    kept = _kept(record, archive)
-    lines = [*kept, *_compared(record)] if kept else []
+    kept = archive_rows(record, archive)[:MOST_TRIALS]
+    lines = [*kept, *baseline_rows(record)] if kept else []
     under_way = [one for one in record.started if one.state in {"running", "paused"}]
     ended = [one for one in record.started if one.state not in {"running", "paused"}]
     return StudyView(
         job=job,
         money=money,
         spent_percent=share,
-        trials=_counted(record),
+        figures={name: figures[name] for name in ("trials", "slots", "epochs", "time left") if figures[name]},
         recommendation=recommendation_lines(record),
-        picture=front_picture(record, archive),
+        picture=front_picture(trade_off(record, archive)),
         objectives=names,
+        measured=analysis.measured_names(record),
         kept=lines,
         confirmed=f"confirmed {names[0]}" if any(one.confirmed for one in lines) else "",
-        under_way=[trial_line(record, one) for one in under_way[-MOST_TRIALS:][::-1]],
-        ended=[trial_line(record, one) for one in ended[-MOST_TRIALS:][::-1]],
+        under_way=trial_lines_of(record, under_way[-MOST_TRIALS:][::-1]),
+        ended=trial_lines_of(record, ended[-MOST_TRIALS:][::-1]),
         error=record.error or "",
         has_started=True,
     )
 
 
-def _kept(record: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelLine]:
-    return [
-        ModelLine(
-            values=_objectives(record, point.values),
-            trial=point.trial,
-            epoch=point.epoch,
-            confirmed=confirmed_on_part(record, point.trial, point.epoch),
-            point=name_of(point) if point.checkpoint else "",
-        )
-        for point in ranked_points(record, archive)[:MOST_TRIALS]
-    ]
-
-
-def _compared(record: StudyRecord) -> list[ModelLine]:
-    """Return the baselines; their trial, where they have one, stands among the trials, too."""
-    return [
-        ModelLine(
-            values=_objectives(record, found.values),
-            trial=found.trial,
-            epoch=found.epoch,
-            confirmed="" if found.trial is None else confirmed_on_part(record, found.trial, found.epoch),
-            name=found.called,
-        )
-        for found in baselines(record)
-    ]
-
-
-def trial_line(record: StudyRecord, trial: TrialRecord) -> TrialLine:
-    """Return a trial as a line of a table."""
+def trial_lines_of(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[dict[str, Any]]:
+    """Return what tables show of trials: number, state, epochs, objectives in the order of the spec, cost and why."""
     planned = mapping(record.spec.get("training")).get("epochs")
-    done = len(trial.epochs)
-    return TrialLine(
-        number=trial.number or 0,
-        state=trial.state,
-        epochs=f"{done} of {planned}" if planned else str(done),
-        values=_objectives(record, trial.values(record.objectives)),
-        paid=usd(trial.paid_nano_usd / NANO),
-        why=analysis.reason_in_words(trial),
-        params=params_text(trial.params),
-    )
+    return [
+        {
+            "number": trial.number,
+            "state": trial.state,
+            "epochs": f"{len(trial.epochs)} of {planned}" if planned else str(len(trial.epochs)),
+            "objectives": _objectives(record, trial.values(record.objectives)),
+            "paid": line["cost_usd"].text,
+            "why": line["reason"].full or line["reason"].text,
+        }
+        for trial, line in zip(trials, trial_lines(record, trials), strict=True)
+    ]
 
 
 def _objectives(record: StudyRecord, values: Mapping[str, float | None]) -> list[str]:
-    return [metric(one.metric, values.get(one.metric)) for one in record.objectives]
+    return [value_in_words(one.metric, values.get(one.metric)) or NOTHING for one in record.objectives]
 
 
 def _money(job: Job) -> tuple[str, float | None]:
@@ -204,12 +134,6 @@ def _money(job: Job) -> tuple[str, float | None]:
         return f"{spent}, without a limit in dollars", None
     share = min(100.0 * job.ledger_nano_usd / job.limit_nano_usd, 100.0)
     return f"{spent} of {usd(job.limit_nano_usd / NANO)}", share
-
-
-def _counted(record: StudyRecord) -> str:
-    states = [trial.state for trial in record.trials]
-    counted = [f"{states.count(one)} {one}" for one in TRIAL_STATES if one in states]
-    return f"{plural(len(states), 'trial')}: {', '.join(counted)}" if counted else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,12 +158,7 @@ class SpendingLine:
 
 
 def spending(jobs: Sequence[Job], accounts: Mapping[tuple[str, str], Mapping[str, float]]) -> list[SpendingLine]:
-    """Return what users and projects have spent, projects first, the largest sums first.
-
-    Args:
-        jobs: Jobs that may be seen.
-        accounts: Limits in dollars with what is spent and promised, by kind and name.
-    """
+    """Return what users and projects have spent, projects first, the largest sums first."""
     sums: dict[tuple[str, str], list[Job]] = {place: [] for place in accounts}
     for job in jobs:
         sums.setdefault(("project", job.project), []).append(job)

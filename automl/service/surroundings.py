@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from automl.collector_check import CURE, collector_found
 from automl.findings import WrongError, finding
 from automl.remote.client import ServiceClient
 from automl.service import queue_checks
@@ -30,15 +29,13 @@ from studies.redact import redact
 from studies.storage import tables as t
 from studies.storage.engine import absolute_url, exists, make_engine, parse_url, schemas
 from studies.storage.store import Store
-from studies.tracing import settings
 from trainers.checkpoint_urls import is_url
 
 PACKAGES = ("fastapi", "uvicorn", "httptools", "prometheus-client", "pydantic-settings", "a2wsgi")
 LEAST_FREE_BYTES = 10**9
 """Free space of the artifacts' disk below which checkpoints of a few trials may fill it."""
 DEFAULT_ARTIFACTS = "artifacts"
-_EXTRAS = (("optuna-dashboard", "Optuna Dashboard"), ("mlflow", "MLflow"), ("mcp", "tools for agents"),
-           ("opentelemetry-exporter-otlp-proto-http", "traces"))  # fmt: skip
+_EXTRAS = (("optuna-dashboard", "Optuna Dashboard"), ("mlflow", "MLflow"), ("mcp", "tools for agents"))
 
 
 def examine_service(
@@ -61,8 +58,6 @@ def examine_service(
         findings += _of_store(text, None if service is None else service.ahead_seconds, artifacts)
     findings.append(finding("packages", _packages, install_command("serve")))
     findings.append(finding("extras", _extras))
-    if settings.endpoint():
-        findings.append(finding("traces", collector_found, CURE))
     return findings
 
 

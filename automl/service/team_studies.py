@@ -29,7 +29,6 @@ from studies.storage import lease as leases
 from studies.storage.engine import StoreError
 from studies.storage.reader import load_study
 from studies.storage.store import Store
-from studies.tracing.trace_context import valid_header
 
 MEMBERS_PRIORITY = 0
 """Largest priority that a member may give; an admin may give more."""
@@ -190,7 +189,6 @@ class TeamStudies:
         code: str | None = None,
         priority: int = 0,
         kind: JobKind = "study",
-        trace_parent: str | None = None,
     ) -> Job:
         """Queue a study.
 
@@ -199,7 +197,6 @@ class TeamStudies:
             code: Name of the operator's code folder in which its task and relative paths start.
             priority: Jobs of a higher priority go first, and displace those of a lower one.
             kind: What it is.
-            trace_parent: The request's `traceparent` header; one that is not valid counts as none.
 
         Raises:
             SpecError: The spec is wrong, or asks for what the operator does not allow.
@@ -220,7 +217,6 @@ class TeamStudies:
             base_folder=base_folder,
             slots=None if slots == "auto" else slots,
             limit_nano_usd=nano_usd_of(spec),
-            trace_parent=valid_header(trace_parent),
         )
         try:
             return self._queue.submit(submission)
@@ -237,13 +233,12 @@ class TeamStudies:
         """Give a study up: it drains, and is not queued again. What it has found stays."""
         return self._asked(name, "cancel")
 
-    def resume(self, name: str, overrides: Sequence[str] = (), *, trace_parent: str | None = None) -> Job:
+    def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
         """Queue a study again that has ended, with another budget if overrides give one.
 
         Args:
             name: Name of the study.
             overrides: `path=value` each, as `--set` takes them; budget and faults may be changed.
-            trace_parent: The request's `traceparent` header; one that is not valid counts as none.
 
         Raises:
             ForbiddenError: The identity may only read, or the budget is that of somebody else's study.
@@ -255,7 +250,7 @@ class TeamStudies:
         try:
             self._queue.check_may_go_on(job)  # before the spec is changed
             limit = change_spec(self.store, job, overrides, self.identity)
-            return self._queue.queue_again(job, limit_nano_usd=limit, trace_parent=valid_header(trace_parent))
+            return self._queue.queue_again(job, limit_nano_usd=limit)
         except StoreError as error:
             raise ConflictError(str(error)) from None
 

@@ -16,14 +16,12 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from automl.service.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID, outcome_of_closed
-from automl.service.job_traces import JobTraces, NoTraces
 from automl.service.left_pools import settle_left_pools
 from studies.queueing.heartbeats import EXPIRY_SECONDS, WorkerGoneError
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, Run
 from studies.queueing.turns import Start
 from studies.storage.retrying import is_away
-from studies.tracing import trace_context
 
 POLL_SECONDS = 1.0
 BEAT_SECONDS = 2.0
@@ -63,7 +61,6 @@ class Worker:
         slots: Number of its slots.
         log_folder: Folder in which each job has a file of log lines.
         log: Function that takes a line and fields of the log.
-        traces: What hears of the runs of its jobs.
         devices: Ids of the GPUs, one for each slot; empty on CPUs.
         clock: Function that returns the present moment in seconds.
     """
@@ -74,7 +71,6 @@ class Worker:
     slots: int
     log_folder: Path
     log: Callable[..., None]
-    traces: JobTraces = field(default_factory=NoTraces)
     devices: tuple[str, ...] = ()
     clock: Callable[[], float] = time.monotonic
     _running: dict[int, _Running] = field(default_factory=dict, init=False)
@@ -99,7 +95,6 @@ class Worker:
             time.sleep(POLL_SECONDS)
         with suppress(DBAPIError):  # others find out by the heartbeat that it has gone
             self.queue.leave(self._id)
-        self.traces.close()
 
     def _step_or_tell(self) -> None:
         """Take a step; jobs go on if the database is away or refuses it, and it is asked again.
@@ -189,26 +184,24 @@ class Worker:
             self.queue.end_run(run.id, "failed", reason)
             return
         self._running[run.id] = _Running(job=turn.job, run=run, process=process)
-        self.traces.started(turn.job, run)
 
     def _process(self, turn: Start, run: Run) -> subprocess.Popen[bytes]:
         path = self.log_folder / f"{turn.job.study}.log"
         with path.open("ab") as output:
             return subprocess.Popen(  # noqa: S603 - our own program
                 [sys.executable, "-m", "automl.service.job_process", str(run.id)],
-                env=self._environment(turn, run),
+                env=self._environment(turn),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C at the worker is the worker's to hand on
             )
 
-    def _environment(self, turn: Start, run: Run) -> Mapping[str, str]:
+    def _environment(self, turn: Start) -> Mapping[str, str]:
         own = {"AUTOML_STORE": self.queue.store.url, WORKER_PID: str(os.getpid())}
         gpus = [self.devices[number] for number in turn.slot_numbers] if self.devices else []
         own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # with the device "auto" a job takes each GPU that it sees
-        others = {name: value for name, value in os.environ.items() if name != trace_context.VARIABLE}
-        return {**others, **own, **self.traces.environment(turn.job, run)}
+        return {**os.environ, **own}
 
     def _collect(self) -> None:
         """End the runs of processes that have ended; those that have said how they ended are ended already."""
@@ -217,7 +210,6 @@ class Worker:
             if code is None:
                 continue
             self.queue.end_run(run_id, *self._how_it_ended(running, code))
-            self.traces.ended(running.job, running.run)
             self.log("the job's process has ended", study=running.job.study, exit_code=code, worker=self.name)
             if code == STORE_AWAY:
                 self._rests_until = self.clock() + AWAY_SECONDS

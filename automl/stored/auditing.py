@@ -18,12 +18,11 @@ import sqlalchemy as sa
 from automl.stored.auditing_views import view_findings
 from automl.stored.findings import Asker, Finding, plain
 from automl.stored.garbage import orphans_of
-from studies.control.folder_owner import FolderTakenError
 from studies.money.ledger import ABSORBS_ROUNDING
 from studies.records import NANO, SIMULATED_TASK
 from studies.storage import tables as t
 from studies.storage.processes import is_known_gone, left_behind
-from studies.storage.store import Store
+from studies.storage.store import Store, StoreError
 from trainers.checkpoint_urls import is_url
 
 NANO_SLACK = 1
@@ -86,7 +85,7 @@ def audit(store: Store, name: str) -> dict[str, Any]:
         findings += _checkpoint_findings(store, row.id, files)
         try:
             _, orphans = orphans_of(store, name)
-        except FolderTakenError as error:
+        except StoreError as error:
             orphans = []
             findings.append(Finding(check="orphans", where=str(name), found=str(error)))
         made.append("processes")

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from automl.stored.findings import Asker, Finding, plain
-from studies.storage.view_cursors import VIEWS, is_wanted
+from studies.storage.view_cursors import VIEWS, is_off
 
 OPTUNA_STATES: Mapping[str, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
 """Optuna's state of an ended trial; running and paused ones are RUNNING there."""
@@ -23,10 +23,10 @@ def view_findings(ask: Asker, row: sa.Row[Any], *, is_driven: bool) -> Iterator[
         is_driven: Whether a controller drives the study: its views may be behind then.
     """
     cursors = ask("SELECT view, revision, rebuild, error FROM automl_view_cursors WHERE study_id = :study")
-    if {one.view for one in cursors} != set(VIEWS):
+    if not set(VIEWS) <= {one.view for one in cursors}:
         yield Finding(check="views", where="cursors", found=f"{sorted(one.view for one in cursors)}")
     for cursor in cursors:
-        if not is_wanted(cursor.view, row.spec.get("mlflow")):
+        if cursor.view not in VIEWS or (cursor.view == "mlflow" and is_off(row.spec.get("mlflow"))):
             continue
         if cursor.revision > row.revision:
             found = f"it has seen revision {cursor.revision} of {row.revision}"

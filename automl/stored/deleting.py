@@ -17,8 +17,7 @@ from automl.stored.undriven import refuse_driven, undriven
 from reports.wording import plural
 from search_spaces.errors import RunError
 from studies.control.dead_pools import settle_dead_pools
-from studies.control.folder_owner import FolderTakenError, check_own, give_up
-from studies.control.orphans import delete_orphans, find_orphans
+from studies.control.orphans import check_not_shared, delete_orphans, find_orphans, unmark
 from studies.queueing.job_queue import JobQueue
 from studies.records import StudyRecord
 from studies.redact import redact
@@ -69,7 +68,7 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
         keep_files: Whether checkpoints, report and logs stay.
 
     Raises:
-        StoreError: There is no such study, a controller drives it, or the folder of its checkpoints is not its own.
+        StoreError: There is no such study, a controller drives it, or a copy of it uses the folder of its checkpoints.
         RunError: That folder cannot be looked at now.
     """
     row = store.require(name)
@@ -90,8 +89,8 @@ def _check_folder(store: Store, row: sa.Row[Any]) -> None:
     """Check that the files of a study may be deleted: what cannot be looked at may be needed by a copy of the study."""
     folder, again = checkpoints_folder(row), f"`automl delete {shlex.quote(row.name)}"
     try:
-        check_own(folder, store, row)
-    except FolderTakenError as error:
+        check_not_shared(folder, store, row.id)
+    except StoreError as error:
         raise StoreError(f"{error}; or {again} --keep-files`") from None
     except (OSError, MissingLibraryError) as error:
         raise RunError(
@@ -114,8 +113,8 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
         `views` with None or an error, and a `message` for people.
 
     Raises:
-        StoreError: A controller drives the study now, its job or one that confirms it has not ended, or the folder of
-            its checkpoints is not its own any more.
+        StoreError: A controller drives the study now, its job or one that confirms it has not ended, or a copy of
+            it has gone on in the folder of its checkpoints.
         RunError: That folder cannot be looked at now, or a file cannot be deleted; the rows stay.
     """
     name, queue = what.record.name, JobQueue(store)
@@ -176,7 +175,7 @@ def _sweep(store: Store, what: Doomed) -> list[str]:
     orphans = find_orphans(what.folder, checkpoints_of_others(store, what.study_id), is_running=False)
     gone = delete_orphans(orphans)
     if len(gone) == len(orphans):
-        give_up(what.folder)
+        unmark(what.folder)
     if not is_url(what.folder):
         _remove_empty(Path(what.folder))
     return [str(one.path) for one in orphans if one not in gone]

@@ -9,20 +9,18 @@ from typing import Any
 
 from automl.stored.specs import check_launched
 from automl.stored.undriven import undriven
-from studies.control.folder_owner import check_own
-from studies.control.moved_checkpoints import wherever_moved
-from studies.control.orphans import Orphan, delete_orphans, find_orphans
+from studies.control.orphans import Orphan, check_not_shared, delete_orphans, find_orphans
 from studies.storage.lease import current_holder
 from studies.storage.reader import mentioned_checkpoints
 from studies.storage.store import Store, StoreError
-from trainers.checkpoint_urls import absolute_folder, joined
+from trainers.checkpoint_urls import study_folder
 
 
 def checkpoints_folder(row: Any) -> str:
     """Return the path or URL of the folder of a study's checkpoints, from the study's row."""
     checkpoints = row.spec.get("checkpoints")
     folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
-    return joined(absolute_folder(str(folder), Path(row.base_folder)), str(row.name))
+    return study_folder(str(folder), Path(row.base_folder), row.name, row.uid)
 
 
 def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tuple[str, list[Orphan]]:
@@ -34,18 +32,16 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
         is_running: Whether ranks of the study may be at work; None asks the store.
 
     Raises:
-        StoreError: There is no such study, or it was simulated.
-        FolderTakenError: The folder is another study's, or a copy of this one uses it as well.
+        StoreError: There is no such study, it was simulated, or a copy of it in another store uses the folder as well.
         OSError: The object store does not answer.
     """
     row = store.require(name)
     check_launched(row.spec, name)
     folder = checkpoints_folder(row)
-    check_own(folder, store, row)
+    check_not_shared(folder, store, row.id)
     if is_running is None:
         is_running = row.state == "running" or current_holder(store, row.id) is not None
-    mentioned = wherever_moved(mentioned_checkpoints(store, row.id), folder)
-    return folder, find_orphans(folder, mentioned, is_running=is_running)
+    return folder, find_orphans(folder, mentioned_checkpoints(store, row.id), is_running=is_running)
 
 
 def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = None) -> dict[str, Any]:
@@ -62,7 +58,7 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
         how many were `deleted`.
 
     Raises:
-        StoreError: There is no such study, or it was simulated, or the folder is not its own.
+        StoreError: There is no such study, or it was simulated, or a copy of it uses the folder as well.
         OSError: The object store does not answer.
     """
     with _kept_as_it_is(store, name) if delete and is_running is None else nullcontext(is_running) as may_run:

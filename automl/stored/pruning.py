@@ -15,8 +15,7 @@ from automl.stored.specs import check_launched
 from automl.stored.undriven import refuse_driven, undriven
 from studies import analysis
 from studies.control.deleting import delete_file
-from studies.control.folder_owner import check_own
-from studies.control.moved_checkpoints import sizes_of
+from studies.control.orphans import check_not_shared, sizes_of
 from studies.records import StudyRecord, TrialRecord
 from studies.storage.changes import Change, CheckpointKept, TrialChanged, TrialColumns
 from studies.storage.deletion import checkpoints_of_others
@@ -64,15 +63,15 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
         trials that more budget does not reopen any more (`not_reopened`).
 
     Raises:
-        StoreError: There is no such study or model, the study was simulated, a controller drives it, or the folder of
-            its checkpoints is not its own.
+        StoreError: There is no such study or model, the study was simulated, a controller drives it, or a copy
+            of it in another store uses the folder of its checkpoints as well.
         OSError: The object store does not answer.
     """
     row = store.require(name)
     check_launched(row.spec, name)
     refuse_driven(store, row)
     record = load_study(store, name)
-    check_own(checkpoints_folder(row), store, row)
+    check_not_shared(checkpoints_folder(row), store, row.id)
     kept = _kept(record, keep or (ARCHIVE,)) | checkpoints_of_others(store, row.id)
     freed = _weighed(_freed(record, kept))
     changes = _changes(record, {one.path for one in freed})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,7 @@ import sqlalchemy as sa
 
 from studies.storage import heartbeat
 from studies.storage import lease as leases
-from studies.storage.store import Store, StoreError
+from studies.storage.store import Store
 
 
 @contextmanager
@@ -28,19 +27,14 @@ def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
     refuse_driven(store, row)
     lease = leases.acquire(store, row.id)
     if isinstance(lease, leases.Holder):
-        raise StoreError(_driven(row.name, str(lease)))
+        raise leases.driven_error(row.name, lease)
     with heartbeat.kept(store, lease, on_stop=lambda: None, counts=False):
         yield lease
 
 
 def refuse_driven(store: Store, row: sa.Row[Any]) -> None:
     """Raise `StoreError` if a controller drives a study, or waits for room for its checkpoints."""
-    holder = leases.current_holder(store, row.id)
-    if holder is not None:
-        raise StoreError(_driven(row.name, str(holder)))
+    with store.snapshot() as connection:
+        leases.refuse_driven(connection, row.id, row.name)
     if row.state == "drained" and row.stop_reason == "storage":
-        raise StoreError(_driven(row.name, "perhaps a process that waits for room for its checkpoints"))
-
-
-def _driven(name: str, holder: str) -> str:
-    return f"study: found {name!r}, which {holder} drives; allowed: `automl stop {shlex.quote(name)}` first"
+        raise leases.driven_error(row.name, "perhaps a process that waits for room for its checkpoints")

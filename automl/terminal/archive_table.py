@@ -7,10 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from automl.terminal.texts import metric_text
-from reports.recommending import command_of, confirmed_on_part
+from reports.content import archive_rows, baseline_rows
+from reports.recommending import command_of
 from studies import analysis
-from studies.baselines import baselines
 from studies.recommendation import ranked_points, recommended, takeable
 from studies.records import StudyRecord
 
@@ -22,23 +21,20 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     points = ranked_points(record, analysis.archive(record))
     if not points:
         return
-    names = [objective.metric for objective in record.objectives]
-    confirmed = [confirmed_on_part(record, point.trial, point.epoch) for point in points]
-    columns = ["model", "state", *names, *([f"confirmed {names[0]}"] if any(confirmed) else [])]
-    has_models = bool(takeable(record))
+    models, names = archive_rows(record, points), analysis.measured_names(record)
+    rows = [*models[:MOST_ROWS], *baseline_rows(record)]
+    with_confirmed, has_models = any(one.confirmed for one in (*models, *rows)), bool(takeable(record))
     title = "archive: models to take" if has_models else "archive: no model was kept"
     table = Table(box=box.SIMPLE, title=title, title_justify="left")
-    for name in columns:
+    for name in ("model", "state", *names, *([f"confirmed {names[0]}"] if with_confirmed else [])):
         table.add_column(Text(name))
-    for point, told in list(zip(points, confirmed, strict=True))[:MOST_ROWS]:
-        values = [metric_text(name, point.values[name]) for name in names]
-        is_gone = has_models and not point.checkpoint and not record.is_simulated
-        state = f"{point.state}, model not kept" if is_gone else point.state
-        cells = [f"{point.trial}@{point.epoch}", state, *values, *([told] if any(confirmed) else [])]
-        table.add_row(*map(Text, cells))
-    for one in baselines(record):
-        values = [metric_text(name, one.values.get(name)) for name in names]
-        table.add_row(Text(one.called), "baseline", *values, *([""] if any(confirmed) else []), style="dim")
+    for one in rows:
+        is_gone = has_models and not one.is_kept and not one.baseline and not record.is_simulated
+        state = f"{one.state}, model not kept" if is_gone else one.state
+        cells = [one.baseline or one.name, state, *(value.text for value in one.values)]
+        table.add_row(
+            *map(Text, [*cells, *([one.confirmed] if with_confirmed else [])]), style="dim" if one.baseline else None
+        )
     console.print(table)
     more = f"{len(points) - MOST_ROWS} more in the report. " if len(points) > MOST_ROWS else ""
     if record.is_simulated:

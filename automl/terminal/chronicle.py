@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from automl.terminal.progress import HALTS, LINE_SECONDS, Pace, picture_of
+from automl.terminal.picture import HALTS
+from automl.terminal.progress import LINE_SECONDS, Pace, machine_picture
 from automl.terminal.texts import number_text, params_text, values_text
 from studies.control.state import StudyMachine
 from studies.control.trials import Trial
@@ -17,13 +18,7 @@ LOOK_SECONDS = 0.5
 
 
 class Chronicle:
-    """Tells when trials start, are paused or stopped, end and fail, and now and then the figures of the study.
-
-    Args:
-        write: Function that takes a line.
-        with_figures: Whether to tell the figures of the study as well.
-        clock: Function that returns the present moment in seconds.
-    """
+    """Tells when trials start, are paused or stopped, end and fail, and now and then the figures of the study."""
 
     def __init__(
         self, write: Callable[[str], None], *, with_figures: bool, clock: Callable[[], float] = time.monotonic
@@ -45,7 +40,7 @@ class Chronicle:
             self._write(line)
         if self._with_figures and (now - self._told_at >= LINE_SECONDS or machine.finished):
             self._told_at = now
-            self._write(picture_of(machine, self._pace).line)
+            self._write(machine_picture(machine, self._pace).line)
 
     def _news(self, machine: StudyMachine) -> Iterator[str]:
         known = self._states

@@ -9,9 +9,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from automl.terminal.texts import metric_text
 from reports.recommending import confirmed_value
-from reports.wording import plural
+from reports.wording import plural, value_in_words
 
 
 def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
@@ -28,7 +27,7 @@ def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
             cells = (
                 f"{row['trial']}@{row['epoch']}" if number == 0 else "",
                 name,
-                metric_text(name, saw),
+                value_in_words(name, saw),
                 _cell(name, row["validation"].get(name)),
                 _cell(name, row["test"].get(name)),
             )

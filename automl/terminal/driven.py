@@ -17,6 +17,7 @@ from automl.terminal.output import console, only_json_on_stdout, print_json, say
 from automl.terminal.progress import Progress
 from automl.terminal.summary import document_of, print_summary
 from automl.terminal.texts import late_views_text
+from reports.states import study_sentence
 from search_spaces.errors import UserError
 from studies.control.state import StudyMachine
 from studies.records import StudyRecord
@@ -39,29 +40,20 @@ class Talk:
     log_file: Path | None = None
 
     def check(self) -> None:
-        """Refuse what contradicts itself, or a file that cannot be written to.
-
-        Raises:
-            UserError: One line says what is allowed.
-        """
+        """Refuse what contradicts itself, or a file that cannot be written to."""
         if self.quiet and self.verbose:
             raise UserError("found --quiet and --verbose, allowed: one of them")
         check_log_file(self.log_file)
 
 
 def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
-    """Drive a study with live progress, print its summary, and exit with the code that says how it ended.
-
-    Args:
-        drive: Drives the study until it ends.
-        talk: How much is told.
-    """
+    """Drive a study with live progress, print its summary, and exit with the code that says how it ended."""
     talk.check()
     terminal = None if talk.as_json or talk.quiet else console()
     # Ray prints on stdout when a worker dies, from a thread of its own.
     with only_json_on_stdout(talk.as_json), writing(talk.log_file) as log, Progress(terminal) as progress:
         outcome = drive(_watcher(talk, progress, log))
-        log(f"{outcome.record.name} is {outcome.record.state}: {outcome.record.why_ended or 'it goes on elsewhere'}")
+        log(study_sentence(outcome.record))
     report = str(outcome.report)
     if outcome.views_behind:
         late = late_views_text(outcome.views_behind)

@@ -8,11 +8,5 @@ from search_spaces.outside_text import escaped
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text, its control characters escaped: the only way to a terminal beside `console`.
-
-    Args:
-        text: Text of one or several lines.
-        err: Whether to print on stderr.
-        nl: Whether to end the line.
-    """
+    """Print a text, its control characters escaped: the only way to a terminal beside `console`."""
     click.echo(escaped(str(text)), err=err, nl=nl)

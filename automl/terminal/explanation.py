@@ -10,6 +10,7 @@ from rich.text import Text
 
 from automl.terminal.texts import number_text, params_text, values_text
 from reports.learning_rates import has_learning_rate
+from reports.states import trial_reason
 from reports.wording import interval, metric, plural, usd
 from studies import analysis, feasibility
 from studies.forecasts import INTERVAL, as_plain
@@ -76,8 +77,7 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
     def say(text: str, style: str = "") -> None:
         console.print(Text(text, style=style))
 
-    why = analysis.reason_in_words(trial) or "it is under way"
-    say(f"trial {trial.number} of {record.name} is {trial.state}: {why}", style="bold")
+    say(f"trial {trial.number} of {record.name} is {trial.state}: {trial_reason(trial, record.name)}", style="bold")
     say(f"  {params_text(trial.params)}  world_size={trial.world_size}")
     say(f"  {_figures(record, trial)}")
     if record.constraints and trial.epochs:

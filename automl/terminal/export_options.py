@@ -12,7 +12,7 @@ from automl.exporting.exports import FORMATS, Target, format_of
 from automl.terminal.echo import echo
 from automl.terminal.options import study_argument
 from automl.terminal.output import print_json
-from reports.recommending import value_in_words
+from reports.wording import value_in_words
 
 HELP = """Write the model of an archive point to a file or a folder.
 
@@ -47,11 +47,7 @@ def export_options(function: Function) -> Function:
 
 
 def target_of(out: Path | None, docker: Path | None, form: Target | None) -> tuple[Path, Target]:
-    """Return what is to be written, and in which form.
-
-    Raises:
-        click.UsageError: None, or two of the options say it.
-    """
+    """Return what is to be written, and in which form."""
     if docker is not None:
         if form is not None or out is not None:
             raise click.UsageError("--docker: found --format or --out beside it, allowed: --docker DIR alone")
@@ -62,12 +58,7 @@ def target_of(out: Path | None, docker: Path | None, form: Target | None) -> tup
 
 
 def say_exported(written: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what was written, and the code that loads it.
-
-    Args:
-        written: What `export_point` returned.
-        as_json: Whether to print it as JSON.
-    """
+    """Print what was written, and the code that loads it."""
     if as_json:
         print_json(written)
         return

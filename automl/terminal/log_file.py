@@ -21,11 +21,7 @@ class LogFileError(UserError):
 
 
 def check_log_file(path: Path | None) -> None:
-    """Refuse, before anything is written, a file that cannot be written to.
-
-    Raises:
-        LogFileError: It is a folder, its folder does not exist, or it may not be written.
-    """
+    """Refuse, before anything is written, a file that cannot be written to."""
     if path is None:
         return
     allowed = "a file that can be written to, in a folder that exists"

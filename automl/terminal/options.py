@@ -75,11 +75,6 @@ verbose_option = click.option("--verbose", is_flag=True, help="Tell each start, 
 log_file_option = click.option(
     "--log-file", metavar="FILE", type=click.Path(path_type=Path), help="Append what happens to FILE, with the time."
 )
-share_option = click.option(
-    "--share-on",
-    metavar="ADDRESS",
-    help="Share devices with the study's other controllers, which reach this machine on ADDRESS.",
-)
 param_option = click.option(
     "--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task."
 )

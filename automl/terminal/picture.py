@@ -1,7 +1,8 @@
-"""A study at one moment, drawn for a terminal: figures, the archive, the gangs that train, and what has just ended."""
+"""A study at one moment, as whoever drives or reads it knows it, in figures, tables and lines for people."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,8 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from automl.terminal.texts import cut
-from reports.wording import duration
+from reports.states import counted, state_text
+from reports.wording import duration, mapping, usd, value_in_words
+from studies import analysis
+from studies.recommendation import best_points, name_of
+from studies.records import (
+    CUMULATIVE_METRICS,
+    FINISHED_STATES,
+    NANO,
+    Action,
+    Objective,
+    StudyRecord,
+    TrialRecord,
+    TrialState,
+)
 
+HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
+"""Decisions after which a trial does not train, with their words."""
+GANG_COLUMNS = ("trial", "epochs", "ranks", "slots", "since")
 LEAST_ROWS = 2
 """Number of rows of each table in the lowest terminal."""
 _FIXED_LINES = 17
@@ -21,42 +38,26 @@ _SHORTEST_REASON = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """A point of the archive: its name, such as `2@6`, and its objectives as texts."""
+    """A point of the archive: its name, such as `2@6`, and its objectives by metric."""
 
     name: str
-    values: tuple[str, ...]
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """The ranks that train a trial.
-
-    Attributes:
-        trial: Name of the trial.
-        epochs: Recorded epochs of those planned, such as `3/27`.
-        slots: Numbers of the slots.
-        seconds: Time since the dispatch.
-        values: Objectives at the last epoch as texts.
-    """
+    """The ranks that train a trial: its recorded epochs, the slots, and the seconds since the dispatch."""
 
     trial: str
-    epochs: str
-    slots: str
+    epochs: int
+    slots: tuple[int, ...]
     seconds: float
-    values: tuple[str, ...]
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Halt:
-    """A trial that was paused or stopped, or has failed.
-
-    Attributes:
-        trial: Name of the trial.
-        what: Word for what happened, such as `paused`.
-        epoch: Number of epochs that were recorded then.
-        reason: Reason in words.
-        at: Moment in seconds since 1970.
-    """
+    """A trial that was paused or stopped, or has failed, at a moment in seconds since 1970."""
 
     trial: str
     what: str
@@ -67,44 +68,209 @@ class Halt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """What is drawn of a study.
+    """The least of a study that its picture needs: a machine gives it without reading the store, a record as committed.
 
     Attributes:
-        figures: Figures by name; empty ones are left out.
-        objectives: Names of the objectives, the headings of the values.
-        archive: Models that no other one beats in all objectives, the best of the first objective first.
-        gangs: Gangs that train, by trial.
-        halts: What was paused, stopped or failed, in any order.
+        state: State of the study and why it ended, in words.
+        states: States of the started trials.
+        slots: Number of slots that are there; None while no pool is open.
+        slots_note: What becomes of other slots.
+        planned: Epochs of a full training; None if they are not known.
+        deadline_seconds: Time until dollars or hours are used up.
+        estimate_seconds: Time until all trials of the budget have ended, by their pace.
+        best: Name of the best model by objective, by what is expected of it; of others the values of the search count.
         now: Moment of the picture, in seconds since 1970.
     """
 
-    figures: Mapping[str, str]
-    objectives: tuple[str, ...] = ()
-    archive: Sequence[Model] = field(default_factory=tuple)
-    gangs: Sequence[Gang] = field(default_factory=tuple)
-    halts: Sequence[Halt] = field(default_factory=tuple)
+    name: str
+    state: str
+    is_running: bool = True
+    objectives: tuple[Objective, ...] = ()
+    states: Sequence[TrialState] = ()
+    most_trials: float | None = None
+    slots: int | None = None
+    slots_note: str = ""
+    epochs: int = 0
+    planned: int | None = None
+    spent_usd: float = 0.0
+    most_usd: float | None = None
+    deadline_seconds: float = math.inf
+    estimate_seconds: float = math.inf
+    archive: Sequence[Model] = ()
+    best: Mapping[str, str] = field(default_factory=dict)
+    gangs: Sequence[Gang] = ()
+    halts: Sequence[Halt] = ()
     now: float = 0.0
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """What is told of the study by name; what is not known is empty."""
+        return {
+            "study": f"{self.name} is {self.state}",
+            "trials": self.trials,
+            "slots": self._slots(),
+            "epochs": str(self.epochs) if self.epochs else "",
+            "best": self._best(),
+            "spent": self._money(),
+            "time left": self._time_left(),
+        }
 
     @property
     def line(self) -> str:
         """The figures on one line, for what is no terminal."""
         return "  ".join(f"{name} {value}" for name, value in self.figures.items() if value)
 
+    @property
+    def trials(self) -> str:
+        """How many trials were started, and how many are in each state: `3 of 14 (1 running, 2 failed)`."""
+        limit = f" of {self.most_trials:g}" if self.most_trials is not None else ""
+        states = f" ({counted(self.states)})" if self.states else ""
+        return f"{len(self.states)}{limit}{states}"
+
+    def _slots(self) -> str:
+        there = "" if self.slots is None else str(self.slots)
+        if not (self.slots or self.states) and self.is_running:
+            there = "starting"
+        return f"{there} ({self.slots_note})" if there and self.slots_note else there
+
+    def _best(self) -> str:
+        """The best value of each objective and its model; cumulative metrics are left out: the first epoch is best."""
+        best = []
+        for one in self.objectives if self.archive else ():
+            if one.metric not in CUMULATIVE_METRICS:
+                named = [model for model in self.archive if model.name == self.best.get(one.metric)]
+                found = named[0] if named else _best_of(self.archive, one)
+                best.append(f"{one.metric} {value_in_words(one.metric, found.values[one.metric])} ({found.name})")
+        return ", ".join(best)
+
+    def _money(self) -> str:
+        if self.most_usd is None:
+            return usd(self.spent_usd)
+        return f"{usd(self.spent_usd)} of {usd(self.most_usd)}, {usd(max(self.most_usd - self.spent_usd, 0.0))} left"
+
+    def _time_left(self) -> str:
+        """The time left: `about` by the pace of the trials so far, `at most` by the dollars or hours that are left."""
+        if not self.is_running or not self.states:
+            return ""
+        if self.estimate_seconds < self.deadline_seconds:
+            return f"about {duration(self.estimate_seconds)}"
+        return f"at most {duration(self.deadline_seconds)}" if math.isfinite(self.deadline_seconds) else ""
+
+
+def _best_of(models: Sequence[Model], objective: Objective) -> Model:
+    return min(models, key=lambda model: objective.signed(model.values[objective.metric]))
+
+
+# ---------------------------------------------------------------------- a study of the store
+
+
+def picture_of(record: StudyRecord, now: float) -> Picture:
+    """Return the picture of a study as committed, at a moment in seconds since 1970."""
+    driven = record.driven or not was_left(record)
+    limits = {name: line.limit for name, line in record.budget.items()}
+    planned = mapping(record.spec.get("training")).get("epochs")
+    archive = analysis.archive(record)
+    return Picture(
+        name=record.name,
+        state=state_text(record.name, record.state, driven=driven, why=record.why_ended),
+        is_running=record.state == "running",
+        objectives=record.objectives,
+        states=[trial.state for trial in record.started],
+        most_trials=limits.get("trials"),
+        slots=record.slots_there,
+        slots_note=f"of up to {record.most_slots}" if record.most_slots and record.driven else "",
+        epochs=sum(len(trial.epochs) for trial in record.started),
+        planned=planned if isinstance(planned, int) else None,
+        spent_usd=record.cost_nano_usd / NANO,
+        most_usd=limits.get("usd"),
+        deadline_seconds=_deadline(record),
+        estimate_seconds=_estimate(record),
+        archive=[Model(name=name_of(one), values=one.values) for one in archive],
+        best={objective.metric: name_of(one) for objective, one in best_points(record, archive)},
+        gangs=[_gang(record, trial, now) for trial in record.started if trial.state == "running" and trial.attempts],
+        halts=_halts_of(record),
+        now=now,
+    )
+
+
+def was_left(record: StudyRecord) -> bool:
+    """Whether a controller has driven a study that should run, and none does now."""
+    return record.is_abandoned and record.alive_seconds > 0
+
+
+def _deadline(record: StudyRecord) -> float:
+    """Seconds after which dollars or hours are used up, at the present price of the slots that are there."""
+    price = record.charges[-1].usd_per_slot_hour if record.charges else 0.0
+    usd_per_second = (record.slots_there or 0) * price / 3600
+    left = {name: max(line.limit - line.spent, 0.0) for name, line in record.budget.items() if line.limit is not None}
+    by_usd = left["usd"] / usd_per_second if "usd" in left and usd_per_second else math.inf
+    return min(by_usd, left["hours"] * 3600 if "hours" in left else math.inf)
+
+
+def _estimate(record: StudyRecord) -> float:
+    """Seconds until the trials of the budget have ended, if they end as often as before; infinite without a limit."""
+    line = record.budget.get("trials")
+    ended = sum(trial.state in FINISHED_STATES for trial in record.started)
+    if line is None or line.limit is None or not ended:
+        return math.inf
+    return max(line.limit - ended, 0.0) * record.alive_seconds / ended
+
+
+def _gang(record: StudyRecord, trial: TrialRecord, now: float) -> Gang:
+    attempt = trial.attempts[-1]
+    return Gang(
+        trial=trial.name,
+        epochs=len(trial.epochs),
+        slots=attempt.slots,
+        seconds=max(now - attempt.started_at.timestamp(), 0.0),
+        values=trial.values(record.objectives),
+    )
+
+
+def _halts_of(record: StudyRecord) -> list[Halt]:
+    halts = [
+        Halt(trial=trial.name, what=HALTS[made.action], epoch=made.epoch, reason=made.reason, at=made.decided_at)
+        for trial in record.started
+        for made in trial.decisions
+        if made.action in HALTS
+    ]
+    for trial in record.started:
+        if trial.state == "failed" and trial.ended_at is not None:
+            at = trial.ended_at.timestamp()
+            halts.append(Halt(trial=trial.name, what="failed", epoch=len(trial.epochs), reason=trial.reason, at=at))
+    return halts
+
+
+# ---------------------------------------------------------------------- drawing
+
 
 def drawn(picture: Picture, console: Console) -> RenderableType:
     """Return a picture with as many rows as the terminal has room for, those without rows left out."""
     most = max((console.height - _FIXED_LINES) // 3, LEAST_ROWS)
+    names = [one.metric for one in picture.objectives]
     parts: list[RenderableType] = [_figures(picture.figures)]
     if picture.archive:
-        rows = [(one.name, *one.values) for one in picture.archive]
-        parts += _table("archive", ("model", *picture.objectives), rows, most)
+        first = picture.objectives[0]
+        models = sorted(picture.archive, key=lambda one: first.signed(one.values[first.metric]))
+        rows = [(one.name, *_texts(names, one.values)) for one in models]
+        parts += _table("archive", ("model", *names), rows, most)
     if picture.gangs:
-        names = ("trial", "epochs", "slots", "since", *picture.objectives)
-        gangs = [(one.trial, one.epochs, one.slots, duration(one.seconds), *one.values) for one in picture.gangs]
-        parts += _table("running gangs", names, gangs, most)
+        gangs = [gang_cells(one, picture.planned, names) for one in picture.gangs]
+        parts += _table("running gangs", (*GANG_COLUMNS, *names), gangs, most)
     if picture.halts:
         parts += _halts(picture, console.width, most)
     return Group(*parts)
+
+
+def gang_cells(gang: Gang, planned: int | None, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a gang as a row of a table with `GANG_COLUMNS` and the objectives."""
+    epochs = f"{gang.epochs}/{planned}" if planned else str(gang.epochs)
+    slots, ranks = ",".join(map(str, gang.slots)), str(len(gang.slots))
+    return (gang.trial, epochs, ranks, slots, duration(gang.seconds), *_texts(names, gang.values))
+
+
+def _texts(names: Sequence[str], values: Mapping[str, float]) -> list[str]:
+    return [value_in_words(name, values.get(name)) for name in names]
 
 
 def _figures(figures: Mapping[str, str]) -> Table:

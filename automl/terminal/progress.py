@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from automl.terminal.picture import Gang, Halt, Model, Picture, drawn
-from automl.terminal.texts import metric_text
-from reports.wording import duration, usd
+from automl.terminal.picture import HALTS, Gang, Halt, Model, Picture, drawn
+from reports.states import state_text
 from studies.control.state import StudyMachine
-from studies.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO, Action
+from studies.control.trials import Trial
+from studies.records import FINISHED_STATES, NANO, why_ended
 
 LINE_SECONDS = 10.0
 FRAME_SECONDS = 0.25
-HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
-"""Decisions after which a trial does not train, with their words."""
 
 
 class Progress:
-    """Shows a study while it runs.
-
-    Args:
-        console: Console to print on; None prints nothing.
-    """
+    """Shows a study while it runs; without a console it prints nothing."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console
@@ -65,7 +57,7 @@ class Progress:
         if now - self._shown_at < pause and not machine.finished:
             return
         self._shown_at = now
-        picture = picture_of(machine, self._pace)
+        picture = machine_picture(machine, self._pace)
         if self._live is not None:
             self._live.update(drawn(picture, self._console), refresh=True)
         else:
@@ -99,103 +91,66 @@ def _ended(machine: StudyMachine) -> int:
     return sum(trial.state in FINISHED_STATES for trial in machine.trials.values())
 
 
-def figures_of(machine: StudyMachine, pace: Pace) -> dict[str, str]:
-    """Return the figures of a running study, by their names in the table."""
-    states = Counter(trial.state for trial in machine.trials.values())
-    started = sum(trial.number is not None for trial in machine.trials.values())
-    limit = machine.setup.limits
-    counted = [
-        f"{states[state]} {state}" for state in ("running", "paused", "complete", "pruned", "failed") if states[state]
-    ]
-    epochs = sum(trial.epochs_done for trial in machine.trials.values())
-    of_trials = f" of {limit.trials}" if limit.trials is not None else ""
-    return {
-        "study": f"{machine.setup.study}{' (draining)' if machine.draining and not machine.finished else ''}",
-        "trials": f"{started}{of_trials} ({', '.join(counted)})" if counted else f"{started}{of_trials}",
-        "slots": _slots(machine) or ("" if started else "starting"),
-        "epochs": str(epochs) if epochs else "",
-        "best": _best(machine),
-        "spent": _money(machine),
-        "time left": _time_left(machine, pace) if started and not machine.finished else "",
-    }
-
-
-def picture_of(machine: StudyMachine, pace: Pace) -> Picture:
-    """Return the picture of a study that this process drives."""
-    objectives = machine.setup.objectives
-    by_first = sorted(machine.archive, key=lambda one: one.values[0])
-    archive = [
-        Model(
-            name=f"{machine.trials[one.trial_id].number}@{one.epoch}",
-            values=tuple(
-                metric_text(o.metric, o.signed(value)) for o, value in zip(objectives, one.values, strict=True)
-            ),
-        )
-        for one in by_first
-    ]
+def machine_picture(machine: StudyMachine, pace: Pace) -> Picture:
+    """Return the picture of a study that this process drives, from what its controller knows."""
+    objectives, limits = machine.setup.objectives, machine.setup.limits
+    started = [trial for trial in machine.trials.values() if trial.number is not None]
+    why = why_ended(machine.stop_reason, machine.setup.study) if machine.finished else ""
+    state = "running (draining)" if machine.draining and not machine.finished else machine.state
     return Picture(
-        figures=figures_of(machine, pace),
-        objectives=tuple(one.metric for one in objectives),
-        archive=archive,
-        gangs=_gangs(machine),
-        halts=_halts(machine),
+        name=machine.setup.study,
+        state=state_text(machine.setup.study, state, driven=True, why=why),
+        is_running=not machine.finished,
+        objectives=objectives,
+        states=[trial.state for trial in started],
+        most_trials=limits.trials,
+        slots=machine.slot_needs.there,
+        slots_note=_slots_note(machine),
+        epochs=sum(trial.epochs_done for trial in started),
+        planned=machine.setup.epochs,
+        spent_usd=machine.spent_nano_usd / NANO,
+        most_usd=limits.usd,
+        deadline_seconds=max(machine.deadline - machine.now, 0.0),
+        estimate_seconds=pace.seconds_left(machine),
+        archive=[
+            Model(
+                name=f"{machine.trials[one.trial_id].number}@{one.epoch}",
+                values={o.metric: o.signed(value) for o, value in zip(objectives, one.values, strict=True)},
+            )
+            for one in machine.archive
+        ],
+        gangs=[
+            Gang(
+                trial=str(trial.number),
+                epochs=trial.epochs_done,
+                slots=trial.attempt.slots,
+                seconds=machine.now - trial.attempt.leased_at,
+                values=trial.last_metrics,
+            )
+            for trial in sorted(machine.running, key=lambda one: one.started_number)
+            if trial.attempt is not None
+        ],
+        halts=[halt for trial in started if (halt := _halt(trial)) is not None],
         now=machine.now,
     )
 
 
-def _gangs(machine: StudyMachine) -> list[Gang]:
-    return [
-        Gang(
-            trial=str(trial.number),
-            epochs=f"{trial.epochs_done}/{machine.setup.epochs}",
-            slots=",".join(map(str, trial.attempt.slots)),
-            seconds=machine.now - trial.attempt.leased_at,
-            values=tuple(
-                metric_text(one.metric, trial.last_metrics.get(one.metric)) for one in machine.setup.objectives
-            ),
-        )
-        for trial in sorted(machine.running, key=lambda one: one.started_number)
-        if trial.attempt is not None
-    ]
+def _halt(trial: Trial) -> Halt | None:
+    """What this controller has paused or stopped, or has seen fail."""
+    name, made = str(trial.number), trial.decided
+    if trial.failed is not None:
+        reason, at = trial.failed
+        return Halt(trial=name, what="failed", epoch=trial.epochs_done, reason=reason, at=at)
+    if made is None or made.action not in HALTS:
+        return None
+    return Halt(trial=name, what=HALTS[made.action], epoch=made.epoch, reason=made.reason, at=made.at)
 
 
-def _halts(machine: StudyMachine) -> list[Halt]:
-    return [
-        Halt(trial=str(trial.number), what=HALTS[made.action], epoch=made.epoch, reason=made.reason, at=made.at)
-        for trial in machine.trials.values()
-        if (made := trial.decided) is not None and made.action in HALTS
-    ]
-
-
-def _slots(machine: StudyMachine) -> str:
-    """How many slots are there, for how many more the cluster's autoscaler is asked, and how many were let go."""
+def _slots_note(machine: StudyMachine) -> str:
+    """For how many more slots the cluster's autoscaler is asked, and how many were let go."""
     if not machine.setup.autoscale or machine.finished:
         return ""
     awaited, released = machine.slot_needs.awaited, machine.slot_needs.let_go
     more = [f"the autoscaler is asked for {awaited} more"] if awaited else []
     more += [f"{released} were let go"] if released else []
-    there = f"{machine.setup.slots - awaited - released} of {machine.setup.slots}"
-    return f"{there} ({', '.join(more)})" if more else there
-
-
-def _best(machine: StudyMachine) -> str:
-    """The best value of each objective over the archive, cumulative metrics left out: the first epoch is the best."""
-    best = []
-    for index, objective in enumerate(machine.setup.objectives):
-        if objective.metric not in CUMULATIVE_METRICS and machine.archive:
-            value = min(milestone.values[index] for milestone in machine.archive)
-            best.append(f"{objective.metric} {objective.signed(value):.5g}")
-    return ", ".join(best)
-
-
-def _money(machine: StudyMachine) -> str:
-    limit, spent = machine.setup.limits.usd, usd(machine.spent_nano_usd / NANO)
-    return spent if limit is None else f"{spent} of {usd(limit)}"
-
-
-def _time_left(machine: StudyMachine, pace: Pace) -> str:
-    """The time left: `about` comes from the pace of the trials, `at most` from the dollars or hours that are left."""
-    deadline, estimate = max(machine.deadline - machine.now, 0.0), pace.seconds_left(machine)
-    if estimate < deadline:
-        return f"about {duration(estimate)}"
-    return f"at most {duration(deadline)}" if math.isfinite(deadline) else ""
+    return ", ".join([f"of up to {machine.setup.slots}", *more])

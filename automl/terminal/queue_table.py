@@ -10,11 +10,7 @@ from reports.wording import usd
 
 
 def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print jobs, one line each.
-
-    Args:
-        jobs: Running jobs, then those that wait, as plain data.
-    """
+    """Print jobs, one line each."""
     if not jobs:
         echo("nothing waits, and nothing runs")
     for job in jobs:

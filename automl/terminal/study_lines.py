@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from automl.terminal.echo import echo
-from automl.terminal.texts import state_text
+from reports.states import state_text
 from reports.wording import plural, usd
 from studies.records import NANO, StudyLine
 
@@ -27,11 +27,7 @@ def rows_of(lines: Iterable[StudyLine]) -> list[dict[str, Any]]:
 
 
 def print_lines(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print studies, one line each.
-
-    Args:
-        rows: Studies as `rows_of` returns them.
-    """
+    """Print studies, one line each."""
     for row in rows:
         state = state_text(row["study"], row["state"], driven=row["driven"])
         cost, trials = usd(row["cost_usd"]), plural(row["trials"], "trial")

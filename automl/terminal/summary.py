@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.table import Table
@@ -13,32 +13,33 @@ from rich.text import Text
 from automl.stored.waiting import what_keeps_waiting
 from automl.terminal.archive_table import print_archive
 from automl.terminal.output import PIPE_COLUMNS
-from automl.terminal.running_table import print_running
-from automl.terminal.texts import cut, late_views_text, metric_text, number_text, state_text
+from automl.terminal.picture import picture_of
+from automl.terminal.texts import cut, late_views_text, number_text
+from automl.terminal.trial_table import print_running
 from reports.baselines import baseline_lines
 from reports.hypervolume import hypervolume_in_words
 from reports.recommending import recommendation_lines
-from reports.wording import usd
+from reports.states import study_sentence
+from reports.wording import usd, value_in_words
 from search_spaces.wording import listed
 from studies import analysis, feasibility
 from studies.baselines import baselines
 from studies.constraints import Bound, value_of, wanted_in_words
 from studies.never_tried import never_tried, never_tried_in_words
-from studies.recommendation import best_points, recommended
-from studies.records import NANO, TRIAL_STATES, StudyRecord, TrialRecord
+from studies.recommendation import recommended
+from studies.records import NANO, StudyRecord, TrialRecord
 
 
 def print_summary(console: Console, record: StudyRecord, *, report: str | None) -> None:
     """Print state, counts, money and the best values of a study, its running trials and its archive."""
-    state = state_text(record.name, record.state, driven=record.driven)
-    why = f": {record.why_ended}" if record.why_ended else ""
+    picture = picture_of(record, time.time())
     rows = [
         *(("recommended" if not place else "", line) for place, line in enumerate(recommendation_lines(record))),
         *(("baselines" if not place else "", line) for place, line in enumerate(baseline_lines(record))),
-        ("study", f"{record.name} is {state}{why}"),
+        ("study", study_sentence(record)),
         ("error", cut(record.error or "", PIPE_COLUMNS)),
         ("slots", _slots(record)),
-        ("trials", _trials(record)),
+        ("trials", picture.trials),
         ("queued", _queued(record)),
         ("failure", _first_failure(record)),
         ("constraints", _constraints(record)),
@@ -46,7 +47,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         ("learned from", ", ".join(analysis.earlier_names(record))),
         ("cost", _cost(record)),
         ("budget", _budget(record)),
-        ("best", _best(record)),
+        ("best", picture.figures["best"]),
         ("hypervolume", hypervolume_in_words(record)),
         ("outlook", _outlook(record)),
         ("views", _views(record)),
@@ -57,7 +58,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
         if value:
             grid.add_row(Text(name, style="dim"), Text(value))
     console.print(grid)
-    print_running(console, record, datetime.now(UTC))
+    print_running(console, record, picture)
     print_archive(console, record)
 
 
@@ -80,13 +81,6 @@ def _slots(record: StudyRecord) -> str:
         return ""
     there = f"{record.slots_there} of up to {record.most_slots} are there"
     return f"{there}; the cluster's autoscaler is asked for those that trials still need"
-
-
-def _trials(record: StudyRecord) -> str:
-    """How many trials are in each state; the queue has a line of its own."""
-    states = [trial.state for trial in record.trials]
-    counted = [f"{states.count(one)} {one}" for one in TRIAL_STATES if one in states and one != "queued"]
-    return ", ".join(counted) or "none"
 
 
 def _queued(record: StudyRecord) -> str:
@@ -133,7 +127,7 @@ def _constraints(record: StudyRecord) -> str:
 def _violation(bound: Bound, trials: Sequence[TrialRecord]) -> str:
     """A bound, how many trials violate it, and the latest value that does, which never looks like the bound."""
     value = value_of(bound, trials[-1].epochs[-1].metrics)
-    was, limit = metric_text(bound.metric, value), metric_text(bound.metric, bound.bound)
+    was, limit = value_in_words(bound.metric, value), value_in_words(bound.metric, bound.bound)
     if was == limit:
         was, limit = bound.told_apart(value)
     return f"{bound.name} {limit} violated by {len(trials)}, the latest trial {trials[-1].number} with {was}"
@@ -153,12 +147,3 @@ def _budget(record: StudyRecord) -> str:
         if line.limit is not None
     ]
     return ", ".join(lines)
-
-
-def _best(record: StudyRecord) -> str:
-    """The best value of each objective over the archive, with the model that has it: seldom the same one."""
-    best = []
-    for objective, point in best_points(record, analysis.archive(record)):
-        metric = objective.metric
-        best.append(f"{metric} {metric_text(metric, point.values[metric])} ({point.trial}@{point.epoch})")
-    return ", ".join(best)

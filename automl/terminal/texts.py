@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 
-from reports.wording import has_unit, metric, number, root_of
+from reports.wording import value_in_words
 from studies.records import ViewRecord
 
-VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow", "traces": "OpenTelemetry"}
+VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
 LONGEST_CAUSE = 160
 
 
@@ -17,34 +16,15 @@ def number_text(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
 
-def metric_text(name: str, value: float | None) -> str:
-    """A metric's value in three digits with the unit that its name tells; empty for None.
-
-    A mean squared error has its root beside it, which is in the target's unit.
-    """
-    if value is None:
-        return ""
-    text = metric(name, value) if has_unit(name, value) else number(value, 3)
-    root = root_of(name, value)
-    return f"{text} (RMSE {number(root, 3)})" if root is not None else text
-
-
 def values_text(values: Mapping[str, float]) -> str:
     """Metrics with their values: `val_error 3.1 %, cost_usd $0.0004`."""
-    return ", ".join(f"{name} {metric_text(name, value)}" for name, value in values.items())
+    return ", ".join(f"{name} {value_in_words(name, value)}" for name, value in values.items())
 
 
 def params_text(params: Mapping[str, object]) -> str:
     """Parameters with their values; the world size is left out, since tables show it as ranks."""
     shown = {name: number_text(value) if isinstance(value, float) else value for name, value in params.items()}
     return " ".join(f"{name}={value}" for name, value in shown.items() if name != "world_size")
-
-
-def state_text(name: str, state: str, *, driven: bool) -> str:
-    """A study's state, and the command that continues a study whose controller died."""
-    if state == "running" and not driven:
-        return f"running, but its controller has died; `automl resume {shlex.quote(name)}` continues it"
-    return state
 
 
 def late_views_text(late: Sequence[ViewRecord]) -> str:

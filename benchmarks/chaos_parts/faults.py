@@ -63,12 +63,9 @@ def _thaw(victim: psutil.Process) -> None:
 
 
 def _ranks(scene: Scene) -> list[psutil.Process]:
-    """Processes of the leader's slots; those of lent devices are below the controllers that lend them."""
+    """Processes of the leader's slots."""
     leader = scene.leader()
-    if leader is None:
-        return []
-    hosts = [one.pid for one in scene.controllers] if scene.shares else [leader]
-    return [process for pid in hosts for process in scene.named("ray::Rank", pid)]
+    return [] if leader is None else scene.named("ray::Rank", leader)
 
 
 def kill_rank(scene: Scene, rng: random.Random) -> str | None:
@@ -117,24 +114,6 @@ def kill_standby(scene: Scene, rng: random.Random) -> str | None:
     """Kill a controller that stands by."""
     leader = scene.leader()
     return _kill([psutil.Process(one.pid) for one in scene.controllers if one.pid != leader], rng)
-
-
-def _standbys(scene: Scene) -> list[int]:
-    """Process ids of the controllers that stand by; none as long as no controller leads."""
-    leader = scene.leader()
-    return [] if leader is None else [one.pid for one in scene.controllers if one.pid != leader]
-
-
-def kill_lent_raylet(scene: Scene, rng: random.Random) -> str | None:
-    """Kill Ray's own process on the node that a controller which stands by lends."""
-    named = [process for pid in _standbys(scene) for process in scene.named("raylet/raylet", pid)]
-    return _kill([one for one in named if one.name() == "raylet"], rng)
-
-
-def interrupt_standby(scene: Scene, rng: random.Random) -> str | None:
-    """Ask a controller that stands by to end: its node drains."""
-    standbys = _standbys(scene)
-    return _interrupt(rng.choice(standbys)) if standbys else None
 
 
 def interrupt_leader(scene: Scene, rng: random.Random) -> str | None:  # noqa: ARG001 - there is one leader
@@ -254,14 +233,9 @@ WEIGHTS: dict[Fault, float] = {
 """How often each fault is chosen, relative to the others."""
 
 
-SHARED_WEIGHTS: dict[Fault, float] = {kill_standby: 2.0, kill_lent_raylet: 1.0, interrupt_standby: 1.0}
-"""Weights that differ where a controller that stands by hosts gangs."""
-
-
-def drawn(rng: random.Random, clock: Clock | None, *, shares: bool = False) -> Iterator[Fault]:
+def drawn(rng: random.Random, clock: Clock | None) -> Iterator[Fault]:
     """Yield faults for ever, in an order that the seed determines."""
-    weights = WEIGHTS | (SHARED_WEIGHTS if shares else {})
-    weights |= {clock_steps(clock): 1.5} if clock is not None else {}
+    weights = WEIGHTS | ({clock_steps(clock): 1.5} if clock is not None else {})
     faults = list(weights)
     while True:
         yield rng.choices(faults, [weights[one] for one in faults])[0]

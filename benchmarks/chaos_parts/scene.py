@@ -25,7 +25,6 @@ AUTOML = str(Path(sys.executable).parent / "automl")
 STUDY = "chaos"
 MARK = "AUTOML_CHAOS_MARK"
 """Environment variable by which processes of the scene are found, also those that lost their parent."""
-ADDRESS = "127.0.0.1"
 CONTROLLERS = 2
 """One drives the study, the other stands by."""
 
@@ -60,7 +59,6 @@ class Scene:
         own_disk: Whether the folder is a mount of its own, which can be filled.
         environment: Environment of all processes of the scene.
         database: Server of the store, which may be stopped and started; None if the store has none of our own.
-        shares: Whether a controller that stands by lends its devices to the one that drives.
         slots: Number of slots of a controller.
         mlflow: Tracking URI of MLflow, or "off".
         controllers: Controllers that were started and have not been waited for.
@@ -71,7 +69,6 @@ class Scene:
     own_disk: bool
     environment: dict[str, str]
     database: Any = None
-    shares: bool = False
     slots: int = 2
     mlflow: str = "sqlite:///mlflow.db"
     controllers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -87,12 +84,7 @@ class Scene:
         """Start controllers in place of those that have ended."""
         self.controllers = [one for one in self.controllers if one.poll() is None]
         while len(self.controllers) < CONTROLLERS:
-            self.controllers.append(self.start("launch", "spec.yaml", "--json", *self.sharing))
-
-    @property
-    def sharing(self) -> tuple[str, ...]:
-        """Options of a controller that say how devices are shared."""
-        return ("--share-on", ADDRESS) if self.shares else ()
+            self.controllers.append(self.start("launch", "spec.yaml", "--json"))
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a command whose output goes to the scene's log."""
@@ -172,7 +164,7 @@ def scene(store: str, *, database: Any, clock: Clock | None, **options: Any) -> 
         store: URL of the store; empty for an SQLite file in the folder.
         database: Server of the store if it is our own, else None.
         clock: Clock of the processes; None takes that of the machine.
-        options: Attributes of the scene: `shares`, `slots`, `mlflow`.
+        options: Attributes of the scene: `slots`, `mlflow`.
     """
     base = Path(f"/tmp/automl-chaos-{uuid.uuid4().hex[:8]}")
     folder = base / "study"

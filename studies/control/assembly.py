@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from search_spaces.space import Space
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
-from studies.control.watchdog import FaultLimits
 from studies.milestones import DEFAULT_GRACE, milestones
 from studies.money.budget import Limits
 from studies.search.model.curve_model import CurveModel
@@ -33,10 +32,13 @@ from studies.search.samplers.protocol import Suggester
 from studies.search.trial_limits import TrialLimits
 from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecError
-from studies.spec.sections import BudgetSpec, FaultsSpec, SearchSpec
+from studies.spec.sections import BudgetSpec, SearchSpec
 from studies.spec.study_spec import StudySpec
-from trainers.checkpoint_urls import absolute_folder, joined
+from trainers.checkpoint_urls import study_folder
 from trainers.protocol import Params
+
+NOWHERE = "/nowhere"
+"""Folder of the checkpoints of a study that writes none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,16 +220,6 @@ def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
     return min(usd, hours * pool.slots * (price or FREE_USD_PER_SLOT_HOUR))
 
 
-def fault_limits(section: FaultsSpec) -> FaultLimits:
-    """Returns section `faults` of a spec as the watchdog wants it."""
-    return FaultLimits(
-        start_seconds=section.start_seconds,
-        silence_seconds=section.silence_seconds,
-        attempts=section.attempts,
-        errors_at_start=section.errors_at_start,
-    )
-
-
 def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | None:
     """World sizes that a space allows on so many slots; None if it has none to choose."""
     if space is None or "world_size" not in space:
@@ -236,18 +228,25 @@ def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | 
     return tuple(size for size in range(1, slots + 1) if parameter.contains(size))
 
 
-def checkpoint_folder(spec: StudySpec, base_folder: Path) -> str:
+def checkpoint_folder(spec: StudySpec, base_folder: Path, uid: str) -> str:
     """Returns the path or URL of the folder of a study's checkpoints.
 
     Args:
         spec: Spec in force.
         base_folder: Folder where relative paths start.
+        uid: Identity of the study.
     """
-    return joined(absolute_folder(spec.checkpoints.folder, base_folder), spec.study)
+    return study_folder(spec.checkpoints.folder, base_folder, spec.study, uid)
 
 
 def setup_of(
-    spec: StudySpec, pool: PoolSpec, policy: Policy, base_folder: Path, reference: dict[str, float] | None
+    spec: StudySpec,
+    pool: PoolSpec,
+    policy: Policy,
+    base_folder: Path,
+    reference: dict[str, float] | None,
+    *,
+    folder: str = NOWHERE,
 ) -> StudySetup:
     """Returns the settings of a study as its state machine wants them.
 
@@ -257,6 +256,7 @@ def setup_of(
         policy: Policy of the study (`assemble`).
         base_folder: Folder where relative paths and the user's own task start.
         reference: Reference point that was given or frozen earlier; None if there is none yet.
+        folder: Path or URL of the folder of the study's checkpoints; `NOWHERE` for one that writes none.
     """
     epochs, budget = spec.training.epochs, spec.budget
     return StudySetup(
@@ -283,11 +283,11 @@ def setup_of(
         seed=spec.search.seed,
         device=pool.device,
         cpus_per_rank=spec.resources.cpus_per_rank,
-        checkpoint_folder=checkpoint_folder(spec, base_folder),
+        checkpoint_folder=folder,
         checkpoint_every_seconds=spec.checkpoints.every_seconds,
         most_paused=spec.checkpoints.most_paused,
         most_checkpoint_gib=spec.checkpoints.max_gib,
-        faults=fault_limits(spec.faults),
+        faults=spec.faults,
         on_lost_node=spec.resources.on_lost_node,
         space=spec.space,
         world_sizes=_searched_world_sizes(spec.space, pool.slots),

@@ -35,8 +35,6 @@ from trainers.protocol import Failure
 COMPLETE_FOR_REFERENCE = 3
 """Trials that must be complete before the reference point is frozen."""
 CANCELLED = "cancelled: a person ended it (automl cancel)"
-LONGEST_REASON = 500
-"""Characters of a message's last line that become a trial's reason; its whole message is kept beside."""
 RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})
 """Failures after which another attempt may succeed."""
 
@@ -206,10 +204,12 @@ def _close_paused(live: LiveStudy) -> None:
 def _write_failure(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
     live.registry.move(trial, "failed")
     trial.failure = failure
+    reason = f"{failure}: {last_line(message) or failure}"
+    trial.failed = reason, live.now
     columns: TrialColumns = {
         "state": "failed",
         "failure": failure,
-        "reason": f"{failure}: {last_line(message) or failure}",
+        "reason": reason,
         "error": message,
         "ended_at": live.now,
         "resume_checkpoint": None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from search_spaces.errors import RunError, StoppedError
 from search_spaces.wording import listed
 from studies.control.slot_needs import slots_to_release
-from studies.control.watchdog import FaultLimits, Watchdog, no_sign_of_life
+from studies.control.watchdog import Watchdog, no_sign_of_life
 from studies.gangs.protocol import (
     DrainRequested,
     Event,
@@ -26,6 +26,7 @@ from studies.gangs.protocol import (
     SlotsReady,
 )
 from studies.money.ledger import SlotMeter, cost_nano_usd
+from studies.spec.sections import FaultsSpec
 from studies.storage.changes import Change, PoolChanged, PoolColumns, PoolRateChanged
 from trainers.protocol import Measurement, TrialSpec
 
@@ -108,7 +109,7 @@ class Retraining:
         epochs: int,
         commit: Callable[[Sequence[Change]], None],
         on_end: Callable[[Retrained], None] = lambda _: None,
-        faults: FaultLimits | None = None,
+        faults: FaultsSpec | None = None,
         autoscale: bool = False,
         most_nano_usd: int | None = None,
     ) -> None:
@@ -124,7 +125,7 @@ class Retraining:
         self._autoscale = autoscale
         self._stuck_since: float | None = None
         self._done: dict[int, Retrained] = {}
-        self._faults = faults or FaultLimits()
+        self._faults = faults or FaultsSpec()
         self._watchdog = Watchdog(self._faults, 0.0)
         self._timeouts: dict[int, int] = {}
         self._lost: dict[int, int] = {}

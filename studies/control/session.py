@@ -13,20 +13,24 @@ from pathlib import Path
 from typing import TypeVar
 
 from studies import analysis
-from studies.control import folder_owner, garbage
+from studies.control import garbage
 from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
 from studies.control.closed_by import ENDS_BY_BUDGET, has_more
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools, settle_left
-from studies.control.moved_checkpoints import follow_moved, sizes_of, wherever_moved
-from studies.control.orphans import delete_orphans, find_orphans, wait_for_ranks
+from studies.control.orphans import (
+    check_in_place,
+    delete_orphans,
+    find_orphans,
+    is_shared,
+    mark_used,
+    sizes_of,
+    wait_for_ranks,
+)
 from studies.control.own_logging import OwnLogging
 from studies.control.setup import StudySetup
-from studies.control.sharing import Sharing
 from studies.control.state import StudyMachine
-from studies.gangs.lending import Lender
 from studies.gangs.protocol import GangPool
-from studies.gangs.shared_cluster import SharedCluster
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.samplers.protocol import Suggester
@@ -60,8 +64,6 @@ class Session:
         on_commit: Function that is called after each commit, for live progress.
         on_stand_by: Function that is called once with the holder if another controller drives the study.
         counted: Function that returns what was counted of models without training them, None until that is known.
-        shared: Function that returns the cluster of the pool that others may join, None as long as there is none.
-        lender: What lends the pool's devices while another controller drives the study; None if nothing does.
         own_logging: Where the user's code logs by itself; None leaves that to its environment.
     """
 
@@ -76,15 +78,13 @@ class Session:
         on_commit: Callable[[StudyMachine], None],
         on_stand_by: Callable[[str], None],
         counted: Callable[[], SizeModel | None] = nothing_counted,
-        shared: Callable[[], SharedCluster | None] = lambda: None,
-        lender: Lender | None = None,
         own_logging: OwnLogging | None = None,
     ) -> None:
         self._store, self._row, self._spec = store, row, spec
         self._pool_spec, self._pool = pool_spec, pool
         self._on_commit, self._on_stand_by, self._counted = on_commit, on_stand_by, counted
-        self._lender, self._own_logging = lender, own_logging
-        self._sharing = Sharing(store, shared)
+        self._own_logging = own_logging
+        self._folder = checkpoint_folder(spec, Path(row.base_folder), row.uid)
         self._controller: Controller | None = None
         self._drain_reason: str | None = None
         self._stood_by = False
@@ -104,13 +104,11 @@ class Session:
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The study was deleted or its spec changed while this session stood by, or the folder of the
-                checkpoints is another study's.
+            StoreError: The study was deleted or its spec changed while this session stood by, or a folder of its
+                checkpoints is not there any more.
         """
-        folder = checkpoint_folder(self._spec, Path(self._row.base_folder))
         if self._is_over():
             settle_left(self._store, self._row.id)  # of a confirmation that was killed
-            self._follow_moved(folder)  # its models are read from there
             return None
         lease = self._take_lease()
         if lease is None:
@@ -120,11 +118,11 @@ class Session:
         except StoreError:
             leases.release(self._store, lease)
             raise
-        stop, look = partial(self.drain, "stopped"), partial(self._look_around, lease)
+        stop, look = partial(self.drain, "stopped"), self._look_for_requests
         with heartbeat.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
-            folder_owner.claim(folder, self._store, self._row, lease)
+            check_in_place(mentioned_checkpoints(self._store, self._row.id))
+            mark_used(self._folder, self._store, lease)
             settle_dead_pools(self._store, lease)
-            self._follow_moved(folder)
             with garbage.none_meanwhile():
                 made = self._machine(lease.id, lease.acquired_at)
             if made is None:
@@ -132,26 +130,17 @@ class Session:
             machine, suggester = made
             if self._stood_by:  # the controller before may have died a moment ago
                 wait_for_ranks(self._row.uid)
-            self._delete_orphans(folder)
+            self._delete_orphans()
             controller = self._make_controller(machine, suggester, lease)
             controller.look_for_requests()
             self._controller = controller
             if self._drain_reason is not None:  # asked for before there was a controller
                 controller.drain(self._drain_reason)
-            try:
-                with garbage.set_aside(), wal.copied_beside(self._store.engine):
-                    controller.run()
-            finally:
-                self._sharing.end(folder)
+            with garbage.set_aside(), wal.copied_beside(self._store.engine):
+                controller.run()
             wait_for_ranks(self._row.uid)  # those that were cut while they wrote
-            self._delete_orphans(folder)
+            self._delete_orphans()
             return machine
-
-    def _follow_moved(self, folder: str) -> None:
-        """Read checkpoints where somebody has moved them; a copy of the study may have others of the same names."""
-        with suppress(OSError, folder_owner.FolderTakenError):  # as for a place that is away, nothing moved is there
-            if folder_owner.is_own(folder, self._store, self._row):
-                follow_moved(self._store, self._row, folder)
 
     def _check_unchanged(self) -> None:
         """Check that the lease is that of the study that this process began to stand by for, with the same spec.
@@ -167,31 +156,27 @@ class Session:
                 f"allowed: `automl resume {shlex.quote(name)}`, which reads it anew"
             )
 
-    def _delete_orphans(self, folder: str) -> None:
+    def _delete_orphans(self) -> None:
         """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held.
 
         A copy of the study in another store may need what only its rows mention.
         """
-        mentioned = wherever_moved(mentioned_checkpoints(self._store, self._row.id), folder)
+        folder = self._folder
         try:
-            if not folder_owner.is_own(folder, self._store, self._row):
+            if is_shared(folder, self._store, self._row.id):
                 return
-            orphans = find_orphans(folder, mentioned, is_running=False)
+            orphans = find_orphans(folder, mentioned_checkpoints(self._store, self._row.id), is_running=False)
         except OSError as error:  # a store that does not answer now may do so when the first checkpoint is written
             log.warning("%s: cannot be looked through for files that no trial needs (%s)", folder, error.strerror)
-            return
-        except folder_owner.FolderTakenError as error:  # where it could not be marked, and somebody else has done so
-            log.warning("no file is deleted as left: %s", error)
             return
         gone = delete_orphans(orphans)
         if gone:
             log.info("deleted %d files and folders that no trial needs", len(gone))
 
-    def _look_around(self, lease: leases.Lease) -> None:
-        """Take in what other processes ask for, and tell them of the pool's cluster; called at each heartbeat."""
+    def _look_for_requests(self) -> None:
+        """Take in what other processes ask for; called at each heartbeat."""
         if self._controller is not None:
             self._controller.look_for_requests()
-            self._sharing.look(lease, self._controller.machine.setup.checkpoint_folder)
 
     def _lose_lease(self) -> None:
         if self._controller is not None:  # before there is one, nothing trains
@@ -203,15 +188,10 @@ class Session:
         return closed and self._machine(NO_LEASE, time.time()) is None
 
     def _take_lease(self) -> leases.Lease | None:
-        """The lease, as soon as it is free, with all devices taken back; None as of `_wait_for_lease`."""
-        lease = None
-        try:
-            with suppress(_InterruptedError):
-                lease = self._wait_for_lease()
-        finally:
-            if self._lender is not None:
-                self._lender.end(drains=lease is None and self._drain_reason is not None)
-        return lease
+        """The lease, as soon as it is free; None as of `_wait_for_lease`."""
+        with suppress(_InterruptedError):
+            return self._wait_for_lease()
+        return None
 
     def _wait_for_lease(self) -> leases.Lease | None:
         """The lease, as soon as it is free; None if this session or the study was stopped in the meantime.
@@ -230,8 +210,6 @@ class Session:
                 self._on_stand_by(str(lease))
             if self._drain_reason is not None or self._was_stopped_in_order(first):
                 return None
-            if self._lender is not None:
-                self._lender.look(_cluster_of(lease), str(lease))
             time.sleep(STAND_BY_SECONDS)
         if first is not None and self._was_stopped(first, before=lease.id):
             if self._was_stopped_in_order(first):
@@ -270,7 +248,7 @@ class Session:
             self._spec, pool_spec, earlier=earlier, counted=self._counted, study_attributes=row.sampler_attributes
         )
         setup = replace(
-            setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference),
+            setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference, folder=self._folder),
             own_logging=self._own_logging,
         )
         if _has_no_more_budget(row, setup):
@@ -312,10 +290,3 @@ def _has_no_more_budget(row: StudyRow, setup: StudySetup) -> bool:
     if row.state != "closed" or row.stop_reason not in ENDS_BY_BUDGET or row.closed_by is None:
         return False
     return not has_more(setup, row.closed_by)
-
-
-def _cluster_of(holder: leases.Holder) -> SharedCluster | None:
-    """The cluster that the controller which drives the study shares, if it does."""
-    if holder.cluster_address is None or holder.cluster_token is None:
-        return None
-    return SharedCluster(address=holder.cluster_address, token=holder.cluster_token)

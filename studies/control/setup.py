@@ -8,10 +8,10 @@ from typing import Literal
 
 from search_spaces.space import Space
 from studies.control.own_logging import OwnLogging
-from studies.control.watchdog import FaultLimits
 from studies.money.budget import Limits
 from studies.records import Constraint, Objective
 from studies.search.policy import Policy
+from studies.spec.sections import FaultsSpec
 
 FREE_USD_PER_SLOT_HOUR = 1.0
 """Price with which the search compares trials on slots that cost nothing: it saves time then."""
@@ -79,7 +79,7 @@ class StudySetup:
     reference_point: Mapping[str, float] | None = None
     watched: tuple[int, ...] = ()
     constraints: tuple[Constraint, ...] = ()
-    faults: FaultLimits = field(default_factory=FaultLimits)
+    faults: FaultsSpec = field(default_factory=FaultsSpec)
     on_lost_node: Literal["wait", "shrink"] = "wait"
     space: Space | None = None
     world_sizes: tuple[int, ...] | None = None

@@ -45,6 +45,11 @@ class SlotNeeds:
         return len(self._live.missing - self._live.released)
 
     @property
+    def there(self) -> int | None:
+        """Number of slots that are there; None while the pool is not open."""
+        return self._live.slots - len(self._live.missing) if self._live.account.is_open else None
+
+    @property
     def let_go(self) -> int:
         """Number of slots that were let go."""
         return len(self._live.released)

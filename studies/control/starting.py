@@ -11,7 +11,7 @@ from studies.control.shrinking import params_on
 from studies.control.trials import Attempt, Trial
 from studies.search.policy import Thaw
 from studies.storage.changes import AttemptChanged, AttemptColumns, AttemptOpened, TrialChanged, TrialColumns
-from trainers.checkpoint_urls import joined
+from trainers.checkpoint_urls import joined, trial_folder
 from trainers.protocol import TrialSpec
 
 
@@ -101,7 +101,7 @@ def _trial_spec(live: LiveStudy, trial: Trial, slots: tuple[int, ...]) -> TrialS
         device=setup.device,
         cpus_per_rank=setup.cpus_per_rank,
         milestones=setup.milestones,
-        checkpoint_folder=joined(setup.checkpoint_folder, f"trial-{number:05d}"),
+        checkpoint_folder=joined(setup.checkpoint_folder, trial_folder(number)),
         checkpoint_every_seconds=setup.checkpoint_every_seconds,
         resume_from=trial.resume_checkpoint,
         python_path=setup.python_path,

@@ -123,6 +123,7 @@ class Trial:
         timeouts: Number of attempts that hung.
         attempt: Attempt that holds slots now, else None.
         decided: Latest decision of this controller about the trial, else None.
+        failed: Reason and moment of a failure under this controller, else None.
     """
 
     id: int
@@ -155,6 +156,7 @@ class Trial:
     timeouts: int = 0
     attempt: Attempt | None = None
     decided: Decided | None = None
+    failed: tuple[str, float] | None = None
     _observation: Observation | None = None
     _snapshot: Snapshot | None = None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from studies.spec.sections import FaultsSpec
+
 MOST_SECONDS_PER_LOOK = 5.0
 """Most of the time between two looks that counts as silence.
 
@@ -12,23 +14,6 @@ may not even have given its orders.
 """
 FEWEST_LOOKS = 4
 """Number of looks within which silence cannot end an attempt, however short it may be."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FaultLimits:
-    """What a trial may do before it counts as hung or lost; section `faults` of the spec.
-
-    Attributes:
-        start_seconds: Longest silence while a rank does something for the first time in its attempt, in seconds.
-        silence_seconds: Longest silence at any other time, in seconds.
-        attempts: Number of lost or hung attempts after which a trial has failed.
-        errors_at_start: Number of trials that may fail by errors while none has trained an epoch; None is no limit.
-    """
-
-    start_seconds: float = 1800.0
-    silence_seconds: float = 300.0
-    attempts: int = 3
-    errors_at_start: int | None = 8
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,7 +41,7 @@ class Watchdog:
         now: Moment from which it listens, in seconds.
     """
 
-    def __init__(self, limits: FaultLimits, now: float) -> None:
+    def __init__(self, limits: FaultsSpec, now: float) -> None:
         self._limits = limits
         self._looked_at = now
         self._silences: dict[int, _Silence] = {}

@@ -32,7 +32,6 @@ from studies.gangs.protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.ray_actors import GroupStore, RankMaker, all_leave, kill
 from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots
 from studies.gangs.running_gangs import RunningGangs
-from studies.gangs.shared_cluster import SharedCluster
 from studies.gangs.slot import Slot, kill_processes, weigh
 from studies.gangs.standing_groups import StandingGroup, StandingGroups, StuckGroupError
 from trainers.protocol import BACKENDS, Backend, Failure, RankAssignment, TrialSpec
@@ -60,7 +59,6 @@ class RayPool:
         growth_bytes_per_process: Growth of a process between its trials after which the slot gets a new one.
         grows: Whether devices that join the cluster later become new slots.
         autoscale: Whether the autoscaler of an existing cluster brings the devices of the slots as they are needed.
-        share_on: Address of this machine on which other controllers may join a cluster of our own; None lets nobody.
         ask_seconds: Time between two questions to ranks how far they are within their epoch.
     """
 
@@ -78,11 +76,10 @@ class RayPool:
         growth_bytes_per_process: int = GROWTH_BYTES_PER_PROCESS,
         grows: bool = False,
         autoscale: bool = False,
-        share_on: str | None = None,
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
         self._cluster = PoolCluster(
-            address=address, temp_folder=temp_folder, device=device, cpus_per_rank=cpus_per_rank, share_on=share_on
+            address=address, temp_folder=temp_folder, device=device, cpus_per_rank=cpus_per_rank
         )
         self._grows, self._autoscale, self._group_timeout_seconds = grows, autoscale, group_timeout_seconds
         self._backend: Backend = BACKENDS[device] if backend == "auto" else backend
@@ -121,12 +118,8 @@ class RayPool:
             self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
         self._threads.start("slots", self._rank_slots.run, self._cluster.own(), self._lose_all)
         self._threads.start("progress", self._progress.run, self._closed)
-        if self._cluster.has_other_nodes:
+        if not self._cluster.is_own:
             self._threads.start("nodes", self._nodes.run, self._closed)
-
-    def shared(self) -> SharedCluster | None:
-        """How other controllers join the cluster; None if they cannot, or the pool is not open."""
-        return self._cluster.shared
 
     @property
     def _slots(self) -> dict[int, Slot]:
@@ -138,7 +131,7 @@ class RayPool:
             self._threads.start("stuck", self._replace_stuck)
         old = self._slots.get(number)
         node = "" if old is None or old.is_lost or self._nodes.is_leaving(old.node) else old.node
-        return self._ranks.new(self._cluster.cpus.get(number, ()), node, elsewhere=self._cluster.has_other_nodes)
+        return self._ranks.new(self._cluster.cpus.get(number, ()), node, elsewhere=not self._cluster.is_own)
 
     def _find_store(self) -> None:
         if self._store is not None:
@@ -312,7 +305,7 @@ class RayPool:
         self._rank_slots.replace_idle(self._groups.stuck)
 
     def _report_failure(self, gang: Gang, failures: list[tuple[Failure, str]]) -> None:
-        if self._cluster.has_other_nodes:
+        if not self._cluster.is_own:
             self._nodes.try_to_look()  # where a node is gone, this ends the gang
         if not self._gangs.remove(gang):
             return

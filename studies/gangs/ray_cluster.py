@@ -42,7 +42,6 @@ def join_or_start(
     device: Literal["cpu", "cuda"],
     cpus_per_rank: int,
     temp_folder: str | None,
-    listen_on: str | None = None,
     must_fit: bool = True,
 ) -> bool:
     """Join a cluster, or start one here with so many slots.
@@ -53,8 +52,6 @@ def join_or_start(
         device: Kind of device that a slot is.
         cpus_per_rank: Number of CPUs of a slot.
         temp_folder: Folder for the files of a new cluster.
-        listen_on: Address by which other machines know this node of a new cluster; None keeps the cluster on the
-            loopback interface.
         must_fit: Whether the cluster has to have room for all slots now.
 
     Returns:
@@ -72,8 +69,6 @@ def join_or_start(
         "object_store_memory": OBJECT_STORE_BYTES,
         "_temp_dir": temp_folder,
     }
-    if listen_on is not None:
-        options["_node_ip_address"] = listen_on
     connect(address, **(options if starts else {}))
     if must_fit:
         _check_room(slots, device, cpus_per_rank)
@@ -142,18 +137,6 @@ def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
             return
         time.sleep(_LOOK_SECONDS)
     raise PoolError(f"Ray: {nodes} nodes are wanted at {address}, found {found} within {seconds:g} s{problem}")
-
-
-def gcs_address() -> str:
-    """Host and port of the process that knows all nodes of the cluster."""
-    import ray
-
-    return str(ray.get_runtime_context().gcs_address)
-
-
-def forget_token() -> None:
-    """Let Ray read the token of the next cluster from the environment, although it has read one before."""
-    import_ray()._raylet.AuthenticationTokenLoader.instance().reset_cache()  # noqa: SLF001 - there is no public name
 
 
 def import_ray() -> Any:

@@ -17,8 +17,7 @@ _LOOK_SECONDS = 0.05
 def init(address: str | None, **options: Any) -> None:
     """Call `ray.init`, quietly.
 
-    A new cluster listens on the loopback interface only, unless the options say where. This process keeps its signal
-    handlers.
+    A new cluster listens on the loopback interface only. This process keeps its signal handlers.
 
     Args:
         address: Address of a cluster; None starts one.
@@ -27,9 +26,8 @@ def init(address: str | None, **options: Any) -> None:
     import ray
 
     if address is None:
-        options = {"_node_ip_address": LOOPBACK, **options}
-    host = options["_node_ip_address"] if address is None else _host_of(address)
-    on_loopback = host in _LOOPBACK_NAMES
+        options["_node_ip_address"] = LOOPBACK
+    on_loopback = address is None or _host_of(address) in _LOOPBACK_NAMES
 
     def start() -> None:
         with _loopback_stays() if on_loopback else contextlib.nullcontext():

@@ -52,7 +52,6 @@ class Submission:
         base_folder: Folder in which relative paths and the user's own task start.
         slots: Number of slots; None takes all slots of its worker.
         limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
-        trace_parent: W3C trace context of the request, valid; None without one.
     """
 
     kind: JobKind = "study"
@@ -64,7 +63,6 @@ class Submission:
     base_folder: str
     slots: int | None
     limit_nano_usd: int | None
-    trace_parent: str | None = None
 
 
 class JobQueue:
@@ -97,7 +95,7 @@ class JobQueue:
                     "user": submission.user, "priority": submission.priority, "state": "queued", "reason": "",
                     "spec": dict(submission.spec), "base_folder": submission.base_folder, "slots": submission.slots,
                     "limit_nano_usd": submission.limit_nano_usd, "spent_nano_usd": 0, "submitted_at": now,
-                    "queued_at": now, "trace_parent": submission.trace_parent,
+                    "queued_at": now,
                 }  # fmt: skip
                 connection.execute(sa.insert(t.jobs).values(row))
         except IntegrityError:
@@ -153,13 +151,12 @@ class JobQueue:
                 connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job.id).values(values))
         return self.require(job.study)
 
-    def queue_again(self, job: Job, *, limit_nano_usd: int | None, trace_parent: str | None = None) -> Job:
+    def queue_again(self, job: Job, *, limit_nano_usd: int | None) -> Job:
         """Let a job that has ended wait for another turn.
 
         Args:
             job: Job that has ended.
             limit_nano_usd: The study's own budget, which may have changed; None is no limit.
-            trace_parent: W3C trace context of the request, valid; None without one.
 
         Raises:
             StoreError: The job has not ended, or is deleted: a new ledger would know nothing of what it has cost. Or
@@ -167,7 +164,7 @@ class JobQueue:
         """
         with self._turn() as connection:
             job_rows.check_may_go_on(connection, job)
-            values = {"state": "queued", "reason": "", "ended_at": None, "request": None, "trace_parent": trace_parent,
+            values = {"state": "queued", "reason": "", "ended_at": None, "request": None,
                       "queued_at": clock_of(connection), "limit_nano_usd": limit_nano_usd}  # fmt: skip
             connection.execute(sa.update(t.jobs).where(t.jobs.c.id == job.id).values(values))
         return self.require(job.study)

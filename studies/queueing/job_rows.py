@@ -269,7 +269,6 @@ def _job(row: Any, charges: _Charges, run: Run | None, left_run: Run | None, use
         submitted_at=row.submitted_at,
         queued_at=row.queued_at,
         ended_at=row.ended_at,
-        trace_parent=row.trace_parent,
         used_up_nano_usd=used_up_nano_usd,
         run=run,
         left_run=left_run,

@@ -90,7 +90,6 @@ class Job:
         submitted_at: Moment of the submission, in seconds since 1970.
         queued_at: Moment from which its place in the queue counts.
         ended_at: End; None as long as it has not ended.
-        trace_parent: W3C trace context of whoever submitted or resumed it; None without one.
         confirmed_nano_usd: What jobs that confirm its study have charged to the ledger of that, and pay themselves.
         used_up_nano_usd: Cap of its latest run if it waits since that cap ended the run; None otherwise.
         run: Its open run; None while it does not run.
@@ -113,7 +112,6 @@ class Job:
     submitted_at: float
     queued_at: float
     ended_at: float | None
-    trace_parent: str | None = None
     least_slots: int = 1
     device: str = "auto"
     cpus_per_rank: int = 1

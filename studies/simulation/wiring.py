@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from studies.control.assembly import PoolSpec, assemble_search, problem_of, setup_of
 from studies.control.setup import StudySetup
-from studies.control.watchdog import FaultLimits
 from studies.records import SIMULATED_TASK, STATIC_METRICS
 from studies.search.model.curve_model import EXAMPLES
 from studies.search.model.earlier_study import EarlierStudy
@@ -19,6 +17,7 @@ from studies.search.samplers.protocol import Suggester
 from studies.simulation.candidates import NearestCandidate, RandomCandidate
 from studies.simulation.recording import Latencies, TimedPruner, TimedSuggester
 from studies.simulation.setting import DecisionListener, PrunerChoice, SamplerChoice, Setting, shared_milestones
+from studies.spec.sections import MOST, FaultsSpec
 from studies.spec.study_spec import StudySpec, parse_spec
 
 
@@ -141,9 +140,8 @@ def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) ->
     """No gang hangs here, however uneven its epochs are: the watchdog waits for ever."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
-        checkpoint_folder="/nowhere",
         milestones=shared_milestones(setting.epochs),
-        faults=FaultLimits(start_seconds=math.inf, silence_seconds=math.inf),
+        faults=FaultsSpec(start_seconds=MOST, silence_seconds=MOST),
         cut_seconds=0.0,
         watched=tuple(range(1, setting.epochs + 1)),
     )

@@ -17,7 +17,7 @@ from pydantic import (
 
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown
-from studies.records import MOST_PRICE, Constraint, Direction, Objective
+from studies.records import MOST_PRICE, MOST_USD, Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
 from studies.spec.errors import SpecValueError
@@ -27,7 +27,7 @@ from trainers.checkpoint_urls import ALLOWED_FOLDER, problem_of_folder
 from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-MOST = 1e9
+MOST = MOST_USD
 """Largest amount: so many dollars fit 64 bits as nano-dollars, and clocks can wait for so many hours or seconds."""
 MOST_SLOTS = 10**9
 """Largest number of slots: the store keeps it in 32 bits."""

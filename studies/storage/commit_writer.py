@@ -76,8 +76,7 @@ class CommitWriter:
     ) -> None:
         by_trial = [((one,), {**columns, "revision": self._revision}) for one, columns in trials.items()]
         self._update_rows(t.trials, ("id",), by_trial)
-        by_attempt = [(of, {**columns, "revision": self._revision}) for of, columns in attempts.items()]
-        self._update_rows(t.attempts, ("trial_id", "attempt"), by_attempt)
+        self._update_rows(t.attempts, ("trial_id", "attempt"), attempts.items())
         by_epoch = [(of, {"checkpoint": path}) for of, path in kept.items()]
         self._update_rows(t.epochs, ("trial_id", "epoch"), by_epoch)
 
@@ -95,7 +94,7 @@ class CommitWriter:
     def _insert_of(self, row: ch.Change) -> tuple[sa.Table, dict[str, Any]]:
         match row:
             case ch.AttemptOpened():
-                return t.attempts, {**row_of(row), "lease_id": self._lease_id, "revision": self._revision}
+                return t.attempts, {**row_of(row), "lease_id": self._lease_id}
             case ch.EpochMeasured():
                 return t.epochs, row_of(row)
             case ch.Decided():
@@ -109,7 +108,7 @@ class CommitWriter:
     def _update_lease(self, columns: Mapping[str, Any]) -> None:
         if self._lease_id is not None:
             update = sa.update(t.leases).where(t.leases.c.id == self._lease_id)
-            self._connection.execute(update.values(**columns, revision=self._revision))
+            self._connection.execute(update.values(**columns))
             opened_at = columns.get("pool_opened_at")
             if opened_at is not None:
                 slot_marks.open_slots(self._connection, self._lease_id, range(columns["pool_slots"]), opened_at)

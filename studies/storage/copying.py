@@ -12,15 +12,14 @@ from search_spaces.outside_text import storable_deep
 from studies.storage import tables as t
 from studies.storage.column_types import SafeJson
 from studies.storage.engine import StoreError, parse_url, shown
-from studies.storage.lease import driven_studies
+from studies.storage.lease import driven_error, driven_studies
 from studies.storage.store import Store, new_id
 
 BATCH = 1000
 _NOT_COPIED: dict[str, dict[str, Any]] = {
     t.view_cursors.name: {"rebuild": True, "details": {}},
-    t.leases.name: {"cluster_address": None, "cluster_token": None},
 }
-"""Columns by table that the copy has other values in: its views are made anew, and secrets stay where they are."""
+"""Columns by table that the copy has other values in: its views are made anew."""
 
 
 def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> dict[str, int]:
@@ -60,7 +59,7 @@ def _refuse_driven(reader: sa.Connection) -> None:
     driven = driven_studies(reader)
     if driven:
         names = reader.execute(sa.select(t.studies.c.name).where(t.studies.c.id.in_(driven))).scalars().all()
-        raise StoreError(f"study: found {names[0]!r}, which a controller drives; allowed: `automl stop` it first")
+        raise driven_error(names[0], "a controller")
 
 
 def _refuse_full(writer: sa.Connection, url: str) -> None:
@@ -82,10 +81,8 @@ def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
 
 
 def _not_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[str, Any]:
-    """Columns of a row that the copy has other values in; a collector has spans already, which are the copy's, too."""
+    """Columns of a row that the copy has other values in."""
     changed = _NOT_COPIED.get(table.name, {})
-    if table is t.view_cursors and row.view == "traces":
-        changed = {name: value for name, value in changed.items() if name != "rebuild"}
     if table is t.leases and while_driven and row.released_at is None:
         # The source's controller goes on with that token, which marks the folder of checkpoints as its own: the copy's
         # session would take the mark for its own, and delete what the source has written since.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.sql.dml import ReturningUpdate
 
 from studies.money.ledger import PriceHistory
 from studies.records import NANO
@@ -82,12 +81,12 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
         rows = connection.execute(dead).all()
         if not rows:
             return
-        revision = connection.execute(_next_revision(lease.study_id)).scalar_one()
+        connection.execute(_next_revision(lease.study_id))
         for row in rows:
             pool = _dead_pool(connection, row)
             insert_charges(connection, lease.study_id, row.id, charges_of(pool))
             closed = sa.update(t.leases).where(t.leases.c.id == row.id)
-            connection.execute(closed.values(pool_closed_at=pool.alive_until, revision=revision, died=True))
+            connection.execute(closed.values(pool_closed_at=pool.alive_until))
         _note_overshoot(connection, lease.study_id)
 
 
@@ -103,10 +102,9 @@ def _note_overshoot(connection: sa.Connection, study_id: int) -> None:
     connection.execute(sa.update(t.studies).where(*study).values(overshoot_nano_usd=overshoot))
 
 
-def _next_revision(study_id: int) -> ReturningUpdate[int]:
+def _next_revision(study_id: int) -> sa.Update:
     """The views have to see what is settled, as they see what is committed."""
-    study = sa.update(t.studies).where(t.studies.c.id == study_id)
-    return study.values(revision=t.studies.c.revision + 1).returning(t.studies.c.revision)
+    return sa.update(t.studies).where(t.studies.c.id == study_id).values(revision=t.studies.c.revision + 1)
 
 
 def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:

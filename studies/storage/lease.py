@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy.exc import IntegrityError
 
 from studies import steady_clock
 from studies.storage import processes
@@ -32,7 +32,6 @@ from studies.storage import tables as t
 from studies.storage.engine import clock_of
 from studies.storage.retrying import retry_patiently
 from studies.storage.store import LeaseLostError, Store, StoreError, held_lease, new_id
-from studies.tracing import trace_context
 
 HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
@@ -75,16 +74,12 @@ class Holder:
         host: Name of the host on which it runs.
         pid: Its process id there.
         stop_requested: Whether a drain was asked for.
-        cluster_address: Address of the Ray cluster that it shares; None if it shares none.
-        cluster_token: Token of that cluster.
     """
 
     lease_id: int
     host: str
     pid: int
     stop_requested: bool
-    cluster_address: str | None = None
-    cluster_token: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -161,13 +156,15 @@ def current_holder(store: Store, study_id: int) -> Holder | None:
 
 
 def refuse_driven(connection: sa.Connection, study_id: int, name: str) -> None:
-    """Raise `StoreError` if a controller drives a study: it would not hear of a change of the spec."""
+    """Raise `StoreError` if a controller drives a study: it would not hear of a change."""
     holder = _living(connection, study_id)
     if holder is not None:
-        raise StoreError(
-            f"study: found {name!r}, whose spec cannot change while {holder} drives it; "
-            f"allowed: `automl stop {shlex.quote(name)}` first, or `automl resume {shlex.quote(name)}` without --set"
-        )
+        raise driven_error(name, holder)
+
+
+def driven_error(name: str, holder: object) -> StoreError:
+    """Return the error of who needs a study that somebody drives."""
+    return StoreError(f"study: found {name!r}, which {holder} drives; allowed: `automl stop {shlex.quote(name)}` first")
 
 
 def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
@@ -213,18 +210,6 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
     return sum((max(end - lease.acquired_at, 0.0) for lease, end in ends), 0.0)
 
 
-def share_cluster(store: Store, lease: Lease, address: str, token: str) -> None:
-    """Tell controllers that stand by which Ray cluster they may join, as long as the lease is held."""
-    shared = {"cluster_address": address, "cluster_token": token}
-    try:
-        with suppress(LeaseLostError), store.engine.begin() as connection:
-            lease_id = held_lease(connection, lease.study_id, lease.token)
-            connection.execute(sa.update(t.leases).where(t.leases.c.id == lease_id).values(shared))
-    except StatementError as error:
-        error.hide_parameters = True  # its message would show the token
-        raise
-
-
 def release(store: Store, lease: Lease, at: float | None = None) -> None:
     """Give the lease back, if it is still held.
 
@@ -239,14 +224,13 @@ def release(store: Store, lease: Lease, at: float | None = None) -> None:
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
-    """Mark a lease as released at a moment; its cluster is nobody's to join any more.
+    """Mark a lease as released at a moment.
 
     A stop that was requested after the controller had drained for want of room on a disk is handed on to its process,
     which waits for room without a lease.
     """
     where = (t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
-    forgotten = {"cluster_address": None, "cluster_token": None}
-    connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at, **forgotten))
+    connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at))
     stopped = sa.select(t.leases.c.study_id).where(t.leases.c.id == lease_id, t.leases.c.stop_requested)
     waits = (t.studies.c.id.in_(stopped), *_WAITS_FOR_ROOM)
     connection.execute(sa.update(t.studies).where(*waits).values(stop_reason="stopped"))
@@ -301,8 +285,6 @@ def _holder(row: sa.Row[Any]) -> Holder:
         host=row.host,
         pid=row.pid,
         stop_requested=row.stop_requested,
-        cluster_address=row.cluster_address,
-        cluster_token=row.cluster_token,
     )
 
 
@@ -322,8 +304,7 @@ def _insert(connection: sa.Connection, study_id: int, token: str, job_id: int | 
         "study_id": study_id, "holder": token, "host": socket.gethostname(), "pid": pid,
         "process_started_at": processes.started_at(pid) or 0.0, "process_space": processes.space(),
         "acquired_at": now, "heartbeat_at": now, "expires_at": clock_of(connection) + EXPIRY_SECONDS,
-        "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0, "trace_parent": trace_context.inherited(),
-        "job_id": job_id,
+        "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0, "job_id": job_id,
     }  # fmt: skip
     lease_id = connection.execute(sa.insert(t.leases).values(row).returning(t.leases.c.id)).scalar_one()
     return Lease(id=int(lease_id), token=token, study_id=study_id, acquired_at=now)

@@ -77,16 +77,6 @@ def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
     return False
 
 
-def of_session(session: int) -> list[int]:
-    """Ids of the processes of a session, as `os.setsid` makes one, that have not ended."""
-    found = []
-    for pid in (int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()):
-        with suppress(OSError):  # it has ended meanwhile
-            if os.getsid(pid) == session and started_at(pid) is not None:
-                found.append(pid)
-    return found
-
-
 @contextmanager
 def marked(study_uid: str) -> Iterator[None]:
     """Let all processes that this one starts within the block carry a mark of the study and of this process."""

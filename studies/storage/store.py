@@ -151,7 +151,7 @@ class Store:
             study_id = int(connection.execute(sa.insert(t.studies).returning(t.studies.c.id), row).scalar_one())
             views: list[dict[str, Any]] = [
                 {"study_id": study_id, "view": view, "revision": 0, "rebuild": False, "details": {}}
-                for view in ("optuna", "mlflow", "traces")
+                for view in ("optuna", "mlflow")
             ]
             connection.execute(sa.insert(t.view_cursors), views)
         return study_id

@@ -6,7 +6,7 @@
              ├─ charges                  append-only; trial_id may be null
              ├─ leases ─┬─ slot_marks    one row per life of a controller; at most one of a study is unreleased
              │          └─ pool_rates    what the pool costs a second, where that changed while it was open
-             └─ view_cursors             how far the views of Optuna, MLflow and OpenTelemetry have read
+             └─ view_cursors             how far the views of Optuna and MLflow have read
 
     jobs ──── job_runs ──── workers      what a team has submitted, when it ran, and on whose slots
     tokens, spending_limits              who may ask, and how much money users and projects may spend
@@ -119,7 +119,7 @@ attempts = sa.Table(
     sa.Column("started_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
     sa.Column("lease_id", sa.Integer),  # whose pool it trains on
-    sa.Column("revision", sa.Integer, nullable=False, server_default="0"),  # of the commit that changed it last
+    sa.Column("revision", sa.Integer, nullable=False, server_default="0"),  # not used any more
     sa.UniqueConstraint("trial_id", "attempt"),
 )
 
@@ -207,13 +207,12 @@ leases = sa.Table(
     sa.Column("pool_opened_at", sa.Float),
     sa.Column("pool_closed_at", sa.Float),
     sa.Column("usd_per_slot_hour", sa.Float, nullable=False),
-    sa.Column("cluster_address", sa.String(255)),  # which standbys join; null in leases that share none or are released
-    sa.Column("cluster_token", sa.String(128)),  # a secret: it lets whoever knows it run code in the cluster
-    sa.Column("trace_parent", sa.String(55)),  # W3C trace context in which the controller was started; null without one
+    sa.Column("cluster_address", sa.String(255)),  # not used any more
+    sa.Column("cluster_token", sa.String(128)),  # not used any more
+    sa.Column("trace_parent", sa.String(55)),  # not used any more
     sa.Column("job_id", sa.Integer, index=True),  # the job that confirms the study, and pays; null: the study's own job
-    sa.Column("revision", sa.Integer, nullable=False, server_default="0"),  # of the commit that changed its pool last
-    # Whether its controller died before it had closed its pool; set when that is settled.
-    sa.Column("died", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("revision", sa.Integer, nullable=False, server_default="0"),  # not used any more
+    sa.Column("died", sa.Boolean, nullable=False, server_default=sa.false()),  # not used any more
     sa.Index(
         "uq_automl_leases_unreleased",
         "study_id",
@@ -282,7 +281,7 @@ jobs = sa.Table(
     sa.Column("submitted_at", sa.Float, nullable=False),
     sa.Column("queued_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
-    sa.Column("trace_parent", sa.String(55)),  # W3C trace context of whoever submitted it; null without one
+    sa.Column("trace_parent", sa.String(55)),  # not used any more
 )
 
 workers = sa.Table(

@@ -1,7 +1,5 @@
 """How far each view has read, and which process mirrors it now. The controller imports this: no Optuna, no MLflow.
 
-The view `traces` is what an OpenTelemetry collector is told; a process that is told of no collector does not want it.
-
 A cursor says up to which revision of its study a view is complete. Only one process may mirror a view at a time, or
 two would insert the same trial; the claim that guards this stands in the cursor's row and dies with its process.
 """
@@ -24,10 +22,9 @@ from studies.storage import processes
 from studies.storage import tables as t
 from studies.storage.engine import clock_of
 from studies.storage.store import Store
-from studies.tracing import settings
 
-ViewName = Literal["optuna", "mlflow", "traces"]
-VIEWS: tuple[ViewName, ...] = ("optuna", "mlflow", "traces")
+ViewName = Literal["optuna", "mlflow"]
+VIEWS: tuple[ViewName, ...] = ("optuna", "mlflow")
 CLAIM_SECONDS = 120.0
 CLAIM_POLL_SECONDS = 0.1
 
@@ -48,7 +45,7 @@ class Progress:
         study_revision: Revision of the last commit.
         revision: Revision up to which the view is complete.
         must_rebuild: Whether the view holds states that it cannot leave again.
-        is_wanted: Whether the view is wanted: MLflow's by the spec, traces by the environment of this process.
+        is_wanted: Whether the spec wants the view.
         error: Error of the last pass in one line, None if it succeeded.
         link: Address at which people see the study; empty if it has none of its own, or no pass has succeeded.
     """
@@ -90,7 +87,8 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
         )
         .add_columns(c.revision.label("seen"), c.rebuild, c.details)
         .join(t.view_cursors, c.study_id == s.id)
-        .where(s.name == study_name)
+        .where(s.name == study_name, c.view.in_(VIEWS))
+        .order_by(c.id)
     )
     with store.engine.connect().execution_options(automl_read_only=True) as connection:
         rows = connection.execute(query).all()
@@ -105,24 +103,12 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
             study_revision=row.revision,
             revision=row.seen,
             must_rebuild=row.rebuild,
-            is_wanted=is_wanted(row.view, row.mlflow),
+            is_wanted=row.view != "mlflow" or not is_off(row.mlflow),
             error=row.error,
             link=row.details.get("link", ""),
         )
         for row in rows
     }
-
-
-def is_wanted(view: str, mlflow: object) -> bool:
-    """Whether this process wants a view.
-
-    Args:
-        view: Name of the view.
-        mlflow: The spec's `mlflow`.
-    """
-    if view == "traces":
-        return settings.are_wanted()
-    return view != "mlflow" or not is_off(mlflow)
 
 
 def is_off(mlflow: object) -> bool:
@@ -165,11 +151,9 @@ def forget_errors(store: Store, study_name: str) -> None:
 
 
 def ask_for_rebuild(store: Store, study_id: int) -> None:
-    """Let the next pass clear the views and mirror the whole study; a collector that nobody named stays as it is."""
-    c = t.view_cursors.c
-    mine = [c.study_id == study_id] + ([] if settings.are_wanted() else [c.view != "traces"])
+    """Let the next pass clear the views and mirror the whole study."""
     with store.engine.begin() as connection:
-        connection.execute(sa.update(t.view_cursors).where(*mine).values(rebuild=True))
+        connection.execute(sa.update(t.view_cursors).where(t.view_cursors.c.study_id == study_id).values(rebuild=True))
 
 
 @contextmanager

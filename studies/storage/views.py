@@ -1,4 +1,4 @@
-"""Mirrors committed rows of the store into its views (Optuna, MLflow, traces): once, or for as long as a study runs.
+"""Mirrors committed rows of the store into its views (Optuna, MLflow): once, or for as long as a study runs.
 
 A view that fails stops neither another view nor the study: its error is kept in its cursor, and the next pass tries
 again.
@@ -36,8 +36,6 @@ from studies.storage.view_rows import Pending, View, ViewDamagedError, load_mirr
 
 BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 30.0
 CLAIM_WAIT_SECONDS = 120.0
-LAST_REQUEST_SECONDS = 2.0
-"""How long the end of all other views waits for a collector that does not answer."""
 LINGER_SECONDS = 60.0  # a controller may start the views first and reopen its closed study then
 log = logging.getLogger(__name__)
 
@@ -211,11 +209,10 @@ def follow(
         for view in lag(store, study_name)
         if view in views
     ]
-    threads.sort(key=lambda thread: thread.name == "view-traces")
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(LAST_REQUEST_SECONDS if thread.name == "view-traces" else None)
+        thread.join()
     shared.close()
 
 
@@ -228,8 +225,7 @@ def _follow_one(store: Store, study_name: str, view: ViewName, shared: Pace, end
             wait_seconds = CLAIM_WAIT_SECONDS if last else 0.0
             try:
                 # The first pass makes databases, which must not be cut off: not in a thread that starves.
-                # Nor does anybody wait for the thread of a pass that waits for a collector.
-                carry_out = shared.carry_out if is_open and view != "traces" else timed
+                carry_out = shared.carry_out if is_open else timed
                 where, used = carry_out(partial(mirror.advance, wait_seconds=wait_seconds, opens=not is_open))
                 backoff = BACKOFF_FIRST_SECONDS
                 over = ends_with_study and where.is_over and where.behind == 0
@@ -296,10 +292,6 @@ def _make_view(name: ViewName, store_url: str) -> View:
         from studies.storage.optuna_view import OptunaView
 
         return OptunaView(store_url)
-    if name == "traces":
-        from studies.storage.trace_view import TraceView
-
-        return TraceView()
     from studies.storage.mlflow_view import MlflowView
 
     return MlflowView(store_url)

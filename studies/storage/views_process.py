@@ -20,8 +20,6 @@ from studies.storage.views_program import Order, Wish
 STOP_SECONDS = 5.0
 FAILING_SECONDS = 5.0
 """Time for two more tries."""
-COLLECTOR_SECONDS = 5.0
-"""Longest wait for a collector of traces; what it has not taken then, the next command that mirrors the study sends."""
 POLL_SECONDS = 0.1
 
 
@@ -65,29 +63,25 @@ class ViewsProcess:
         self._wish(Wish(hurry=True))
 
     def wait_until_caught_up(self, seconds: float) -> bool:
-        """Wait until the views hold the last commit, and for the collector of traces some seconds after that.
+        """Wait until the views hold the last commit.
 
         Returns:
-            False if the views of Optuna and MLflow do not after so long, or the process of one that is behind has died,
+            False if they do not after so long, or the process of one that is behind has died,
             or each of them that is behind has failed and got no further for some seconds: what is refused now is
             refused in half a minute, too.
         """
         self.hurry()
         end, failing_since, failing = time.monotonic() + seconds, math.inf, None
-        settled_at: float | None = None
         while True:
             is_running = self.is_running
             behind, now = self._behind(), time.monotonic()
-            others = None if behind is None else [one for one in behind if one.view != "traces"]
-            if others == []:
-                settled_at = now if settled_at is None else settled_at
-                if behind == [] or not is_running or now - settled_at >= COLLECTOR_SECONDS:
-                    return True
-            before, failing = failing, _failing(others)
+            if behind == []:
+                return True
+            before, failing = failing, _failing(behind)
             if failing is None or failing != before:
                 failing_since = math.inf if failing is None else now
             if not is_running or now >= end or now - failing_since >= FAILING_SECONDS:
-                return others == []
+                return False
             time.sleep(POLL_SECONDS)
 
     def keep_report(self, report: Path, seconds: float) -> bool:

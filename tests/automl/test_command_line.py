@@ -423,23 +423,12 @@ def test_dollars_are_no_limit_where_slots_are_free(mistyped: Mistyped) -> None:
     assert json.loads(out)["expected_cost"].endswith("; no limit but the number of trials")
 
 
-@pytest.mark.parametrize("command", [("launch", "s.yaml"), ("launch", "s.yaml", "--dry-run")])
-def test_devices_are_shared_on_an_address_of_this_machine_and_on_a_cluster_of_our_own(
+@pytest.mark.parametrize("command", [("launch", "s.yaml"), ("resume", "small")])
+def test_an_option_of_earlier_versions_is_refused_with_what_to_use_instead(
     mistyped: Mistyped, command: tuple[str, ...]
 ) -> None:
-    mistyped.write(yaml.safe_dump(DIGITS))
-    line = mistyped.refused(*command, "--share-on", "192.0.2.77")
-    assert line.startswith("automl: --share-on: found '192.0.2.77', which this machine does not have; allowed: ")
-    mistyped.write(yaml.safe_dump(changed("resources.ray_address", "127.0.0.1:6379")))
     line = mistyped.refused(*command, "--share-on", "127.0.0.1")
-    assert "--share-on: found a study on the cluster 127.0.0.1:6379 (resources.ray_address)" in line
-
-
-def test_a_study_is_resumed_with_devices_shared_on_an_address_of_this_machine(mistyped: Mistyped) -> None:
-    StoredStudy(mistyped.folder).store.close()
-    code, _, err = mistyped.run("resume", "small", "--share-on", "host")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "--share-on: found 'host', allowed: an IPv4 address of this machine" in err
+    assert line.startswith("automl: --share-on does not exist any more: join the machines by `ray start`")
 
 
 def test_a_bound_that_no_model_can_keep_is_refused(mistyped: Mistyped) -> None:
@@ -849,7 +838,7 @@ def test_a_study_that_an_error_ended_says_which_wherever_it_is_shown(mistyped: M
     assert error in mistyped.run("status")[1]
     assert json.loads(mistyped.run("status", "--json")[1])["error"] == error
     lead = content.lead(load_study(study.store, "small"), ())
-    assert lead.endswith(f"It failed because an error ended it. The error: {error}.")
+    assert lead.endswith(f"It has failed: an error ended it. The error: {error}.")
 
 
 def test_closed_is_explained_in_words_and_stored_as_it_is(mistyped: Mistyped) -> None:

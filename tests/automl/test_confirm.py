@@ -17,9 +17,9 @@ from sqlalchemy.exc import OperationalError
 
 from automl import confirming
 from studies.control.retraining import PATIENCE_SECONDS, Retrained, Retraining, SpentError
-from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, PriceSet, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
+from studies.spec.sections import FaultsSpec
 from studies.storage import lease as leases
 from studies.storage import retrying
 from studies.storage import tables as t
@@ -152,7 +152,7 @@ def test_a_training_that_hangs_is_killed_and_trained_again() -> None:
     ledger, pool = Ledger(), SimulatedPool(curve)
     driver = Retraining(
         pool=pool, slots=2, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit,
-        faults=FaultLimits(start_seconds=20.0, silence_seconds=10.0),
+        faults=FaultsSpec(start_seconds=20.0, silence_seconds=10.0),
     )  # fmt: skip
     once, always = driver.run([spec(1, hangs=1), spec(2, hangs=3)])
     assert (once.spec.attempt, once.epochs, once.failure) == (2, 4, "")

@@ -17,9 +17,10 @@ import sqlalchemy as sa
 
 from automl.stored import deleting
 from automl.stored.deleting import delete_study, doomed
+from automl.stored.garbage import checkpoints_folder
 from automl.stored.specs import stored_form
 from reports.page import write_report
-from studies.control.folder_owner import MARKER
+from studies.control.orphans import NOTE
 from studies.spec.study_spec import parse_spec
 from studies.storage import lease as leases
 from studies.storage import mlflow_connect
@@ -42,6 +43,7 @@ class Place(InProcess):
         super().__init__(folder, capsys, monkeypatch)
         self.study = StoredStudy(folder, mlflow="off", checkpoints={"folder": str(folder / "artifacts")})
         self.store = self.study.store
+        self.artifacts = Path(checkpoints_folder(self.store.require("small")))
         for number in range(2):
             self.study.trial(epochs=2, checkpoints=(2,), state="complete", cost_nano_usd=5)
             self.keep(number, f"trial-{number:05d}/epoch-0002.attempt-1.pt")
@@ -54,10 +56,6 @@ class Place(InProcess):
     def _spec(self) -> dict[str, Any]:
         mapping = {**DIGITS, "study": "other", "objectives": [{"metric": "val_error"}], "mlflow": "off"}
         return stored_form(parse_spec(mapping))
-
-    @property
-    def artifacts(self) -> Path:
-        return self.folder / "artifacts" / "small"
 
     def keep(self, number: int, name: str) -> None:
         """Write a checkpoint, and let the row of the trial's second epoch mention it."""
@@ -93,7 +91,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 def test_everything_of_a_study_is_deleted_and_nothing_else(place: Place) -> None:
-    write_report(load_study(place.store, "small"), place.artifacts / "report.html")
+    write_report(load_study(place.store, "small"), place.folder / "artifacts" / "small" / "report.html")
     (place.artifacts / "trial-00001" / "epoch-0009.attempt-1.pt").write_bytes(b"left by a rank that died")
     (place.folder / "artifacts" / "other").mkdir()
     (place.folder / "artifacts" / "other" / "notes.txt").write_text("mine")
@@ -102,7 +100,7 @@ def test_everything_of_a_study_is_deleted_and_nothing_else(place: Place) -> None
     assert place.store.study_names() == ["other"]
     assert {name: count for name, count in place.rows().items() if count} == {
         "automl_studies": 1,
-        "automl_view_cursors": 3,
+        "automl_view_cursors": 2,
     }
     assert sorted(path.name for path in place.folder.rglob("*") if "automl.db" not in path.name) == [
         "artifacts",
@@ -178,7 +176,7 @@ def test_a_controller_that_comes_meanwhile_keeps_its_study(place: Place) -> None
 
 
 def test_a_folder_that_cannot_be_looked_at_keeps_its_files(place: Place) -> None:
-    (place.artifacts / MARKER).mkdir()  # reading it fails, as on a disk that does not answer
+    (place.artifacts / NOTE).mkdir()  # reading it fails, as on a disk that does not answer
     code, out, err = place.run("delete", "small", "--yes")
     assert (code, out) == (1, "")
     assert f"{place.artifacts} cannot be looked at now (Is a directory), so nothing is deleted" in err
@@ -189,8 +187,8 @@ def test_a_folder_that_cannot_be_looked_at_keeps_its_files(place: Place) -> None
 
 def test_a_copy_that_goes_on_in_the_folder_while_the_user_is_asked_keeps_its_files(place: Place) -> None:
     what = doomed(place.store, "small")
-    (place.artifacts / MARKER).write_text(f"{place.store.require('small').uid}\na lease of the copy\n")
-    with pytest.raises(StoreError, match=r"a copy of small in another store has gone on.*--keep-files"):
+    (place.artifacts / NOTE).write_text("a lease of the copy")
+    with pytest.raises(StoreError, match=r"a copy of the study in another store has gone on.*--keep-files"):
         delete_study(place.store, what)
     assert place.store.study_names() == ["small", "other"]
     assert len(list(place.artifacts.rglob("*.pt"))) == 2

@@ -230,7 +230,7 @@ def test_a_kernel_shows_a_study_drains_it_and_lives_on(tmp_path: Path) -> None:
         assert [one["output_type"] for one in drained] == ["display_data", "execute_result"], text_of(drained)
         assert "draining" in text_of(drained[:1], "text/html")
         assert "drained" in text_of(drained[1:])
-        assert "It is paused because it was interrupted" in text_of(drained[1:], "text/html")
+        assert "It is drained: it was interrupted" in text_of(drained[1:], "text/html")
 
         ended = kernel.run("study = launched()", interrupting(tmp_path, times=2, beyond=trained_trials(tmp_path)))
         assert ended[-1]["ename"] == "KeyboardInterrupt", text_of(ended)

@@ -16,7 +16,6 @@ import pytest
 import automl
 from studies.gangs.rank_environment import handed_over
 from studies.gangs.ray_actors import RankMaker
-from studies.gangs.shared_cluster import MARKER
 from studies.records import StudyRecord
 from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.store import Store
@@ -24,7 +23,6 @@ from tests.studies.control.test_full_disk import wait_for_storage
 from tests.support.command_line import DIGITS, SLOW, InProcess, Workplace, finish
 from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.ray_pool import LentPool
-from tests.support.sharing_controllers import SharingControllers
 from tests.support.store_address import SECRET
 from trainers.checkpoint_urls import environment_of
 
@@ -180,36 +178,6 @@ def test_models_of_a_study_in_a_store_are_confirmed(place: Workplace) -> None:
     place.run("launch", spec)
     assert place.json("confirm", "small", "--seeds", "1")["trials"]
     place.audit("small")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_standby_with_copies_of_its_own_lends_its_devices_and_takes_over(
-    tmp_path: Path, object_store: FaultyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = SharingControllers(
-        tmp_path, checkpoints=IN_STORE, training={"epochs": 20}, budget={"trials": 6, "usd": 1.0}
-    )
-    try:
-        leader = study.begin()
-        study.until(lambda: bool(study.shared))
-        assert object_store.keys()[0] == f"studies/slow/{MARKER}"
-        monkeypatch.setenv("AUTOML_CACHE_FOLDER", str(tmp_path / "copies of the standby"))
-        standby = study.begin()
-        study.until(lambda: study.has_trained_on(1))
-        leader.kill()
-        leader.communicate()
-        study.until(lambda: study.leader == standby.pid, 60)
-        code, _, err = finish(standby, 400)
-        assert code == 0, err
-        audit = study.audit()
-        assert (audit["exit_code"], audit.get("findings", [])) == (0, []), audit
-        assert study.repeated_epochs() == []
-        assert list((tmp_path / "copies of the standby").glob("*.copy"))
-        went_on = study.rows("select count(*) from automl_attempts where start_epoch > 0 and lease_id = 2")
-        assert went_on[0][0] >= 1
-    finally:
-        study.end()
 
 
 # ---------------------------------------------------------------------- damage is found

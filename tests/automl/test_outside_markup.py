@@ -15,10 +15,9 @@ from rich.text import Text
 
 from automl.terminal.archive_table import print_archive
 from automl.terminal.confirmed_table import confirmed_table
-from automl.terminal.picture import Model, Picture, drawn
+from automl.terminal.picture import Model, Picture, drawn, picture_of
 from automl.terminal.progress import Progress
-from automl.terminal.running_table import print_running
-from automl.terminal.trial_table import print_trials
+from automl.terminal.trial_table import print_running, print_trials
 from automl.terminal.watching import Lines
 from automl.training.world_sizes import table
 from studies.records import AttemptRecord, Objective
@@ -69,12 +68,18 @@ def version(name: str) -> dict[str, Any]:
 
 SHOWN: dict[str, Callable[[Console, str], Any]] = {
     "picture": lambda console, name: drawn(
-        Picture(figures={}, objectives=(name,), archive=[Model(name="1@1", values=("2",))]), console
+        Picture(
+            name="s",
+            state="running",
+            objectives=(Objective(metric=name),),
+            archive=[Model(name="1@1", values={name: 2.0})],
+        ),
+        console,
     ),
-    "lines": lambda console, name: Lines(console).show(Picture(figures={"best": name})),
+    "lines": lambda console, name: Lines(console).show(Picture(name=name, state="running")),
     "progress": lambda console, name: Progress(console).say(f"the best of {name}"),
     "trials": lambda console, name: print_trials(console, study_with(name)),
-    "running": lambda console, name: print_running(console, study_with(name), datetime(2026, 1, 1, tzinfo=UTC)),
+    "running": lambda console, name: print_running(console, study_with(name), picture_of(study_with(name), 1.8e9)),
     "archive": lambda console, name: print_archive(console, study_with(name)),
     "archive command": lambda console, name: print_archive(console, replace(study_with("val_error"), name=name)),
     "confirmed": lambda _, name: confirmed_table(confirmed(name)),

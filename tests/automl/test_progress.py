@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from automl.terminal.progress import Pace, Progress, figures_of
+from automl.terminal.progress import Pace, Progress, machine_picture
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
 from studies.search.policy import Policy
@@ -37,7 +37,7 @@ def watched(study: SimulatedStudy, limits: Limits) -> list[tuple[int, str]]:
     def look(machine: StudyMachine) -> None:
         pace.saw(machine)
         ended = sum(trial.state == "complete" for trial in machine.trials.values())
-        said.append((ended, figures_of(machine, pace)["time left"]))
+        said.append((ended, machine_picture(machine, pace).figures["time left"]))
 
     study.on_commit = look
     study.run(limits)

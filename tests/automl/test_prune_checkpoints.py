@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from automl.stored.auditing import audit
+from automl.stored.garbage import checkpoints_folder
 from automl.stored.pruning import prune
 from studies import analysis
 from studies.money.budget import Limits
@@ -57,7 +58,8 @@ class Place(InProcess):
         return kept, last
 
     def write(self, number: int, epoch: int) -> Path:
-        path = self.folder / "artifacts" / "small" / f"trial-{number:05d}" / f"epoch-{epoch:04d}.attempt-1.pt"
+        folder = Path(checkpoints_folder(self.store.require("small")))
+        path = folder / f"trial-{number:05d}" / f"epoch-{epoch:04d}.attempt-1.pt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"w" * 2**18)
         return path
@@ -148,7 +150,9 @@ def test_what_is_not_there_cannot_be_kept(place: Place, name: str, says: str) ->
 
 
 def test_what_paused_trials_go_on_from_and_confirmed_models_are_kept(place: Place) -> None:
-    confirmed = place.folder / "artifacts" / "small" / "trial-00000-seed-5" / "epoch-0006.attempt-1.pt"
+    confirmed = (
+        Path(checkpoints_folder(place.store.require("small"))) / "trial-00000-seed-5" / "epoch-0006.attempt-1.pt"
+    )
     confirmed.parent.mkdir()
     confirmed.write_bytes(b"weights")
     with place.store.engine.begin() as connection:

@@ -14,8 +14,9 @@ from automl.confirmed_results import measured_on
 from automl.terminal.confirmed_table import confirmed_table
 from automl.terminal.explanation import print_explanation
 from automl.terminal.summary import document_of, print_summary
-from automl.terminal.texts import metric_text, values_text
+from automl.terminal.texts import values_text
 from reports.recommending import confirmed_value
+from reports.wording import value_in_words
 from studies import analysis
 from studies.records import NEXT_10_USD_PERCENT, DecisionRecord
 from tests.studies.test_analysis import study_of, trial
@@ -40,7 +41,7 @@ from tests.studies.test_analysis import study_of, trial
     ],
 )
 def test_a_value_has_three_digits_and_its_unit(name: str, value: Any, text: str) -> None:
-    assert metric_text(name, value) == text
+    assert value_in_words(name, value) == text
 
 
 def test_a_row_of_values_has_them_too() -> None:

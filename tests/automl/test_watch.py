@@ -14,12 +14,12 @@ from rich.console import Console
 
 from automl.stored.looking import Looker
 from automl.terminal import watching
-from automl.terminal.picture import Gang, Halt, Model, Picture, drawn
-from automl.terminal.progress import Pace, Progress, picture_of
-from automl.terminal.watching import picture_of_record, watch
+from automl.terminal.picture import Gang, Halt, Model, Picture, drawn, picture_of
+from automl.terminal.progress import Pace, Progress, machine_picture
+from automl.terminal.watching import watch
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
-from studies.records import StudyRecord
+from studies.records import Objective, StudyRecord
 from studies.storage import lease as leases
 from studies.storage.changes import Decided
 from studies.storage.reader import load_study
@@ -51,10 +51,14 @@ def shown_on(console: Console) -> str:
 
 def test_a_picture_has_figures_archive_gangs_and_what_was_just_paused() -> None:
     picture = Picture(
-        figures={"study": "moons", "best": "", "spent": "$0.1 of $1"},
-        objectives=("val_error",),
-        archive=[Model(name="2@6", values=("0.031",))],
-        gangs=[Gang(trial="7", epochs="3/27", slots="0,1", seconds=65.0, values=("0.2",))],
+        name="moons",
+        state="running",
+        objectives=(Objective(metric="val_error"),),
+        spent_usd=0.1,
+        most_usd=1.0,
+        planned=27,
+        archive=[Model(name="2@6", values={"val_error": 0.031})],
+        gangs=[Gang(trial="7", epochs=3, slots=(0, 1), seconds=65.0, values={"val_error": 0.2})],
         halts=[
             Halt(trial="4", what="paused", epoch=3, reason="trial 9 is worth more", at=NOW - 90.0),
             Halt(trial="5", what="stopped", epoch=9, reason="it is dominated", at=NOW - 5.0),
@@ -62,23 +66,31 @@ def test_a_picture_has_figures_archive_gangs_and_what_was_just_paused() -> None:
         now=NOW,
     )
     lines = [line.strip() for line in text_of(picture).splitlines()]
-    assert "best" not in " ".join(lines)
-    for row in (["2@6", "0.031"], ["7", "3/27", "0,1", "1", "min", "5", "s", "0.2"]):
+    assert "epochs  " not in lines[0]
+    for row in (["2@6", "3.1", "%"], ["7", "3/27", "2", "0,1", "1", "min", "5", "s", "20", "%"]):
         assert row in [line.split() for line in lines]
     assert lines.index("5.0 s ago: trial 5 stopped at epoch 9: it is dominated") + 1 == lines.index(
         "1 min 30 s ago: trial 4 paused at epoch 3: trial 9 is worth more"
     )
-    assert picture.line == "study moons  spent $0.1 of $1"
+    told = (
+        "study moons is running  trials 0  slots starting  best val_error 3.1 % (2@6)  spent $0.10 of $1.00, $0.90 left"
+    )
+    assert picture.line == told
 
 
 @pytest.mark.parametrize("height", [24, 40])
 def test_a_picture_fits_the_terminal(height: int) -> None:
     many = range(50)
     picture = Picture(
-        figures=dict.fromkeys(("study", "trials", "slots", "epochs", "best", "spent", "time left"), "x"),
-        objectives=("val_error",),
-        archive=[Model(name=f"{one}@6", values=("0.031",)) for one in many],
-        gangs=[Gang(trial=str(one), epochs="3/27", slots="0", seconds=1.0, values=("0.2",)) for one in many],
+        name="moons",
+        state="running",
+        objectives=(Objective(metric="val_error"),),
+        states=["running"],
+        slots=3,
+        epochs=9,
+        estimate_seconds=9.0,
+        archive=[Model(name=f"{one}@6", values={"val_error": 0.031}) for one in many],
+        gangs=[Gang(trial=str(one), epochs=3, slots=(0,), seconds=1.0, values={"val_error": 0.2}) for one in many],
         halts=[Halt(trial=str(one), what="paused", epoch=3, reason="because " * 50, at=NOW - one) for one in many],
         now=NOW,
     )
@@ -97,7 +109,7 @@ def test_the_picture_of_a_launch_has_what_the_machine_decides(tmp_path: Path) ->
 
     def look(machine: StudyMachine) -> None:
         pace.saw(machine)
-        pictures.append(picture_of(machine, pace))
+        pictures.append(machine_picture(machine, pace))
 
     study.on_commit = look
     study.run(Limits(trials=8))
@@ -113,10 +125,14 @@ def test_the_picture_of_a_launch_has_what_the_machine_decides(tmp_path: Path) ->
     assert shown <= decided
     assert max(len(picture.gangs) for picture in pictures) == 2
     assert pictures[-1].gangs == []
-    found = picture_of_record(record, NOW).archive
-    assert list(pictures[-1].archive) == found
-    values = [float(one.values[0].removesuffix(" %")) for one in found]
-    assert values == sorted(values)
+    found = picture_of(record, NOW).archive
+    assert sorted((one.name, dict(one.values)) for one in pictures[-1].archive) == sorted(
+        (one.name, dict(one.values)) for one in found
+    )
+    ended, stored = pictures[-1].figures, picture_of(record, NOW).figures
+    assert {name: ended[name] for name in ("study", "trials", "epochs", "best", "spent")} == {
+        name: stored[name] for name in ("study", "trials", "epochs", "best", "spent")
+    }
 
 
 def test_the_progress_of_a_launch_draws_the_picture_in_a_terminal(tmp_path: Path) -> None:
@@ -149,9 +165,9 @@ def study(tmp_path: Path) -> StoredStudy:
 
 
 def test_the_picture_of_a_stored_study(study: StoredStudy) -> None:
-    picture = picture_of_record(load_study(study.store, "small"), time.time())
+    picture = picture_of(load_study(study.store, "small"), time.time())
     assert [one.name for one in picture.archive] == ["0@4"]
-    assert [(one.trial, one.epochs, one.slots) for one in picture.gangs] == [("1", "2/6", "0,1")]
+    assert [(one.trial, one.epochs, one.slots) for one in picture.gangs] == [("1", 2, (0, 1))]
     assert {(one.trial, one.what, one.epoch, one.reason) for one in picture.halts} == {
         ("0", "paused", 4, "trial 1 is worth more"),
         ("2", "failed", 0, "KeyError: 'label'"),
@@ -160,7 +176,7 @@ def test_the_picture_of_a_stored_study(study: StoredStudy) -> None:
     assert figures["study"] == "small is running"
     assert figures["trials"] == "3 of 14 (1 running, 1 paused, 1 failed)"
     assert figures["spent"] == "$0.25 of $1.00, $0.75 left"
-    assert figures["best"] == "val_error 20 %"
+    assert figures["best"] == "val_error 20 % (0@4)"
     assert figures["epochs"] == "6"
 
 
@@ -170,7 +186,7 @@ def test_the_time_left_is_that_of_the_dollars_or_by_the_pace(study: StoredStudy)
     assert charge.usd_per_slot_hour == 1.0
 
     def left(**changes: Any) -> str:
-        return watching._time_left(replace(record, **changes))
+        return picture_of(replace(record, **changes), NOW).figures["time left"]
 
     # 0.75 dollars pay three slots for a quarter of an hour; the pace of one ended trial in 13 s says 13 times that.
     assert left(slots_there=3, alive_seconds=0.0, trials=record.trials[:2]) == "at most 15 min"

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from search_scoring import share_at, steps, yardstick
 
 from studies.records import Objective
 from studies.search.policy import History
 from studies.simulation.curves import CurveTable, read_table
-from studies.simulation.scoring import share_at, steps, yardstick
 from studies.simulation.setting import START_EPOCHS
 from studies.simulation.simulate import SimulatedStudy, simulate
 from tests.support.curve_tables import arrays, table, write

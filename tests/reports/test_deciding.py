@@ -421,7 +421,7 @@ def test_trials_without_a_learning_rate_of_their_own_are_not_drawn_by_it() -> No
     assert not has_learning_rate(mixed, trees)
     found: Any = learning_rates(mixed, recommended(mixed))
     assert not any(f"trial {chosen.number} " in text for trace in found["data"] for text in trace.get("text", []))
-    early = {row.point.trial: row.early for row in content.archive_rows(mixed, analysis.archive(mixed))}
+    early = {row.trial: row.early for row in content.archive_rows(mixed, analysis.archive(mixed))}
     assert early[taken.point.trial] is False
     assert rates_told(mixed, trees) == [NOTHING] * 3
     assert NOTHING not in rates_told(mixed, mixed.started[0])

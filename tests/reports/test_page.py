@@ -15,7 +15,7 @@ import yaml
 from reports import bars, content, curves, figures
 from reports.packed import packed, unpacked
 from reports.page import FIRST_ROWS, MOST_ROWS, as_json, plotly_script, render, write_report
-from reports.parameters import parameter_panels
+from reports.parameters import parameter_names, parameter_panel
 from reports.plotting import objective_axis, titled
 from reports.wording import NOTHING, count, deviation, duration, listed, metric, number, percent, usd
 from studies import analysis
@@ -156,8 +156,10 @@ def test_a_constant_schedule_has_no_mid_schedule_note() -> None:
 
 def test_a_study_whose_controller_died_is_not_called_running() -> None:
     study = build_study(9, state="running", stop_reason=None, ended_at=None)
-    assert "It is still running." in render(replace(study, driven=True))
-    assert "Its controller has died; <code>automl resume digits</code> continues it." in render(study)
+    assert "It is running." in render(replace(study, driven=True))
+    assert "It is running, but its controller has died; <code>automl resume digits</code> continues it." in render(
+        study
+    )
 
 
 def test_closed_is_said_in_words() -> None:
@@ -269,7 +271,7 @@ def test_rows_beyond_the_first_are_packed_and_beyond_a_thousand_a_button_brings_
     page = render(build_study(MOST_ROWS + 5))
     assert page.count("<tr data-state=") == FIRST_ROWS
     rows = json.loads(unpacked_part(page, "rows"))
-    assert [row[0][0] for row in rows] == [f"{FIRST_ROWS + i:,}" for i in range(MOST_ROWS + 5 - FIRST_ROWS)]
+    assert [row[0][0] for row in rows] == [str(FIRST_ROWS + i) for i in range(MOST_ROWS + 5 - FIRST_ROWS)]
     assert f"Show the other {len(rows)} trials" in page
     assert "Show the other" not in render(build_study(FIRST_ROWS + 5))
 
@@ -288,7 +290,8 @@ def test_only_learned_objectives_have_curves() -> None:
 
 
 def test_panels_are_logarithmic_where_the_space_is() -> None:
-    panels = parameter_panels(build_study(20), ERROR)
+    study = build_study(20)
+    panels = {name: parameter_panel(study, name, ERROR) for name in parameter_names(study)}
     axes: dict[str, Any] = {name: panel["layout"]["xaxis"] for name, panel in panels.items()}  # type: ignore[index]
     logarithmic = [name for name, axis in axes.items() if axis.get("type") == "log"]
     assert logarithmic == ["learning_rate", "batch_per_rank", "width"]
@@ -299,7 +302,7 @@ def test_choices_keep_the_order_of_the_space() -> None:
     study = build_study(20)
     sizes = {"type": "categorical", "choices": [1, 2, 16, 4]}
     space = {**study.spec["space"], "world_size": sizes}  # type: ignore[dict-item]
-    panel: Any = parameter_panels(replace(study, spec={**study.spec, "space": space}), ERROR)["world_size"]
+    panel: Any = parameter_panel(replace(study, spec={**study.spec, "space": space}), "world_size", ERROR)
     assert panel["layout"]["xaxis"]["ticktext"] == ["1", "2", "16", "4"]
     assert {round(x) for trace in panel["data"] for x in trace["x"]} == {0, 1}
 

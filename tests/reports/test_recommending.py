@@ -13,7 +13,8 @@ from rich.console import Console
 from automl.terminal.summary import print_summary
 from reports.content import archive_rows, bests, constraints_line
 from reports.page import render
-from reports.recommending import command_of, compared_in_words, recommendation_lines, value_in_words
+from reports.recommending import command_of, compared_in_words, recommendation_lines
+from reports.wording import value_in_words
 from studies import analysis, feasibility
 from studies.archived import milestones
 from studies.best_point import best_point
@@ -112,7 +113,7 @@ def test_report_and_terminal_have_one_order_that_of_what_is_expected() -> None:
     points = analysis.archive(study)
     order = [one.trial for one in ranked_points(study, points)]
     assert order[0] == 0
-    assert [row.point.trial for row in archive_rows(study, points)] == order
+    assert [row.trial for row in archive_rows(study, points)] == order
     lowest = bests(study, points)[0]
     assert lowest[2].startswith("trial 0 after epoch 1")
     assert lowest[2].endswith("; val_error confirmed: 3 % ± 0 %, test")

@@ -22,7 +22,6 @@ from typing import Any
 import psutil
 
 from studies.gangs.ray_cluster import OBJECT_STORE_BYTES
-from studies.gangs.shared_cluster import token_environment
 
 MOST_NODES = 3
 IDLE_SECONDS = 6.0
@@ -44,7 +43,7 @@ class AutoscalingRay:
 
     def __init__(self, *, is_v2: bool) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="grows-", dir="/tmp"))  # Ray's sockets need short names
-        self.environment = token_environment(secrets.token_hex(32))
+        self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         host, port = own_address(), _free_port()
         self.address = f"{host}:{port}"
         config = self._folder / "autoscaler.json"

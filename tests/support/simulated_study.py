@@ -21,7 +21,6 @@ from studies.control.dead_pools import settle_dead_pools
 from studies.control.machine_commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step, Suggest
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
 from studies.control.state import StudyMachine
-from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import Event, Measured, TrialQueued
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.milestones import milestones
@@ -37,6 +36,7 @@ from studies.search.samplers.first_trials import FirstTrials
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.protocol import Suggester
+from studies.spec.sections import FaultsSpec
 from studies.storage import lease as leases
 from studies.storage import tables as t
 from studies.storage.reader import load_study
@@ -52,7 +52,7 @@ SPACE = Space.from_dict(
 )
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="cost_usd"))
 EVER = 1e11
-DAY = FaultLimits(start_seconds=86400.0, silence_seconds=86400.0)
+DAY = FaultsSpec(start_seconds=86400.0, silence_seconds=86400.0)
 
 Params = Mapping[str, Any]
 CurveOf = Callable[[Params, int], Curve]
@@ -187,7 +187,7 @@ class SimulatedStudy:
         constraints: tuple[Constraint, ...] = (),
         pool: type[SimulatedPool] = SimulatedPool,
         checkpoint_folder: str = "/nowhere",
-        faults: FaultLimits | None = None,
+        faults: FaultsSpec | None = None,
         durable: bool = False,
         baselines: tuple[Params, ...] = (),
         url: str | None = None,
@@ -204,7 +204,7 @@ class SimulatedStudy:
         self.space, self.objectives, self.constraints = space, objectives, constraints
         self.curve = curve or (lambda params, world_size: smooth_curve(params, world_size, epochs=epochs))
         self.make_pool, self.times, self.baselines = pool, times, baselines
-        self.checkpoint_folder, self.faults = checkpoint_folder, faults or FaultLimits()
+        self.checkpoint_folder, self.faults = checkpoint_folder, faults or FaultsSpec()
         self.clock = 0.0
         self.study_id = 0
         self.on_commit: Callable[[StudyMachine], None] | None = None

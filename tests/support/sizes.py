@@ -102,7 +102,8 @@ class Sizes:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Begin the account of a test."""
-        item.stash[_STARTED] = (processor_seconds(), _reaped(), frozenset(sys.modules))
+        children = frozenset(_children(os.getpid()))
+        item.stash[_STARTED] = (processor_seconds(), (_reaped(), children), frozenset(sys.modules))
         self._not_counted = 0.0
         return (yield)
 
@@ -111,9 +112,9 @@ class Sizes:
         """Hold the test against its size, and look for what it has left."""
         done = yield
         size = size_of(item)
-        began, reaped, modules = item.stash[_STARTED]
+        began, (reaped, children), modules = item.stash[_STARTED]
         seconds = processor_seconds() - began - self._not_counted
-        started = _reaped() != reaped or bool(set(_children(os.getpid())) - self._shared)
+        started = _reaped() != reaped or bool(set(_children(os.getpid())) - children - self._shared)
         if self._record is not None:
             with self._record.open("a", encoding="utf-8") as file:
                 file.write(f"{item.nodeid}\t{seconds:.2f}\t{int(started)}\n")
@@ -159,7 +160,7 @@ class Sizes:
         return False
 
 
-_STARTED = pytest.StashKey[tuple[float, tuple[float, int], frozenset[str]]]()
+_STARTED = pytest.StashKey[tuple[float, tuple[tuple[float, int], frozenset[int]], frozenset[str]]]()
 
 
 def processor_seconds() -> float:

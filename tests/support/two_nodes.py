@@ -23,7 +23,6 @@ from studies.control.machine_commands import DrainGang, EndGang, Grant, KillGang
 from studies.control.setup import StudySetup
 from studies.control.state import StudyMachine
 from studies.control.trials import Trial
-from studies.control.watchdog import FaultLimits
 from studies.gangs import node_watch, ray_cluster
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import Tick, TrialQueued
@@ -32,6 +31,7 @@ from studies.records import Objective
 from studies.resume_state import ResumeState
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
+from studies.spec.sections import FaultsSpec
 from studies.storage.changes import AttemptChanged, Charged
 from tests.support.ray_pool import FOLDER
 
@@ -95,7 +95,7 @@ class SmallStudy:
             study="nodes", objectives=(Objective(metric="val_loss"),), task="faulty_tasks:Faulty", task_options={},
             training={"epochs": EPOCHS, "warmup_epochs": 0}, epochs=EPOCHS, milestones=(EPOCHS,), slots=2, seed=0,
             policy=Policy(pruner=NoPruner()), limits=Limits(trials=2), usd_per_slot_hour=1.0,
-            faults=FaultLimits(attempts=9), checkpoint_folder=str(folder), checkpoint_every_seconds=0.2,
+            faults=FaultsSpec(attempts=9), checkpoint_folder=str(folder), checkpoint_every_seconds=0.2,
             python_path=(FOLDER,), **settings,
         )  # fmt: skip
         state = ResumeState()

@@ -87,16 +87,13 @@ def test_a_rank_whose_process_has_one_group_keeps_nccl_where_that_is(
     assert chosen() == [None, interface]
 
 
-@pytest.mark.parametrize(
-    ("address", "share_on", "interface"), [(None, None, "lo"), (None, "127.0.0.1", "lo"), ("10.0.0.1:6379", None, None)]
-)
+@pytest.mark.parametrize(("address", "interface"), [(None, "lo"), ("10.0.0.1:6379", None)])
 def test_ranks_of_a_cluster_of_our_own_know_their_interface(
-    address: str | None, share_on: str | None, interface: str | None, monkeypatch: pytest.MonkeyPatch
+    address: str | None, interface: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
     monkeypatch.setattr(pool_cluster, "join_or_start", lambda *_, **__: found.append(os.environ.get(GROUP_INTERFACE)))
-    monkeypatch.setattr(pool_cluster, "forget_token", lambda: None)
-    cluster = PoolCluster(address=address, temp_folder=None, device="cuda", cpus_per_rank=1, share_on=share_on)
+    cluster = PoolCluster(address=address, temp_folder=None, device="cuda", cpus_per_rank=1)
     cluster.open(2)
     cluster._environment.close()
     assert found == [interface]

@@ -360,8 +360,8 @@ def test_texts_of_users_stay_texts(service: TestedService) -> None:
 
 def test_a_paused_trial_says_why(service: TestedService) -> None:
     view = view_of(job_of(service), build_study(30))
-    paused = [line for line in view.under_way if line.state == "paused"]
-    assert all(line.why for line in paused)
+    paused = [line for line in view.under_way if line["state"] == "paused"]
+    assert all(line["why"] for line in paused)
     assert view.kept
     assert view.recommendation
 

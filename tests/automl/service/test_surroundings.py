@@ -23,7 +23,6 @@ from studies.storage import lease as leases
 from studies.storage import processes
 from studies.storage import tables as t
 from studies.storage.store import Store
-from tests.support.collectors import ENDPOINT, collector
 from tests.support.command_line import InProcess
 from tests.support.service import TestedService, spec_of
 from tests.support.team_service import team_service
@@ -259,19 +258,6 @@ def test_a_view_that_cannot_be_written_is_told(service: TestedService, place: In
     found, cure = wrong(place, "views")
     assert found == "1 view behind, last that of a for mlflow: MLflow does not answer"
     assert cure.startswith("`automl sync a`")
-
-
-def test_a_collector_that_is_named_is_tried_out(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    with collector() as one:
-        monkeypatch.setenv(ENDPOINT, one.url)
-        assert right(place, "traces") == f"the collector {one.url} takes spans"
-        assert (one.requests, one.spans) == (1, [])
-        one.mood = "refuses"
-        found, cure = wrong(place, "traces")
-        assert "500" in found
-        assert "OTEL_EXPORTER_OTLP_ENDPOINT" in cure
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-        assert "found grpc, allowed: http/protobuf" in wrong(place, "traces")[0]
 
 
 def test_the_services_address_is_asked_as_well(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -547,5 +547,4 @@ def test_a_job_sees_the_gpus_of_its_slots_and_none_of_a_worker_on_cpus(
     service.studies().submit(spec_of("a"))
     turn = service.queue.take_turn(service.queue.register("w", device=device, slots=2), 2)
     assert isinstance(turn, Start)
-    assert turn.job.run is not None
-    assert one._environment(replace(turn, slot_numbers=(1,)), turn.job.run)["CUDA_VISIBLE_DEVICES"] == seen
+    assert one._environment(replace(turn, slot_numbers=(1,)))["CUDA_VISIBLE_DEVICES"] == seen

@@ -10,7 +10,7 @@ import pytest
 from studies.control import endings
 from studies.control.checkpoints import CheckpointKeeper, Milestone
 from studies.control.live_study import LiveStudy
-from studies.control.moved_checkpoints import sizes_of
+from studies.control.orphans import sizes_of
 from studies.control.state import StudyMachine
 from studies.control.trials import Trial
 from studies.gangs.protocol import Event, Measured

@@ -28,7 +28,6 @@ from studies.control.controller import Controller
 from studies.control.machine_commands import StartGang, Suggest
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR
 from studies.control.state import StudyMachine
-from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
@@ -37,6 +36,7 @@ from studies.reference_point import reference_point
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
+from studies.spec.sections import FaultsSpec
 from studies.spec.study_spec import parse_spec
 from studies.storage import lease as leases
 from studies.storage import tables as t
@@ -187,7 +187,7 @@ def test_a_metric_that_the_task_does_not_give_is_named(tmp_path: Path) -> None:
 
 
 def test_the_watchdog_ends_a_gang_that_hangs(tmp_path: Path) -> None:
-    faults = FaultLimits(start_seconds=100.0, silence_seconds=30.0)
+    faults = FaultsSpec(start_seconds=100.0, silence_seconds=30.0)
     study = study_with(tmp_path, {0: {"hangs_at": {1: 6}}}, faults=faults)
     study.run(Limits(trials=4))
     trial = check(study).started[0]
@@ -199,7 +199,7 @@ def test_the_watchdog_ends_a_gang_that_hangs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 6])
 def test_a_trial_that_hangs_thrice_has_timed_out(tmp_path: Path, at: int) -> None:
-    faults = FaultLimits(start_seconds=20.0, silence_seconds=20.0)
+    faults = FaultsSpec(start_seconds=20.0, silence_seconds=20.0)
     study = study_with(tmp_path, {0: {"hangs_at": dict.fromkeys(range(1, 9), at)}}, faults=faults)
     study.run(Limits(trials=3))
     trial = check(study).started[0]
@@ -209,7 +209,7 @@ def test_a_trial_that_hangs_thrice_has_timed_out(tmp_path: Path, at: int) -> Non
 
 
 def test_a_trial_that_hung_before_its_controller_died_may_be_silent_for_longer_after_it(tmp_path: Path) -> None:
-    faults = FaultLimits(start_seconds=20.0, silence_seconds=20.0)
+    faults = FaultsSpec(start_seconds=20.0, silence_seconds=20.0)
     study = study_with(tmp_path, {0: {"hangs_at": dict.fromkeys(range(1, 9), 6)}}, faults=faults)
     study.on_commit = die_after_a_hang
     with pytest.raises(Killed):
@@ -241,7 +241,7 @@ def test_slow_epochs_are_no_hang_as_long_as_the_ranks_get_on(tmp_path: Path, pro
     slow: dict[str, bool] = {}
     study = SimulatedStudy(
         tmp_path, policy=EVERY_TRIAL, slots=2, epochs=9, curve=curve, price=0.0,
-        faults=FaultLimits(start_seconds=60.0, silence_seconds=20.0), progress_seconds=progress_seconds,
+        faults=FaultsSpec(start_seconds=60.0, silence_seconds=20.0), progress_seconds=progress_seconds,
     )  # fmt: skip
     study.run(Limits(trials=3))
     trials = check(study).started
@@ -255,7 +255,7 @@ def test_slow_epochs_are_no_hang_as_long_as_the_ranks_get_on(tmp_path: Path, pro
 
 def test_time_in_which_the_store_was_away_is_no_silence_of_the_ranks(tmp_path: Path) -> None:
     """The store waits for longer than any deadline while the gangs' starts are to be committed."""
-    study = study_with(tmp_path, {}, faults=FaultLimits(start_seconds=20.0, silence_seconds=20.0))
+    study = study_with(tmp_path, {}, faults=FaultsSpec(start_seconds=20.0, silence_seconds=20.0))
     commit, waits = study.store.commit, [10, 20, 21]
 
     def slow_commit(study_id: int, lease_id: int | None, changes: Any, **more: Any) -> None:
@@ -283,7 +283,7 @@ def test_a_gang_that_never_starts_is_killed_too(tmp_path: Path) -> None:
                 super()._train(trial_id, gang)
 
     study = SimulatedStudy(
-        tmp_path, pool=Mute, policy=EVERY_TRIAL, slots=2, epochs=9, faults=FaultLimits(start_seconds=20.0)
+        tmp_path, pool=Mute, policy=EVERY_TRIAL, slots=2, epochs=9, faults=FaultsSpec(start_seconds=20.0)
     )
     study.run(Limits(trials=3))
     trial = check(study).started[0]
@@ -987,7 +987,7 @@ def check_books(seed: int, slots: int, variant: Any, lives: list[Any]) -> None:
         study = SimulatedStudy(
             Path(folder), slots=slots, seed=seed, epochs=9, space=MIXED, policy=Policy(pruner=MoAsha(variant=variant)),
             curve=lambda params, size: random_curve(seed, params, size), pool=FilePool, checkpoint_folder=folder,
-            faults=FaultLimits(start_seconds=30.0, silence_seconds=10.0),
+            faults=FaultsSpec(start_seconds=30.0, silence_seconds=10.0),
             start_seconds=0.3, thaw_seconds=0.2, warm_up_seconds=0.5,
         )  # fmt: skip
         for kind, amount, flag in lives:

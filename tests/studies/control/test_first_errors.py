@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from studies.control.watchdog import FaultLimits
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
+from studies.spec.sections import FaultsSpec
 from tests.support.simulated_study import SimulatedStudy, check_ledger
 from trainers.protocol import Failure
 
@@ -34,7 +34,7 @@ class Failing(SimulatedPool):
 def study(folder: Path, fails: Callable[[int], tuple[int, Failure] | None], **faults: Any) -> SimulatedStudy:
     pool = type("FailingSo", (Failing,), {"fails": staticmethod(fails)})
     every_trial = Policy(pruner=NoPruner())
-    return SimulatedStudy(folder, policy=every_trial, pool=pool, epochs=3, faults=FaultLimits(**faults))
+    return SimulatedStudy(folder, policy=every_trial, pool=pool, epochs=3, faults=FaultsSpec(**faults))
 
 
 def test_a_study_ends_after_eight_errors_and_goes_on_when_they_are_mended(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from sqlalchemy.exc import OperationalError
 
 from automl.stored.auditing import audit
 from studies.control.closed_by import ENDS_BY_BUDGET
-from studies.control.folder_owner import claim
 from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.money.budget import Limits
@@ -368,15 +367,11 @@ def test_a_session_that_stood_by_for_a_study_that_was_deleted_drives_no_other_on
 @pytest.mark.medium
 def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tmp_path: Path) -> None:
     """A rank wrote them, and its controller died before it had committed their measurements."""
-    folder = tmp_path / "artifacts" / "simulated"
     row = store.require("simulated")
+    folder = tmp_path / "artifacts" / f"simulated-{row.uid[:8]}"
     store.change_spec(row.id, {**row.spec, "checkpoints": {"folder": "artifacts"}})
     orphan, note = folder / "trial-00000" / "epoch-0003.attempt-1.pt", folder / "trial-00000" / "note.txt"
     orphan.parent.mkdir(parents=True)
-    lease = leases.acquire(store, row.id)
-    assert isinstance(lease, leases.Lease)
-    claim(str(folder), store, row, lease)
-    leases.release(store, lease)
     orphan.write_bytes(b"weights")
     note.write_bytes(b"mine")
     assert session_of(store).run() is not None
@@ -389,7 +384,7 @@ def test_a_study_that_has_ended_leaves_no_file_that_no_row_mentions(store: Store
     """A rank that the end of a budget cuts has written, or half written, a checkpoint that is never committed."""
     row = store.require("simulated")
     store.change_spec(row.id, {**row.spec, "checkpoints": {"folder": "artifacts"}})
-    trial = tmp_path / "artifacts" / "simulated" / "trial-00001"
+    trial = tmp_path / "artifacts" / f"simulated-{row.uid[:8]}" / "trial-00001"
     written, draft = trial / "epoch-0003.attempt-1.pt", trial / ".epoch-0005.attempt-1.pt.17.tmp"
 
     def write(machine: StudyMachine) -> None:

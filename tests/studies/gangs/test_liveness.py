@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from studies.control.retraining import Retrained, Retraining
-from studies.control.watchdog import FaultLimits
 from studies.gangs.protocol import Measured, Progress
+from studies.spec.sections import FaultsSpec
 from tests.support.ray_pool import FOLDER, LentPool, train_to, trial_spec
 from trainers.protocol import TrialSpec
 
@@ -34,7 +34,7 @@ def hanging(trial: int, folder: Path, fault: str, *, world_size: int = 2, **para
 
 
 def trained(pool: LentPool, *specs: TrialSpec, silence_seconds: float) -> list[Retrained]:
-    faults = FaultLimits(start_seconds=2 * silence_seconds, silence_seconds=silence_seconds, attempts=1)
+    faults = FaultsSpec(start_seconds=2 * silence_seconds, silence_seconds=silence_seconds, attempts=1)
     retraining = Retraining(
         pool=pool,  # type: ignore[arg-type]
         slots=2,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from search_scoring import share_at, steps, usd_to_reach, yardstick
 
 from automl.cli import cli
 from search_spaces.space import Space
@@ -18,7 +19,6 @@ from studies.search.acquisition.acquisition import INITIAL_TRIALS
 from studies.simulation.candidates import Candidates
 from studies.simulation.curves import CurvesError, CurveTable, read_table
 from studies.simulation.derived_tables import with_world_sizes
-from studies.simulation.scoring import share_at, steps, usd_to_reach, yardstick
 from studies.simulation.setting import shared_milestones
 from studies.simulation.simulate import SimulatedStudy, simulate
 from studies.spec.errors import SpecError
@@ -245,11 +245,8 @@ def test_the_command_prints_one_document(tmp_path: Path) -> None:
     document = json.loads(ran.stdout)
     assert [row["seed"] for row in document["studies"]] == [0, 1, 2]
     for row in document["studies"]:
-        assert 0 < row["hypervolume"]["validation"] <= 1
+        assert row["archive"]
         assert sum(row["charges"].values()) == pytest.approx(row["cost_usd"])
-        assert row["hypervolume_curve"]["test"][-1][1] == row["hypervolume"]["test"]
-    mean = sum(row["hypervolume"]["test"] for row in document["studies"]) / 3
-    assert document["tasks"][0]["hypervolume"]["test"] == pytest.approx(mean)
 
 
 def test_the_command_pools_and_keeps(tmp_path: Path) -> None:
@@ -388,7 +385,6 @@ def test_a_constant_may_be_maximised(tmp_path: Path) -> None:
         ("model_size:most:5", "allowed: METRIC:min:NUMBER"),
         ("model_size:max:nan", "allowed: METRIC:min:NUMBER"),
         ("model_sise:max:5", "constraint: found 'model_sise', allowed: val_loss"),
-        ("model_size:max:-1", "no configuration keeps model_size at most -1"),
     ],
 )
 def test_a_wrong_constraint_is_one_line(

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
 
 from studies.storage import heartbeat, processes
 from studies.storage import lease as leases
@@ -187,32 +186,3 @@ def test_views_are_claimed_by_the_databases_clock(store: Store, study_id: int, m
         clock_that_is_wrong_by(3600.0, monkeypatch)
         with pytest.raises(ViewBusyError), claimed(store, study_id, "optuna", wait_seconds=0.0):
             pass
-
-
-def test_a_shared_cluster_is_known_as_long_as_its_lease_is_held(store: Store, study_id: int) -> None:
-    lease = leases.acquire(store, study_id)
-    assert isinstance(lease, leases.Lease)
-    leases.share_cluster(store, lease, "10.0.0.5:4001", "the token")
-    holder = leases.acquire(store, study_id)
-    assert isinstance(holder, leases.Holder)
-    assert (holder.cluster_address, holder.cluster_token) == ("10.0.0.5:4001", "the token")
-    assert "the token" not in f"{holder!r} {holder}"
-    change_lease(store, expires_at=0.0, process_space="another host")
-    later = leases.acquire(store, study_id)
-    assert isinstance(later, leases.Lease)
-    leases.share_cluster(store, lease, "10.0.0.5:4001", "the token")  # a controller that was suspended
-    leases.share_cluster(store, later, "10.0.0.6:4001", "another token")
-    leases.release(store, later)
-    with store.snapshot() as connection:
-        kept = connection.execute(sa.select(t.leases.c.cluster_address, t.leases.c.cluster_token)).all()
-    assert kept == [(None, None), (None, None)]
-
-
-def test_no_error_of_the_database_shows_the_token(store: Store, study_id: int) -> None:
-    lease = leases.acquire(store, study_id)
-    assert isinstance(lease, leases.Lease)
-    with store.engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE automl_leases RENAME TO elsewhere"))
-    with pytest.raises(DBAPIError) as raised:
-        leases.share_cluster(store, lease, "10.0.0.5:4001", "the token")
-    assert "the token" not in str(raised.value)

@@ -375,7 +375,6 @@ def test_who_was_suspended_while_its_study_was_deleted_writes_nothing_into_the_n
         settle_dead_pools(store, suspended)
     with pytest.raises(LeaseLostError):
         delete_rows(store, next_id, suspended.token)
-    leases.share_cluster(store, suspended, "10.0.0.5:6379", "secret")
     lost = threading.Event()
     with heartbeat.kept(store, suspended, on_stop=lambda: None, on_lost=lost.set):
         assert lost.wait(10)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from search_scoring import steps, usd_to_reach, yardstick
 
 from search_spaces.parameters import Categorical, Float, Int, Prior, SpaceError
 from search_spaces.space import Space
@@ -18,7 +19,6 @@ from studies.records import Objective
 from studies.search.acquisition.user_prior import UNIFORM, UserPrior, faded
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.simulation.curves import CurveTable
-from studies.simulation.scoring import steps, usd_to_reach, yardstick
 from studies.simulation.simulate import simulate
 from tests.support.curve_tables import table
 from tests.support.simulated_study import OBJECTIVES, SPACE, SimulatedStudy

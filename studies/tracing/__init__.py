@@ -1,1 +1,0 @@
-"""What an OpenTelemetry collector is told: spans that say where time and money of a study went."""
