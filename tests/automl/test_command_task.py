@@ -19,6 +19,7 @@ import yaml
 
 from automl.stored.opening import open_store
 from studies.records import StudyRecord
+from studies.storage import lease as leases
 from studies.storage.reader import load_study
 from tests.support import optional
 from tests.support.command_line import Workplace, finish
@@ -144,26 +145,29 @@ def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workpl
 @pytest.mark.large
 def test_epochs_that_an_older_state_repeats_are_lost_and_no_cost_of_the_trial(place: Workplace) -> None:
     """The trial is stopped with a state of epoch 1, and trains again what follows."""
-    script(place.folder, SCRIPT.replace("str(epoch)", "'1'"))
+    stopped = place.folder / "stopped"
+    waits = f"time.sleep(options.seconds if epoch <= 5 or Path({str(stopped)!r}).exists() else 6)"
+    script(place.folder, SCRIPT.replace("str(epoch)", "'1'").replace("time.sleep(options.seconds)", waits))
     search = {"pruner": {"name": "none"}}
     one = {"space": {"world_size": {"type": "categorical", "choices": [1]}}, "resources": {"slots": 1}}
     spec = place.spec(SPEC, task=task("--seconds=0.4"), budget={"trials": 1}, search=search, **one)
 
     def stop() -> None:
-        place.wait_for(lambda rows: bool(rows) and len(rows[0].epochs) >= 5, "command")
-        code, _, err = finish(place.start("stop", "command"))
-        assert code == 0, err
+        place.wait_for(lambda rows: len(rows[0].epochs) >= 5, "command")
+        with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
+            assert leases.request_stop(store, store.require("command").id)
 
     place.run("launch", spec, code=130, meanwhile=stop)
+    stopped.touch()
     done = len(record_of(place).started[0].epochs)
     place.run("resume", "command")
     record = record_of(place)
-    stopped = record.started[0]
+    trial = record.started[0]
     of_trial = {
         kind: [one for one in record.charges if (one.kind, one.trial) == (kind, 0)] for kind in ("train", "lost")
     }
-    assert [epoch.epoch for epoch in stopped.epochs] == list(range(1, 10))
-    assert sum(one.cost_nano_usd for one in of_trial["train"]) == sum(one.cost_nano_usd for one in stopped.epochs)
+    assert [epoch.epoch for epoch in trial.epochs] == list(range(1, 10))
+    assert sum(one.cost_nano_usd for one in of_trial["train"]) == sum(one.cost_nano_usd for one in trial.epochs)
     assert sum(one.seconds for one in of_trial["lost"]) >= 0.4 * (done - 1), "each repeated epoch sleeps for so long"
     place.audit("command")
 
