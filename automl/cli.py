@@ -21,7 +21,6 @@ from search_spaces.errors import RunError, StoppedError, UserError
 from search_spaces.outside_text import escaped
 
 COMMANDS: Mapping[str, str] = {
-    "ab": "Compare the champion of STUDY's model with its challenger.",
     "audit": "Check STUDY's rows, money, checkpoints and processes.",
     "cancel": "End TRIAL for good: the study goes on without it.",
     "compare": "Train TASK at several world sizes, and compare.",
@@ -78,6 +77,11 @@ REMOVED_OPTIONS: Mapping[str, str] = {
 }
 """Options of earlier versions, with what to use instead."""
 
+REMOVED: Mapping[str, str] = {
+    "ab": "`automl promote` compares champion and challenger on the same samples",
+}
+"""Commands that there were, each with what to use instead."""
+
 _MISREADING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What values raise where others are expected."""
 
@@ -91,6 +95,8 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module and return the command; None if there is no such command."""
+        if cmd_name in REMOVED:
+            raise UserError(f"{cmd_name} was removed: {REMOVED[cmd_name]}")
         if cmd_name not in COMMANDS:
             return None
         module = MODULES.get(cmd_name, cmd_name)

@@ -2,87 +2,108 @@
 
 from __future__ import annotations
 
-import logging
+import heapq
 import math
 import threading
-import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
-from automl.confirmed_before import confirmed_before
-from automl.confirmed_points import Point, announcement, by_trial, chosen_points, expected_seconds, slots_for
-from automl.confirmed_results import at_epoch, lines_of, measured_on, row_of
+from automl.exporting.points import named_point
 from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
-from reports.wording import plural
+from reports.wording import duration, plural, usd
+from search_spaces.outside_text import last_line
 from search_spaces.seeds import fresh_seed
-from studies import analysis
-from studies.control.assembly import checkpoint_folder
+from studies import analysis, feasibility
+from studies.confirmations import spread, tested
+from studies.control.assembly import checkpoint_folder, setup_of
+from studies.control.confirmation import ConfirmingMachine, Retrained, train_again
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.orphans import mark_used
-from studies.control.retraining import Retrained, Retraining
 from studies.gangs.on_ray import RayPool
 from studies.gangs.protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd
-from studies.recommendation import recommended
+from studies.recommendation import ranked_points, recommended, takeable
 from studies.records import NANO, StudyRecord, TrialRecord
+from studies.search.policy import Policy
+from studies.search.pruners.none import NoPruner
 from studies.storage import heartbeat
 from studies.storage import lease as leases
-from studies.storage.changes import Change, Confirmed, StudyChanged
+from studies.storage.dead_pools import note_overshoot
 from studies.storage.engine import StoreError
 from studies.storage.processes import marked
-from studies.storage.reader import load_study
+from studies.storage.reader import confirmed_since_begin_of, load_study
 from studies.storage.retrying import retry
-from studies.storage.store import Store, new_id
+from studies.storage.store import Store
 from studies.storage.views import catch_up
 from trainers.checkpoint_urls import joined, trial_folder
-from trainers.protocol import TrialSpec
+from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Plan:
-    """What is to be trained.
+class Point:
+    """A model to confirm: a trial after one of its epochs."""
 
-    Attributes:
-        record: Study as committed.
-        prepared: The study, ready to train.
-        points: Points to confirm.
-        trials: Started trials by number.
-        specs: The trainings.
-    """
+    trial: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.trial}@{self.epoch}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """What is to be trained: for each trial as many trainings as seeds, each up to the last of its points."""
 
     record: StudyRecord
     prepared: Prepared
     points: Sequence[Point]
-    trials: Mapping[int, TrialRecord]
     specs: Sequence[TrialSpec]
+    seeds: int
 
+    @property
+    def trials(self) -> dict[int, TrialRecord]:
+        """Started trials by number."""
+        return {trial.number: trial for trial in self.record.started if trial.number is not None}
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Payer:
-    """Who pays for trainings: a job of a queue, within what it may cost, or the study's own job."""
+    @property
+    def slots(self) -> int:
+        """Number of slots on which the trainings run."""
+        return min(self.prepared.place.slots, sum(spec.world_size for spec in self.specs))
 
-    job_id: int | None
-    most_nano_usd: Callable[[], int] | None
+    @property
+    def seconds(self) -> float:
+        """How long the pool will probably be open."""
+        return _expected_seconds(self.record, self.trials, self.specs, self.slots)
+
+    @property
+    def usd(self) -> float:
+        """What that will probably cost."""
+        return cost_nano_usd(self.slots, self.seconds, self.prepared.place.usd_per_slot_hour) / NANO
+
+    def announced(self) -> str:
+        """What will be trained, and what that will probably cost, in one line."""
+        record, line, points = self.record, self.record.budget["usd"], self.points
+        left = "" if line.limit is None else f"; {usd(max(line.limit - line.spent, 0.0))} of the budget is left"
+        return (
+            f"confirm trains {', '.join(map(str, points))} as {'it was' if len(points) == 1 else 'they were'} trained, "
+            f"with {plural(self.seeds, 'fresh seed')} each: about {usd(self.usd)} ({duration(self.seconds)} on "
+            f"{plural(self.slots, 'slot')}), charged to {record.name}{left}"
+        )
 
 
 def expected(store: Store, study: str, names: Sequence[str], *, seeds: int) -> dict[str, Any]:
     """Return what `confirm` would train, and what that will probably cost; trains nothing.
-
-    Args:
-        store: Store that holds the study.
-        study: Name of the study.
-        names: Points, as `confirm` takes them.
-        seeds: Trainings of each.
 
     Returns:
         {"study": ..., "points": ["2@6", ...], "trainings": count, "expected_usd": ..., "message": one line}
@@ -91,14 +112,12 @@ def expected(store: Store, study: str, names: Sequence[str], *, seeds: int) -> d
         UserError: As `confirm` raises it.
     """
     plan = _planned(store, study, names, seeds=seeds)
-    slots, price = slots_for(plan.prepared, plan.specs), plan.prepared.place.usd_per_slot_hour
-    seconds = expected_seconds(plan.record, plan.specs, slots)
     return {
         "study": study,
         "points": [str(point) for point in plan.points],
         "trainings": len(plan.specs),
-        "expected_usd": cost_nano_usd(slots, seconds, price) / NANO,
-        "message": announcement(plan.record, plan.prepared, plan.points, plan.specs, seeds),
+        "expected_usd": plan.usd,
+        "message": plan.announced(),
     }
 
 
@@ -142,36 +161,25 @@ def confirm(
         PoolError: The slots cannot be had.
         SpentError: It has cost as much as it may.
     """
-    plan = _planned(store, study, names, seeds=seeds, slots=slots)
-    record, prepared, points, trials, specs = plan.record, plan.prepared, plan.points, plan.trials, plan.specs
-    spec = prepared.spec
-    if keeps_models:
-        folder = checkpoint_folder(spec, prepared.base_folder, record.uid)
-        specs = [_kept(one, folder) for one in specs]
-    ids = {number: trial.id for number, trial in trials.items()}
-    study_id = store.require(study).id
-    done = confirmed_before(store, study_id, job_id, specs, ids)
+    plan = _planned(store, study, names, seeds=seeds, slots=slots, keeps_models=keeps_models)
+    done = _trained_before(store, plan, job_id)
     over = [one.spec for one in done]
-    left = [one for one in specs if one not in over]
+    left = replace(plan, specs=[one for one in plan.specs if one not in over])
     if done:
-        say(f"{len(done)} of {plural(len(specs), 'training')} had ended before")
-    if left:
-        say(announcement(record, prepared, points, left, seeds))
-    payer = _Payer(job_id=job_id, most_nano_usd=most_nano_usd)
-    trained, cost = _train(store, study_id, prepared, left, ids=ids, say=say, payer=payer)
+        say(f"{len(done)} of {plural(len(plan.specs), 'training')} had ended before")
+    if left.specs:
+        say(left.announced())
+    trained, cost = _train(store, left, say=say, job_id=job_id, most_nano_usd=most_nano_usd)
     done += trained
     catch_up(store, study, ("mlflow",))  # no controller does that; what fails stands in `automl status`
-    refresh(store, study, prepared.base_folder)
-    rows = [
-        row_of(record, point, trials[point.trial], [one for one in done if one.spec.trial == point.trial])
-        for point in points
-    ]
+    refresh(store, study, plan.prepared.base_folder)
+    rows = [_row_of(plan, point, [one for one in done if one.spec.trial == point.trial]) for point in plan.points]
     after = load_study(store, study)
     found = recommended(after)
     return {
         "study": study,
         "seeds": seeds,
-        "epochs": spec.training.epochs,
+        "epochs": plan.prepared.spec.training.epochs,
         "measured_on": measured_on(rows),
         "cost_usd": cost / NANO,
         "study_cost_usd": after.cost_nano_usd / NANO,
@@ -180,7 +188,58 @@ def confirm(
     }
 
 
-def _planned(store: Store, study: str, names: Sequence[str], *, seeds: int, slots: int | None = None) -> _Plan:
+# ---------------------------------------------------------------------- which points
+
+
+def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> list[Point]:
+    """Return the points that are meant, in that order; without names those that a recommendation names.
+
+    Args:
+        record: Study as committed.
+        names: `12@9`; `12` for its last kept model, or else its last epoch; best, cheapest or knee.
+        epochs: Epochs of a full training.
+
+    Raises:
+        StoreError: There is no such trial or epoch, or nothing to choose from.
+    """
+    if not names:
+        return _contenders(record)
+    return list(dict.fromkeys(_point(record, name, epochs) for name in names))
+
+
+def _point(record: StudyRecord, name: str, epochs: int) -> Point:
+    number, epoch = named_point(record, name)
+    started = {trial.number: trial for trial in record.started}
+    if number not in started:
+        raise StoreError(f"trial: found {number}, allowed: 0 to {len(started) - 1}")
+    if epoch is None:
+        done = started[number].epochs
+        kept = [one.epoch for one in done if one.checkpoint is not None]
+        epoch = max(kept) if kept else done[-1].epoch if done else epochs
+    if not 1 <= epoch <= epochs:
+        raise StoreError(f"trial: found {name!r}, allowed: epochs 1 to {epochs}, such as {number}@{epochs}")
+    return Point(trial=number, epoch=epoch)
+
+
+def _contenders(record: StudyRecord) -> list[Point]:
+    """The recommended model, its neighbours, and the best one: what a person chooses between."""
+    found = recommended(record)
+    best = ranked_points(record, takeable(record) or analysis.archive(record))[:1]
+    named = [] if found is None else [found.point, found.better, found.worse]
+    points = [Point(trial=one.trial, epoch=one.epoch) for one in (*named, *best) if one is not None]
+    if not points:
+        why = feasibility.nothing_feasible(record)
+        empty = f"the archive of {record.name} is empty{f' since {why}' if why else ''}"
+        raise StoreError(f"trial: found none, and {empty}; allowed: name trials")
+    return list(dict.fromkeys(points))
+
+
+# ---------------------------------------------------------------------- what is trained, and what that will cost
+
+
+def _planned(
+    store: Store, study: str, names: Sequence[str], *, seeds: int, slots: int | None = None, keeps_models: bool = False
+) -> _Plan:
     row = store.require(study)
     record = load_study(store, study)
     spec = from_store(row.spec, study).model_copy(update={"store": store.url})
@@ -189,26 +248,26 @@ def _planned(store: Store, study: str, names: Sequence[str], *, seeds: int, slot
     prepared = prepare(spec, source=study, base_folder=Path(row.base_folder))
     prepared = replace(prepared, place=prepared.place.at_price(row.usd_per_slot_hour))
     points = chosen_points(record, names, spec.training.epochs)
-    trials = {trial.number: trial for trial in record.started if trial.number is not None}
+    epochs: dict[int, set[int]] = defaultdict(set)
+    for point in points:
+        epochs[point.trial].add(point.epoch)
+    plan = _Plan(record=record, prepared=prepared, points=points, specs=(), seeds=seeds)
+    folder = checkpoint_folder(spec, prepared.base_folder, record.uid) if keeps_models else None
     specs = [
-        _spec(prepared, trials[number], epochs, _fresh_seed(spec.search.seed, number, n))
-        for number, epochs in by_trial(points)
+        _spec(prepared, plan.trials[number], tuple(sorted(its_epochs)), n, folder)
+        for number, its_epochs in epochs.items()
         for n in range(seeds)
     ]
-    return _Plan(record=record, prepared=prepared, points=points, trials=trials, specs=specs)
+    return replace(plan, specs=specs)
 
 
-def _fresh_seed(study_seed: int, trial: int, number: int) -> int:
-    return fresh_seed("confirm", study_seed, trial, number)
-
-
-def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], seed: int) -> TrialSpec:
-    """One training of a trial with the schedule of the search, measured at some epochs; it ends at the last of them."""
-    spec = prepared.spec
-    assert trial.number is not None  # noqa: S101 - it was started
+def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None) -> TrialSpec:
+    """The n-th training of a trial with the schedule of the search; it ends at the last of the epochs."""
+    spec, number = prepared.spec, trial.number or 0
+    seed = fresh_seed("confirm", spec.search.seed, number, n)
     return TrialSpec(
         study=spec.study,
-        trial=trial.number,
+        trial=number,
         task=spec.task,
         task_options=dict(spec.task_options),
         params={name: value for name, value in trial.params.items() if name not in trial.asked},
@@ -220,73 +279,95 @@ def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], seed:
         cpus_per_rank=spec.resources.cpus_per_rank,
         python_path=(str(prepared.base_folder),),
         test_at=epochs,
-    )
-
-
-def _kept(spec: TrialSpec, folder: str) -> TrialSpec:
-    """Have the confirmed models written, beside those of the search: a lost training starts anew."""
-    return replace(
-        spec,
-        milestones=spec.test_at,
-        checkpoint_folder=joined(folder, trial_folder(spec.trial, spec.seed)),
+        milestones=() if folder is None else epochs,
+        checkpoint_folder=None if folder is None else joined(folder, trial_folder(number, seed)),
         checkpoint_every_seconds=math.inf,
     )
 
 
-def _train(
-    store: Store,
-    study_id: int,
-    prepared: Prepared,
-    specs: Sequence[TrialSpec],
-    *,
-    ids: Mapping[int, int],
-    say: Say,
-    payer: _Payer,
-) -> tuple[list[Retrained], int]:
-    """Train under the study's lease, and commit what each training measured.
+def _expected_seconds(
+    record: StudyRecord, trials: Mapping[int, TrialRecord], specs: Sequence[TrialSpec], slots: int
+) -> float:
+    """How long the pool will be open: the processes come up, then each slot takes the next training.
 
-    Args:
-        store: Store that holds the study.
-        study_id: Id of the study's row.
-        prepared: The study, ready to train.
-        specs: The trainings; without any, what a controller that died has left is settled, and that is all.
-        ids: Ids of the trials' rows by number.
-        say: Called with a line for each training that is over.
-        payer: Who pays, and how much at most.
-
-    Returns:
-        The results, and the cost in nano-dollars.
+    Starts and epochs are expected to last as long as in the search; the first start on a slot, in a new process, as
+    long as the first ones there.
     """
-    pool = pool_of(prepared)
+    starts = [charge.seconds for charge in record.charges if charge.kind == "start"]
+    first, later = (fmean(starts[:slots]), median(starts)) if starts else (0.0, 0.0)
+    warm_up = next((charge.seconds for charge in record.charges if charge.kind == "idle"), 0.0)
+    free = [(warm_up, slot) for slot in range(slots)]
+    fresh = set(range(slots))
+    for spec in specs:
+        held = [heapq.heappop(free) for _ in range(spec.world_size)]
+        begins = max(moment for moment, _ in held)
+        start = first if fresh.intersection(slot for _, slot in held) else later
+        ends = begins + start + _train_seconds(trials[spec.trial], max(spec.test_at))
+        for _, slot in held:
+            fresh.discard(slot)
+            heapq.heappush(free, (ends, slot))
+    return max(moment for moment, _ in free)
+
+
+def _train_seconds(trial: TrialRecord, epochs: int) -> float:
+    """Duration of the first epochs of a trial; those that it has not trained are taken for as long as the mean."""
+    seconds = [epoch.wall_seconds for epoch in trial.epochs]
+    if not seconds:
+        return 0.0
+    return sum(seconds[:epochs]) + max(epochs - len(seconds), 0) * fmean(seconds)
+
+
+# ---------------------------------------------------------------------- training
+
+
+def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retrained]:
+    """The trainings that an earlier run of a job has ended; who calls `automl confirm` again has all trained again."""
+    if job_id is None:
+        return []
+    rows = confirmed_since_begin_of(store, store.require(plan.record.name).id, job_id)
+    by_point = {(row.trial_id, row.seed, row.epoch): row for row in rows}
+    done = []
+    for spec in plan.specs:
+        found = (by_point.get((plan.trials[spec.trial].id, spec.seed, epoch)) for epoch in spec.test_at)
+        points = tuple(row for row in found if row is not None)
+        if len(points) == len(spec.test_at):
+            done.append(Retrained(spec=spec, points=points))
+    return done
+
+
+def _train(
+    store: Store, plan: _Plan, *, say: Say, job_id: int | None, most_nano_usd: Callable[[], int] | None
+) -> tuple[list[Retrained], int]:
+    """Train under the study's lease; returns results, and the cost in nano-dollars.
+
+    Without trainings, what a controller that died has left is settled, and that is all.
+    """
+    prepared = plan.prepared
+    spec, pool = prepared.spec, pool_of(prepared)
+    row = store.require(spec.study)
 
     def ended(one: Retrained) -> None:
-        if not one.failure:
-            rows = [_confirmed(one, epoch, ids[one.spec.trial]) for epoch in one.spec.test_at]
-            _commit(store, study_id, lease, rows)
-        for line in lines_of(one):
+        for line in _lines_of(one):
             say(line)
 
-    row = store.require(prepared.spec.study)
-    with marked(row.uid), _held(store, study_id, pool, payer.job_id) as lease:
-        retraining = Retraining(
+    with marked(row.uid), _held(store, row.id, pool, job_id) as lease:
+        place = replace(prepared.place, slots=plan.slots)
+        machine = ConfirmingMachine(
+            setup_of(spec, place, Policy(pruner=NoPruner()), prepared.base_folder, None),
+            plan.specs,
+            {number: trial.id for number, trial in plan.trials.items()},
             pool=pool,
-            slots=slots_for(prepared, specs),
-            usd_per_slot_hour=prepared.place.usd_per_slot_hour,
-            epochs=prepared.spec.training.epochs,
-            commit=lambda changes: _commit(store, study_id, lease, changes),
-            on_end=ended,
-            faults=prepared.spec.faults,
-            autoscale=prepared.spec.resources.autoscale,
-            most_nano_usd=None if payer.most_nano_usd is None else payer.most_nano_usd(),
+            most_nano_usd=None if most_nano_usd is None else most_nano_usd(),
         )
-        if any(one.checkpoint_folder is not None for one in specs):
-            mark_used(checkpoint_folder(prepared.spec, prepared.base_folder, row.uid), store, lease)
+        if any(one.checkpoint_folder is not None for one in plan.specs):
+            mark_used(checkpoint_folder(spec, prepared.base_folder, row.uid), store, lease)
         drain = lambda _reason: pool.post(DrainRequested(reason="interrupted"))  # noqa: E731
         try:
             with draining_signals(drain, say, "the trainings that run are given up, their time is charged"):
-                return retraining.run(specs) if specs else [], retraining.cost_nano_usd
+                done = train_again(machine, pool, store, study_id=row.id, lease_token=lease.token, on_end=ended)
+                return done, machine.spent_nano_usd
         finally:
-            _note_overshoot(store, study_id, lease, prepared)
+            retry(lambda: note_overshoot(store, lease))
 
 
 @contextmanager
@@ -302,42 +383,73 @@ def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Ite
             stopped.set()
             pool.post(DrainRequested(reason="stopped", message="automl stop ended it"))
 
+    def lost() -> None:
+        pool.post(DrainRequested(reason="error", message="another controller has taken this study over"))
+
     def look_for_price() -> None:
         price = store.price_that_was_set(study_id)
         if price is not None:
             pool.post(PriceSet(usd_per_slot_hour=price))
 
-    with heartbeat.kept(store, lease, on_stop=stop, on_requests=look_for_price):
+    with heartbeat.kept(store, lease, on_stop=stop, on_requests=look_for_price, on_lost=lost):
         settle_dead_pools(store, lease)
         yield lease
 
 
-def _note_overshoot(store: Store, study_id: int, lease: leases.Lease, prepared: Prepared) -> None:
-    """Record the overspending of the study's budget so far; `automl status` and the report show it."""
-    limit = prepared.spec.budget.usd
-    if limit is None:
-        return
-    spent = load_study(store, prepared.spec.study).cost_nano_usd
-    change = StudyChanged(columns={"overshoot_nano_usd": max(0, spent - round(limit * NANO))})
-    _commit(store, study_id, lease, [change])
+# ---------------------------------------------------------------------- what was measured
 
 
-def _commit(store: Store, study_id: int, lease: leases.Lease, changes: Sequence[Change]) -> None:
-    """Write changes, also if the database is away for a while; never twice, if only its answer was lost."""
-    write = partial(store.commit, study_id, lease.token, changes, commit_id=new_id())
-    retry(write, partial(logging.getLogger(__name__).warning, "the store does not answer (%s); measurements wait"))
+def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, Any]:
+    """What the trainings of a point have measured, beside what the search saw."""
+    record, trial = plan.record, plan.trials[point.trial]
+    found = [run.at(point.epoch) for run in runs]
+    good = [one for one, run in zip(found, runs, strict=True) if not run.failure]
+    saw = next((epoch.metrics for epoch in trial.epochs if epoch.epoch == point.epoch), {})
+    objectives = [objective.metric for objective in record.objectives]
+    measured = saw or (good[0].metrics if good else {})
+    own = [name for name in measured if name == "val_loss" or (name not in OUR_METRICS and TEST_PREFIX not in name)]
+    names = list(dict.fromkeys([*objectives, *(one.metric for one in record.constraints), *own]))
+    paid = [{"cost_usd": one.cost_nano_usd / NANO, "wall_seconds": one.wall_seconds} for one in good]
+    return {
+        "trial": point.trial,
+        "epoch": point.epoch,
+        "params": dict(trial.params),
+        "world_size": trial.world_size,
+        "searched_epochs": len(trial.epochs),
+        "search": {name: analysis.jsonable(saw[name]) for name in names if name in saw},
+        "validation": _spreads(names, [{**one.metrics, **its} for one, its in zip(good, paid, strict=True)]),
+        "test": _spreads(names, [tested(one.metrics) for one in good]),
+        "runs": [
+            {
+                "seed": one.seed,
+                "epochs": one.epochs,
+                "wall_seconds": one.wall_seconds,
+                "cost_usd": one.cost_nano_usd / NANO,
+                "failure": run.failure or None,
+            }
+            for one, run in zip(found, runs, strict=True)
+        ],
+    }
 
 
-def _confirmed(one: Retrained, epoch: int, trial_id: int) -> Confirmed:
-    found = at_epoch(one, epoch)
-    return Confirmed(
-        trial_id=trial_id,
-        seed=one.spec.seed,
-        epoch=epoch,
-        epochs=found.epochs,
-        metrics=found.metrics,
-        wall_seconds=found.seconds,
-        cost_nano_usd=found.cost_nano_usd,
-        checkpoint=found.checkpoint,
-        at=time.time(),
-    )
+def measured_on(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the part of the data that the trainings were measured on; None if none of them has ended well."""
+    return next((part for part in ("test", "validation") if any(row[part] for row in rows)), None)
+
+
+def _lines_of(one: Retrained) -> Iterator[str]:
+    """What was measured, a line for each confirmed epoch."""
+    for point in one.points:
+        name = f"{one.spec.trial}@{point.epoch}, seed {point.seed}"
+        if one.failure:
+            yield f"{name}: failed: {last_line(one.failure)}"
+            continue
+        shown = {name: value for name, value in point.metrics.items() if name not in OUR_METRICS}
+        figures = "  ".join(f"{metric} {value:.4f}" for metric, value in shown.items())
+        yield f"{name}: {figures}  {duration(point.wall_seconds)}  {usd(point.cost_nano_usd / NANO)}"
+
+
+def _spreads(names: Sequence[str], told: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Mean and deviation of each metric over the trainings that have it."""
+    values = {name: [one[name] for one in told if math.isfinite(one.get(name, math.nan))] for name in names}
+    return {name: spread(some) for name, some in values.items() if some}

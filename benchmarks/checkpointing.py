@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from trainers.checkpoint import read_checkpoint
 from trainers.ddp import Group, device_of
 from trainers.protocol import TrialSpec
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 BENCHMARKS = str(Path(__file__).parent)

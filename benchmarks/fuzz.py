@@ -48,7 +48,7 @@ from studies.storage.mlflow_view import log
 from studies.storage.view_rows import MirroredEpoch, MirroredTrial
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.export import load
-from trainers.task import load_task
+from trainers.task_loading import load_task
 
 MOST_SECONDS = 20.0
 SPEC = """

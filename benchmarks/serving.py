@@ -6,7 +6,7 @@
 
 The same clients ask the same model, by default a residual network for rows of a table, behind `automl serve-model`,
 behind the same server with one row in a batch, and behind `mlflow models serve`. The servers take turns, so only ratios
-within a run can be compared with those of another machine.
+within a run can be compared with those of another machine. Processor time a request depends least on what else runs.
 
 `--soak` lets two workers answer that many requests while the model is replaced, a worker is killed, and a client sends
 what is no HTTP.
@@ -64,12 +64,17 @@ def compared(model: Exported, arguments: argparse.Namespace) -> dict[str, Any]:
         "mlflow": (lambda: of_mlflow(model.mlflow), theirs, arguments.requests // FEWER),
     }  # fmt: skip
     rounds: dict[str, list[Told]] = {name: [] for name in servers}
+    cpu_ms: dict[str, list[float]] = {name: [] for name in servers}
     for _ in range(arguments.rounds):
         for name, (start, requests, count) in servers.items():
             with start() as server:
                 asked(server.port, requests, clients=arguments.clients, count=WARM_UP)
+                before = server.cpu_seconds()
                 rounds[name].append(asked(server.port, requests, clients=arguments.clients, count=count))
+                cpu_ms[name].append(1000 * (server.cpu_seconds() - before) / count)
     figures = {name: _of_rounds(told) for name, told in rounds.items()}
+    for name, found in cpu_ms.items():
+        figures[name]["cpu_ms_per_request"] = round(statistics.median(found), 3)
     speed = {name: one["requests_per_second"] for name, one in figures.items()}
     return {
         "clients": arguments.clients,

@@ -25,7 +25,7 @@ from sklearn import datasets
 from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.protocol import TrialSpec
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.tasks.parts.tabular_space import tabular_first_trials
 from trainers.trainer import Trainer
 

@@ -31,7 +31,7 @@ from turnaround import machine
 from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.protocol import TrialSpec
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.tasks.language_model import LanguageModel
 from trainers.tasks.parts.tabular_space import tabular_first_trials
 from trainers.tasks.parts.text_space import text_first_trials

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from search_scoring import steps
 
-from automl.confirmed_points import chosen_points
+from automl.confirming import chosen_points
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
 from studies.pareto import archive, knee_of, least_ranges
@@ -36,7 +36,7 @@ from studies.simulation.curves import read_table
 from studies.simulation.simulate import SimulatedStudy, simulate
 from trainers.ddp import Group
 from trainers.protocol import TEST_PREFIX, Measurement, TrialSpec
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 EPOCHS = 6

@@ -44,9 +44,6 @@ LEFT_OUT = {
     "mlflow ui --backend-store-uri sqlite:///mlflow.db": STAYS,
     "automl serve-model model": SERVES,
     "automl serve-model models:/moons@champion": SERVES,
-    "automl serve-model models:/moons@champion --challenger challenger --share 0.1": SERVES,
-    "automl serve-model models:/moons@champion --challenger challenger --share 0.1 --answers answers": SERVES,
-    "automl ab moons --answers answers --outcomes outcomes.csv": SERVES,
     """curl localhost:8000/predict -d '{"row": {"age": 39, "city": "Oslo", "score": null}}'""": SERVES,
     """curl localhost:8000/predict/batch -d '{"rows": ["a good film", "a bad one"]}'""": SERVES,
     r'''curl localhost:8000/predict -d "{\"row\": \"$(base64 -w0 photo.jpg)\"}"''': SERVES,
@@ -122,7 +119,7 @@ COMPLETION = (
     "mkdir -p ~/.config/fish/completions && automl completion fish > ~/.config/fish/completions/automl.fish",
 )
 CONFIRMED, PROMOTED = "automl confirm moons 2@6", "automl promote moons 2@6"
-REGISTRY = ("automl models", "automl predict models:/moons@champion new.jsonl", "automl ab moons")
+REGISTRY = ("automl models", "automl predict models:/moons@champion new.jsonl")
 IMAGE = "automl export moons best --docker moons-image"
 PEOPLE = (
     "automl confirm ages 2 --seeds 5 --keep-models",

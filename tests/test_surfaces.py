@@ -10,6 +10,11 @@ from tests.support.paths import ROOT
 from tests.support.surfaces import FROZEN, surfaces
 
 GONE = {
+    "commands: ab": "The command `ab`",
+    "commands: ab *": "The command `ab`",
+    "commands: serve-model --answers*": "`--answers`, `--answers-mib`",
+    "commands: serve-model --challenger": "`--challenger`",
+    "commands: serve-model --share": "`--share`",
     "commands: * --share-on": "`launch --share-on` and `resume --share-on`",
     "environment variables: OTEL_*": "variables `OTEL_*`",
     "extras: otel": "the extra `otel`",

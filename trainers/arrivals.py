@@ -65,9 +65,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         ends: Whether the trial ends with this epoch, since it was told to.
-        is_due: Whether a checkpoint is due.
         complete: Whether the function has enough.
-        has_reported: Whether there are metrics.
     """
 
     ends: bool
@@ -100,8 +98,6 @@ class Arrivals:
 
     Args:
         name: Name of the attempt, which has no other arrivals in this process group at the same time.
-        group: This rank's place in the gang.
-        counter: Counts what this rank does.
     """
 
     def __init__(self, name: str, group: Group, counter: StepCounter) -> None:
@@ -130,8 +126,6 @@ class Arrivals:
         """Wait for all ranks; returns rank 0's verdict.
 
         Args:
-            epoch: The epoch that ends.
-            place: Where this rank is.
             verdict: What this rank would decide if it was rank 0.
             asked: Digest of the parameters that this rank has asked for as it ran.
 

@@ -18,9 +18,6 @@ def _told_to_nobody(_name: str, _asked: Asked) -> None:
 class Asking:
     """Answers what one rank of a trial asks for. All ranks that ask for the same get the same.
 
-    Args:
-        spec: The trial.
-
     Attributes:
         tell: Called with each name and what was asked for, once.
     """
@@ -39,7 +36,6 @@ class Asking:
         """Return the value of a parameter: the one of an earlier call, the proposed one, or one that is drawn.
 
         Args:
-            name: Name of the parameter.
             domain: Domain that the value has to lie in.
 
         Raises:

@@ -31,7 +31,6 @@ class Collective:
     """An exchange among all ranks.
 
     Attributes:
-        name: What it is called.
         run: Exchanges a whole tensor [n] of which this rank's share is a second one [n / k].
         bus_factor: Function of the number of ranks k: what a ring sends over each link for each byte of the whole
             tensor (NVIDIA nccl-tests, PERFORMANCE.md).
@@ -79,8 +78,6 @@ class Exchange:
     """A collective of one tensor of float32 among all ranks.
 
     Attributes:
-        collective: Name of the collective.
-        bytes: Size of the whole tensor.
         seconds: Median time of one, on rank 0.
         gigabytes_per_second: `bytes` over `seconds`.
         bus_gigabytes_per_second: `gigabytes_per_second` times the collective's bus factor: what a ring sends over each
@@ -106,12 +103,7 @@ def measure_bandwidth(
 
     Args:
         world_size: Number of ranks k, at least 2.
-        device: Kind of device that holds the tensors.
         sizes_bytes: Sizes of the whole tensors in bytes; each is rounded up to a multiple of 4 k.
-        group: How the ranks form their process group.
-
-    Raises:
-        TrainingError: A rank failed, or the ranks did not find each other.
     """
     work = partial(_exchange_all, tuple(sizes_bytes))
     with closing(in_processes(work, world_size, device, group)) as messages:

@@ -1,6 +1,6 @@
 """Checkpoints: all that a trial needs to go on as if it had never stopped; they are there wholly or not at all.
 
-format      1; 2 if it has shares
+format      1; 3 if it has shares
 model       state dict                  rng       seed and scheme: every epoch's randomness follows from them
 optimizer   state dict                  position  {epoch, step}: whole epochs and optimizer steps done, and where
                                                   in a stream (`trainers.feeds.StreamPlace`)
@@ -18,28 +18,144 @@ Where checkpoints are, `trainers.checkpoint_store` knows: a path may be a URL.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, TypeVar, cast
 
 import torch
 from torch import nn
 
-from trainers.atomic_files import write_whole_file
+from search_spaces.wording import one_line
 from trainers.checkpoint_cache import DamagedObjectError
-from trainers.checkpoint_place import NO_PARTS, Parts, Save
-from trainers.checkpoint_shares import check_shares, shares_of
+from trainers.checkpoint_place import NO_PARTS, Parts, Save, tick
 from trainers.checkpoint_store import place_of
 from trainers.checkpoint_urls import MissingLibraryError, absolute_folder, is_url, joined, name_of
 from trainers.errors import CheckpointError, StorageError, classify, of_unread_file
-from trainers.file_trust import task_of_file
 from trainers.protocol import LostError, OutOfMemoryError, TrainingError, TrialSpec
-from trainers.stored_tensors import ShareFacts, ShareFile, StoredTensor, attach, in_memory, whole
+from trainers.stored_tensors import (
+    ShareFacts,
+    ShareFile,
+    StoredTensor,
+    attach,
+    check_shares,
+    in_memory,
+    shares_of,
+    whole,
+)
 from trainers.task import Task, model_of
+from trainers.task_loading import TaskLoadError, built_in_tasks, load_task
 
-FORMAT, FORMAT_WITH_SHARES = 1, 2
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Callable[[Save], S]) -> tuple[T, S]:
+    """Let `write` write a file that is then at `path`.
+
+    Args:
+        send: Function that has a place take a file whose content its argument writes.
+
+    Returns:
+        What both functions returned.
+
+    Raises:
+        StorageError: The disk, the folder or the object store does not allow it.
+        CheckpointError: Something in the content cannot be saved.
+        OutOfMemoryError: The host has no memory for what is written.
+        LostError: The device that holds a tensor has failed.
+    """
+    noting: _NotingWriter | None = None
+    written: list[T] = []
+
+    def save(file: BinaryIO) -> None:
+        nonlocal noting
+        noting = _NotingWriter(file)
+        written.append(write(cast("BinaryIO", noting)))
+
+    try:
+        sent = send(save)
+    except (OSError, RuntimeError, MissingLibraryError) as error:
+        cause = noting.problem if noting is not None and noting.problem is not None else error
+        if isinstance(found := classify(cause), OutOfMemoryError | LostError):
+            raise found from error  # tensors come from a device, which may fail meanwhile
+        kind = StorageError if isinstance(cause, OSError | MissingLibraryError) else CheckpointError
+        raise kind(f"cannot write {path}: {type(cause).__name__}: {cause}") from error
+    return written[-1], sent
+
+
+class _NotingWriter:
+    """A file that remembers why it could not be written, which torch turns into a RuntimeError of its own.
+
+    Attributes:
+        problem: First error of the disk; None if there was none.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._tick = file, tick()
+        self.problem: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write bytes, or what has a buffer of them, to the file."""
+        self._tick()
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.problem = self.problem or error
+            raise
+
+    def flush(self) -> None:
+        """Do nothing: the file is flushed once it is whole."""
+
+
+class UntrustedFileError(TaskLoadError):
+    """A file names code of somebody's own; the message says how the caller allows it."""
+
+
+def task_of_file(
+    path: str | Path, content: Mapping[str, Any], task: str | Task | None, python_path: Sequence[str]
+) -> Task:
+    """Return the task of a file's model; nothing is imported that only the file names.
+
+    Args:
+        content: What the file says: `task`, its name, and `task_options`, its constructor's arguments.
+        task: The task, or its name, in which the caller trusts; None trusts in the built-in tasks only.
+        python_path: Folders in which the caller has its own tasks looked for; those of the file are not used.
+
+    Raises:
+        UntrustedFileError: The file names a task that is not built in, and the caller names none.
+        CheckpointError: The file's task or options have not the form that they are written in.
+        TaskLoadError: The caller's task cannot be found, or does not take the options.
+    """
+    if task is not None and not isinstance(task, str):
+        return task
+    named, options = content["task"], content["task_options"]
+    if not isinstance(named, str) or not _is_plain(options):
+        raise CheckpointError(f"{path} is damaged: its task or task_options have another form than any that is written")
+    if task is None and named not in built_in_tasks():
+        shown = one_line(named[:100])
+        raise UntrustedFileError(
+            f"{path} names the task {shown!r}, which is code that this program does not know; if it is yours, name it: "
+            f"task={shown!r}"
+        )
+    return load_task(task or named, options, python_path)
+
+
+def _is_plain(options: object) -> bool:
+    """Whether options are a mapping of texts to what JSON can hold."""
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        return False
+    try:
+        json.dumps(options)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+FORMAT, FORMAT_WITH_SHARES = 1, 3
+_FORMAT_OF_OLD_SHARES = 2
 HOW_NOT_WHAT = frozenset(
     {
         "accumulate",
@@ -68,8 +184,6 @@ def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> str
     """Return the path or URL of the checkpoint of an epoch, or of a part of it; None when the trial writes none.
 
     Args:
-        spec: The trial.
-        epoch: Number of the epoch, from 1.
         step: Number of optimizer steps done, where the epoch has not ended.
     """
     if spec.checkpoint_folder is None:
@@ -149,7 +263,6 @@ def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts 
 
     Args:
         content: Plain values and tensors by name.
-        path: Path or URL of the file.
         parts: What other files of the checkpoint hold, which are written already.
 
     Returns:
@@ -195,6 +308,8 @@ def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[Share
     """
     content = read_plain(path)
     has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
+    if content.get("format") == _FORMAT_OF_OLD_SHARES:
+        raise CheckpointError(f"{path} has shares of a format that is no longer read: train the trial anew")
     if not content.keys() >= _KEYS or not (has_shares or content["format"] == FORMAT):
         raise CheckpointError(f"{path} is no checkpoint of format {FORMAT}; it holds {sorted(map(str, content))}")
     shares = shares_of(content, path) if has_shares else []
@@ -220,11 +335,7 @@ def _all_whole(value: Any) -> Any:
 
 
 def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
-    """Refuse a checkpoint whose parts have not the form in which they are written: anybody may have made the file.
-
-    Raises:
-        CheckpointError: A part has another form.
-    """
+    """Refuse a checkpoint whose parts have not the form in which they are written: anybody may have made the file."""
     spec, position, static, metrics = (content[name] for name in ("spec", "position", "static", "metrics"))
     good = {
         "model": _is_named(content["model"], torch.Tensor | StoredTensor),
@@ -250,7 +361,6 @@ def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) ->
     """Return the dict saved at `path`, its tensors on the CPU; nothing in the file is executed.
 
     Args:
-        path: Path or URL of the file.
         mapped: Whether tensors are mapped from the disk, and read where they are used, in place of being read now.
         fresh: Whether an object store itself is read, and no copy on this machine.
 
@@ -327,7 +437,6 @@ def load_model(path: str | Path, task: str | Task | None = None, python_path: Se
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
 
     Args:
-        path: The checkpoint's file.
         task: The task of the model, or its name; needed for a task of one's own, since a file's word is not trusted.
         python_path: Folders in which the named task is looked for.
 

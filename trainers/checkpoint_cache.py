@@ -43,7 +43,6 @@ class Content:
     """What an object holds.
 
     Attributes:
-        bytes: Size in bytes.
         sha256: Checksum, in hexadecimal digits.
     """
 
@@ -55,7 +54,6 @@ class CheckpointCache:
     """A folder of copies that all processes of this machine share.
 
     Args:
-        folder: Folder of the copies; made when it is needed.
         most_bytes: Bytes that the copies may take. The newest one stays, however large it is, until the next one is
             written.
     """
@@ -91,9 +89,6 @@ class CheckpointCache:
         """Open the copy of an object; it stays readable until it is closed, also if it is evicted meanwhile.
 
         Args:
-            url: URL of the object.
-            content: What the object holds.
-            fetch: Function that writes the object to a file.
             fresh: Whether the object is fetched in any case.
 
         Raises:
@@ -141,11 +136,7 @@ class CheckpointCache:
             yield
 
     def _evict(self, *, spares: int) -> None:
-        """Delete the copies that were not read for longest, and what processes that died have left.
-
-        Args:
-            spares: Number of the newest copies that stay in any case.
-        """
+        """Delete the copies that were not read for longest, and what processes that died have left."""
         with suppress(OSError):
             copies, total = [], 0
             for entry in os.scandir(self._folder):

@@ -1,4 +1,4 @@
-"""What can be done with checkpoints in a place, whatever kind of place it is; see `trainers.checkpoint_store`."""
+"""What can be done with checkpoints in a place, whatever kind it is; a place that fails raises `OSError`."""
 
 from __future__ import annotations
 
@@ -29,24 +29,18 @@ class Place(Protocol):
         ...
 
     def write_part(self, path: str, save: Save) -> Content:
-        """Write a part of a checkpoint.
-
-        Raises:
-            OSError: The place takes nothing.
-        """
+        """Write a part of a checkpoint."""
         ...
 
     def open(self, path: str, *, fresh: bool = False) -> BinaryIO:
         """Open a checkpoint for reading.
 
         Args:
-            path: Path or URL of the checkpoint.
             fresh: Whether the place itself is read, and no copy of it on this machine.
 
         Raises:
             FileNotFoundError: The place answers, and has no such checkpoint.
             DamagedObjectError: It has other bytes than were written.
-            OSError: The place does not answer.
         """
         ...
 
@@ -55,59 +49,31 @@ class Place(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Delete a checkpoint and then its parts, as far as they are there.
-
-        Raises:
-            OSError: Something of it cannot be deleted.
-        """
+        """Delete a checkpoint and then its parts, as far as they are there."""
         ...
 
     def withdraw(self, path: str) -> None:
-        """Make a checkpoint none, if it is there, before its parts are replaced; any rank may do so.
-
-        Raises:
-            OSError: It cannot be changed.
-        """
+        """Make a checkpoint none, if it is there, before its parts are replaced; any rank may do so."""
         ...
 
     def size(self, path: str) -> int:
-        """Return the size of a checkpoint in bytes, its parts included.
-
-        Raises:
-            OSError: There is none, or the place does not answer.
-        """
+        """Return the size of a checkpoint in bytes, its parts included."""
         ...
 
     def write_note(self, path: str, text: str) -> None:
-        """Write a short text, which replaces the one before.
-
-        Raises:
-            OSError: The place takes nothing.
-        """
+        """Write a short text, which replaces the one before."""
         ...
 
     def read_note(self, path: str) -> str:
-        """Read a short text.
-
-        Raises:
-            OSError: There is none, or the place does not answer.
-        """
+        """Read a short text."""
         ...
 
     def delete_note(self, path: str) -> None:
-        """Delete a short text, if it is there.
-
-        Raises:
-            OSError: It cannot be deleted.
-        """
+        """Delete a short text, if it is there."""
         ...
 
     def try_out(self, folder: str, size: int) -> None:
-        """Write a file of so many bytes to a folder, and remove it.
-
-        Raises:
-            OSError: The place takes nothing.
-        """
+        """Write a file of so many bytes to a folder, and remove it."""
         ...
 
 

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainers.checkpoint_cache import Content, DamagedObjectError, hashed, sha256_of
-from trainers.checkpoint_files import checkpoint_bytes, delete_checkpoint
 from trainers.checkpoint_place import NO_PARTS, Parts, Place, Save
-from trainers.checkpoint_urls import check_library, is_url, scheme_of
+from trainers.checkpoint_urls import check_library, checkpoint_bytes, delete_checkpoint, is_url, scheme_of
 
 
 def place_of(path: str | Path) -> Place:

@@ -1,18 +1,57 @@
-"""Where a folder of checkpoints may be, as text: a folder of this machine, or a URL of an object store.
+"""Where checkpoints may be, as text: in a folder of this machine, or at a URL of an object store.
 
 Nothing heavy is loaded here: specs are checked, and paths joined, by processes that never read a checkpoint.
+
+A checkpoint is known by the path of its main file; the ranks' shares lie beside it:
+
+epoch-0003.attempt-1.pt                   the main file, written last: the checkpoint is there once it is
+epoch-0003.attempt-1.rank-0-of-4.bin      the share of rank 0, where weights or optimizer state are shared out
 """
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.errors import UserError
 from search_spaces.wording import found, install_command, nearest
+
+_SHARE = re.compile(r"(.+)\.rank-\d+-of-\d+\.bin")
+
+
+def share_path(main: str | Path, rank: int, world_size: int) -> str:
+    """Return the path or URL of the share of a rank."""
+    return f"{str(main).removesuffix('.pt')}.rank-{rank}-of-{world_size}.bin"
+
+
+def main_path(share: Path) -> Path | None:
+    """Return the main file to which a file belongs by its name as the share of a rank, None if it is no share."""
+    named = _SHARE.fullmatch(share.name)
+    return None if named is None else share.with_name(f"{named[1]}.pt")
+
+
+def shares_of(main: Path) -> Iterator[Path]:
+    """Return all shares that lie beside a main file, whether it names them or not."""
+    yield from main.parent.glob(f"{glob.escape(main.stem)}.rank-*-of-*.bin")
+
+
+def checkpoint_bytes(main: str | Path) -> int:
+    """Return the size of all files of a checkpoint."""
+    main = Path(main)
+    return main.stat().st_size + sum(share.stat().st_size for share in shares_of(main))
+
+
+def delete_checkpoint(main: str | Path) -> None:
+    """Delete all files of a checkpoint, the main file first: what is left without it is no checkpoint."""
+    main = Path(main)
+    main.unlink(missing_ok=True)
+    for share in list(shares_of(main)):
+        share.unlink(missing_ok=True)
+
 
 EXTRA = "object-stores"
 """Extra of the project that brings the libraries of all object stores."""
@@ -91,11 +130,7 @@ def _problem_of_bucket(folder: str, scheme: str, rest: str) -> str:
 
 
 def check_library(url: str) -> None:
-    """Check that the library of a URL's object store is installed here.
-
-    Raises:
-        MissingLibraryError: It is not.
-    """
+    """Check that the library of a URL's object store is installed here."""
     library = SCHEMES[scheme_of(url)].library
     if importlib.util.find_spec(library) is None:
         raise MissingLibraryError(f"found {url!r}, which needs {library}; install it: {INSTALL}")

@@ -1,58 +1,177 @@
-"""When a trial writes a checkpoint, what is in it, and which ranks write."""
+"""When a trial writes a checkpoint, what is in it, and which ranks write.
+
+Files are written by a thread while training goes on, and news that name a file are told once it is whole:
+
+FileWriter ── begins ──► Write ◄── waits for it ── Pending, which holds the news that name the file
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from trainers import checkpoint as checkpoints
-from trainers.background_writes import FileWriter, Save, Write
+from trainers.checkpoint_place import counting
 from trainers.ddp import Group
+from trainers.errors import classified, classify
 from trainers.process import PeakMemory
-from trainers.protocol import TrialSpec
-from trainers.scaling import LearningRate
+from trainers.protocol import EpochPart, Measurement, TrainingError, TrialSpec
 from trainers.seeds import SCHEME
 from trainers.settings import Settings
-from trainers.shared_checkpoint import write_shared
+from trainers.shared_checkpoint import open_together, write_shared
+from trainers.state_copy import StateCopies
 from trainers.store_gather import StoreGather
-from trainers.stored_state import given_optimizer, given_weights
-from trainers.training_state import TrainingState
+
+LOOK_SECONDS = 1.0
+"""Time between two looks of a thread that waits whether the write has got on."""
+
+N = TypeVar("N", Measurement, EpochPart)
+Save = Callable[[Mapping[str, Any]], int]
+"""Writes a content to a file, or to several, and returns their size in bytes."""
+
+
+class Write:
+    """A file that is being written by a thread, or that is written."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._size, self._parts = 0, 0
+        self._error: TrainingError | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._done.is_set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended without a whole file."""
+        return self.is_done and self._error is not None
+
+    def run(self, work: Callable[[], int]) -> None:
+        """Write the file, in this thread."""
+        try:
+            with counting(self._count):
+                self._size = work()
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it has to hear of it
+            self._error = classify(error)
+        finally:
+            self._done.set()
+
+    def wait(self, tick: Callable[[], None] = lambda: None) -> int:
+        """Return the size of the file in bytes, once it is whole."""
+        seen = 0
+        while not self._done.wait(LOOK_SECONDS):
+            if self._parts != seen:
+                seen = self._parts
+                tick()
+        if self._error is not None:
+            raise self._error
+        return self._size
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for its end, so many seconds at most; returns whether it has ended."""
+        return self._done.wait(max(seconds, 0.0))
+
+    def _count(self) -> None:
+        self._parts += 1
+
+
+def written(size: int) -> Write:
+    """Return a file of this size in bytes that is written."""
+    write = Write()
+    write.run(lambda: size)
+    return write
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pending(Generic[N]):
+    """News that name a file, and may be told once that is whole.
+
+    Attributes:
+        news: The news, without the size of the file.
+        write: The file; None if there is none, or another rank writes it.
+    """
+
+    news: N
+    write: Write | None = None
+
+    def told(self) -> N:
+        """Return the news once the file is whole."""
+        return self.news if self.write is None else replace(self.news, checkpoint_bytes=self.write.wait())
+
+
+class FileWriter:
+    """Writes one content after the other: in this thread, or from a copy while this thread goes on."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._tick = tick
+        self._copies = StateCopies()
+        self._last = written(0)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a file is being written."""
+        return not self._last.is_done
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last file could not be written; the next one raises why."""
+        return self._last.has_failed
+
+    def write(self, content: Callable[[], Mapping[str, Any]], save: Save, *, in_background: bool) -> Write:
+        """Write a content, after waiting for the last one.
+
+        Args:
+            content: Returns the content, whose tensors may be those that are trained.
+            in_background: Whether a thread writes a copy; else the file is whole when this returns.
+
+        Raises:
+            TrainingError: The last file could not be written, or this one, if it is not written by a thread.
+        """
+        self._last.wait(self._tick)
+        if not in_background:
+            with counting(self._tick), classified():
+                return written(save(content()))
+        copied = self._copies.of(content())
+        write = Write()
+        work = threading.Thread(target=write.run, args=(lambda: save(copied),), name="checkpoint", daemon=True)
+        work.start()
+        self._last = write  # a thread that cannot be started leaves nothing to wait for
+        return write
+
+    def close(self) -> None:
+        """Wait for the last file; who waits for it hears how it ended."""
+        with suppress(TrainingError):
+            self._last.wait(self._tick)
+
 
 _RESTS = 20
 """How many times as long as training waited for a checkpoint it goes on before the next one within an epoch."""
 
 
 class CheckpointWriter:
-    """Writes a trial's checkpoints: rank 0 alone, or where state is shared out each rank its share.
-
-    Args:
-        spec: The trial.
-        settings: The trial's options.
-        rate: The learning rate of every step.
-        effective_batch: Samples per optimizer step.
-        group: This rank's place in the gang.
-        memory: Peak memory of the trial on this rank.
-        tick: Called while this thread waits for a file, as long as it is being written.
-    """
+    """Writes a trial's checkpoints: rank 0 alone, or where state is shared out each rank its share."""
 
     def __init__(
         self,
         spec: TrialSpec,
         settings: Settings,
-        rate: LearningRate,
-        effective_batch: int,
         group: Group,
-        *,
-        memory: PeakMemory,
         tick: Callable[[], None],
+        *,
+        memory: PeakMemory | None = None,
+        is_shared: bool = False,
     ) -> None:
-        self._spec, self._rate, self._effective_batch, self._group = spec, rate, effective_batch, group
-        self._is_shared = group.world_size > 1 and settings.shard != "none"
+        self._spec, self._group, self._memory, self._is_shared = spec, group, memory, is_shared
+        self._effective_batch = settings.effective_batch
         self._in_background = settings.writes_in_background(group.device.type)
-        self._files, self._memory = FileWriter(tick), memory
+        self._files = FileWriter(tick)
         self._written_at, self._wait_seconds = time.monotonic(), 0.0
 
     def is_due(self, *, within_epoch: bool = False) -> bool:
@@ -67,33 +186,36 @@ class CheckpointWriter:
         since = time.monotonic() - self._written_at
         return not self._files.is_busy and since >= max(self._spec.checkpoint_every_seconds, least_rest)
 
+    def read(self, path: str, *, together: bool) -> dict[str, Any]:
+        """Return the content of the checkpoint to go on from; the peak memory that it names is counted.
+
+        Args:
+            together: Whether all ranks read at once, so that what one finds wrong is raised on all of them.
+        """
+        content = open_together(path, self._group) if together else checkpoints.open_checkpoint(path)
+        checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
+        if self._memory is not None:
+            self._memory.include(content["static"].get("peak_memory_bytes", 0.0))
+        return content
+
     def write(
-        self, state: TrainingState, part: Mapping[str, Any] | None = None, *, goes_on: bool = False
+        self, content: Callable[[], Mapping[str, Any]], epoch: int, step: int | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
         """Write a checkpoint, after waiting for the last one to be whole.
 
-        The model has the averaged weights, if there are any.
-
         Args:
-            state: State of the trial after an epoch, or within the next one.
-            part: What is kept of the next epoch; None after an epoch.
+            content: Returns what this rank gives to it.
+            step: Number of optimizer steps done, where the epoch has not ended.
             goes_on: Whether the caller trains on at once, and waits for the file where it has to be whole.
 
         Returns:
             Its path, None for a trial that writes none; and the file, None on a rank that writes none.
-
-        Raises:
-            CheckpointError: Something in the state cannot be saved.
-            StorageError: The disk or the folder does not allow it.
         """
-        of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
-        path = checkpoints.checkpoint_path(self._spec, *of_epoch)
+        path = checkpoints.checkpoint_path(self._spec, epoch, step)
         if path is None or not (self._is_shared or self._group.rank == 0):
             return path, None
         began = time.monotonic()
-        write = self._files.write(
-            lambda: self.content(state, part), self._save_to(path), in_background=goes_on and self._in_background
-        )
+        write = self._files.write(content, self._save_to(path), in_background=goes_on and self._in_background)
         self._written_at = time.monotonic()
         self._wait_seconds = self._written_at - began
         return path, write
@@ -105,24 +227,26 @@ class CheckpointWriter:
         gather = StoreGather(path, self._group) if self._in_background else None
         return partial(write_shared, path=path, group=self._group, gather=gather)
 
-    def content(self, state: TrainingState, part: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what this rank gives to a checkpoint, see `trainers.checkpoint`."""
-        peak_bytes = max(self._memory.peak_bytes(), state.metrics.get("peak_memory_bytes", 0.0))
-        return ({} if part is None else {"part": dict(part)}) | {
+    def content(self, epoch: int, metrics: Mapping[str, float], **parts: Any) -> dict[str, Any]:
+        """Return what this rank gives to a checkpoint after so many epochs, see `trainers.checkpoint`.
+
+        Args:
+            parts: Parts of the checkpoint that the trial has, others being empty; what stays the same is added to.
+        """
+        static = {"latency_ms": 0.0, "effective_batch": self._effective_batch} | parts.pop("static", {})
+        if self._memory is not None:
+            static["peak_memory_bytes"] = max(self._memory.peak_bytes(), metrics.get("peak_memory_bytes", 0.0))
+        return {
             "format": checkpoints.FORMAT,
-            "model": given_weights(state.module),
-            "optimizer": given_optimizer(state.optimizer),
-            "scheduler": asdict(replace(self._rate, own=None)),
+            "model": {},
+            "optimizer": {},
+            "scheduler": {},
             "rng": {"seed": self._spec.seed, "scheme": SCHEME},
-            "position": {"epoch": state.epoch, "step": state.step, **state.place.told()},
-            "static": {
-                "latency_ms": state.latency_ms,
-                "effective_batch": self._effective_batch,
-                "peak_memory_bytes": peak_bytes,
-            },
+            "position": {"epoch": epoch, "step": 0},
+            "static": static,
             "spec": checkpoints.essentials(self._spec),
-            "metrics": state.metrics,
-            "engine": state.engine_state(),
+            "metrics": dict(metrics),
+            **parts,
         }
 
     def close(self) -> None:

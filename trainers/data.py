@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from trainers.collating import Collate, collate_of
 from trainers.errors import classified
 from trainers.nested import to_device
 from trainers.process import PeakMemory, cpus_of_each_gpu, has_room_for_workers
@@ -22,7 +21,7 @@ from trainers.protocol import TaskError, TrialSpec
 from trainers.seeds import derive, reseed
 from trainers.settings import settings_of
 from trainers.step_counter import StepCounter
-from trainers.stream_samples import StreamSamples
+from trainers.stream_samples import Collate, StreamSamples, collate_of
 from trainers.task import Params, Task
 
 _EVALUATION_ELEMENTS = 2**17
@@ -161,8 +160,6 @@ class TrialData:
     """What a rank holds of a trial before it joins the others.
 
     Attributes:
-        train: Training samples.
-        validation: Validation samples.
         memory: Peak memory since before the samples were loaded.
     """
 
@@ -175,13 +172,7 @@ def load_data(spec: TrialSpec, task: Task, device: torch.device, counter: StepCo
     """Load a trial's training and validation samples; this needs no process group.
 
     Args:
-        spec: The trial.
         task: The object that `spec.task` names.
-        device: Device of this rank.
-        counter: Counts what this rank does.
-
-    Raises:
-        TrainingError: Whatever goes wrong, as one of its subclasses.
     """
     with classified():
         cpus = 0 if device.type == "cpu" or not has_room_for_workers() else max(spec.cpus_per_rank, cpus_of_each_gpu())
@@ -200,9 +191,6 @@ def load_samples(
     """Return the task's "train", "validation" or "test" data on `device`; `workers` processes read a Dataset.
 
     Seeds all global generators before, so that even a task that draws its data at random gives the same on every rank.
-
-    Raises:
-        TaskError: The task returned something else, or no samples.
     """
     reseed(derive("data"))
     data = getattr(task, f"{part}_data")(params)
@@ -245,11 +233,7 @@ def _length_of(samples: IterableDataset[Any]) -> int | None:
 
 
 def _kept(samples: IterableDataset[Any], length: int, what: str) -> Dataset[Any]:
-    """Read an iterable dataset whose length is known: each epoch has an order of its own, and each rank its share.
-
-    Raises:
-        TaskError: It gives another number of samples than its length says.
-    """
+    """Read an iterable dataset whose length is known: each epoch has an order of its own, and each rank its share."""
     found = list(samples)
     if len(found) != length:
         raise TaskError(f"{what}: found {len(found)} samples, but its length says {length}")

@@ -65,9 +65,6 @@ def form_group(
     Args:
         store: Store that all ranks reach, which gets `timeout_seconds` as its deadline; None is enough for one rank.
         group_id: Identity of the group, never used before in this store.
-        rank: Number of this rank, from 0.
-        world_size: Number of ranks.
-        backend: Name of the backend, gloo or nccl.
         timeout_seconds: Deadline of the formation, once all ranks are there, and then of every collective.
         gather_seconds: Time in which all ranks have to be there; `timeout_seconds` if left out.
         device: Device of this rank; the CPU if left out.

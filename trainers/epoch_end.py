@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from trainers.data import Samples, load_samples
 from trainers.ddp import Group
-from trainers.derived_metrics import with_derived
 from trainers.epoch_parts import EpochSums, seconds_to_compute
 from trainers.epoch_plan import share
-from trainers.evaluate import evaluation_sums, latency_ms, own_part
+from trainers.evaluate import evaluation_sums, latency_ms, own_part, with_derived
 from trainers.gradient_noise import GradientWatch
 from trainers.process import PeakMemory
 from trainers.protocol import TEST_PREFIX, NoTestPartError, TaskError, TrialSpec
@@ -45,7 +44,6 @@ class EpochResult(NamedTuple):
         samples: Number of training samples of the epoch.
         small_norms: Sum of the squared gradient norms of single micro-batches over measured steps and ranks.
         big_norms: Sum of the squared norms of whole steps' gradients over measured steps.
-        peak_memory_bytes: Largest peak of a rank.
     """
 
     averages: dict[str, float]
@@ -74,17 +72,6 @@ class EpochResult(NamedTuple):
 
 class EpochEnd:
     """Evaluates the model and brings the ranks' figures together.
-
-    Args:
-        spec: The trial.
-        task: The trial's task.
-        settings: The trial's options.
-        validation: Validation samples.
-        state: Model and what trains it.
-        watch: Measures gradient norms; None where there are none to compare.
-        memory: Peak memory of this process.
-        group: This rank's place in the gang.
-        counter: Counts what this rank does.
 
     Attributes:
         work: Work of this rank's share of the evaluation, in forward passes of one sample; 0 where nobody knows it.
@@ -121,7 +108,6 @@ class EpochEnd:
         memory, in a place of its own.
 
         Args:
-            trained: The training part of the epoch.
             should_end: Called on rank 0 after the evaluation; True ends the trial on all ranks.
             checkpoint_is_due: Called on rank 0 after the evaluation.
         """
@@ -194,11 +180,7 @@ class EpochEnd:
     def _evaluation_sums(
         self, samples: Samples | StreamSamples
     ) -> tuple[tuple[str, ...], Tensor, Tensor, WholeMetrics]:
-        """Evaluate this rank's share of the samples.
-
-        Returns:
-            Names of the means, their weighted sums and weights, float64 [names] each, and what is no mean.
-        """
+        """Evaluate this rank's share of the samples."""
         group, state = self._group, self._state
         own = own_part(samples, group, self._settings.batch_per_rank)
         fewest = 0
@@ -218,11 +200,7 @@ class EpochEnd:
             return self._state.precision.evaluated(model, inputs)
 
     def _check_may_be_unequal(self, samples: StreamSamples) -> None:
-        """Refuse a stream that gives ranks unequally many passes where all have to pass together.
-
-        Raises:
-            TaskError: It is one.
-        """
+        """Refuse a stream that gives ranks unequally many passes where all have to pass together."""
         if samples.is_shared_out and self._state.network.is_sharded:
             raise TaskError(
                 "validation_data: found a stream with set_rank and shard full, allowed: a stream without it, since all "

@@ -11,10 +11,10 @@ from trainers.data import Samples
 from trainers.ddp import Group, copy_from_rank_0
 from trainers.epoch_parts import EpochSums
 from trainers.epoch_plan import EpochLayout
+from trainers.evaluate import per_sample
 from trainers.grown_model import GrownModel
-from trainers.per_sample import per_sample
 from trainers.protocol import TaskError, TrialSpec
-from trainers.rank_log import RankLog
+from trainers.rank_log import BatchLog
 from trainers.seeds import derive, reseed
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter
@@ -33,21 +33,10 @@ class EpochGrowth:
     It is not saved within an epoch, and its ranks do not share the work: a gang of several pays for waiting.
 
     Args:
-        spec: The trial.
-        settings: The trial's options.
-        task: The trial's task.
         layout: How passes over the data are divided into epochs; it counts steps as if there were some.
-        samples: Training samples.
-        state: Model and what trains it.
-        group: This rank's place in the gang.
-        counter: Counts what this rank does.
 
     Attributes:
-        on_step: Called after each epoch.
         log: Hears nothing: there are no batches.
-
-    Raises:
-        TaskError: The samples are a stream.
     """
 
     def __init__(
@@ -71,7 +60,7 @@ class EpochGrowth:
         self._spec, self._settings, self._task, self._layout, self._model = spec, settings, task, layout, model
         self._samples, self._state, self._group, self._counter = samples, state, group, counter
         self.on_step: Callable[[], None] = _nothing
-        self.log: RankLog | None = None
+        self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
         """Seed the epoch's random generators."""
@@ -82,8 +71,6 @@ class EpochGrowth:
         """Grow the model by an epoch; yields nothing, since the epoch has no steps between which it could end.
 
         Args:
-            epoch: Number of the epoch, from 1.
-            sums: What `begin` has returned; this adds to it.
             further_work: Work of this rank after the last step, in forward passes of one sample.
         """
         started = time.perf_counter()

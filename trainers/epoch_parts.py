@@ -36,11 +36,7 @@ class Order(IntEnum):
 
 
 class Meetings:
-    """Moments between two steps at which all ranks hear what rank 0 orders.
-
-    Args:
-        group: This rank's place in the gang.
-    """
+    """Moments between two steps at which all ranks hear what rank 0 orders."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -53,7 +49,6 @@ class Meetings:
         Args:
             sums: What the epoch has added up. If the ranks meet, its seconds get those that the device still computes:
                 the meeting would wait for it anyway, and that is time of training.
-            decide: Function that is called on rank 0 if the ranks meet after this step.
         """
         self._steps_left -= 1
         if self._steps_left > 0:
@@ -88,12 +83,9 @@ class EpochSums:
     """What a rank has added up in the training part of an epoch.
 
     Attributes:
-        losses: Weighted sum of the samples' losses, a float64 scalar on the device.
         weight: Sum of their weights: a float64 scalar on the device where the task gives weights, else a number that
             the host has counted.
-        samples: Number of samples.
         steps: Number of optimizer steps of the epoch that are done, by whatever attempts.
-        seconds: Duration of the training.
         data_seconds: Part of `seconds` spent waiting for data.
     """
 
@@ -151,10 +143,6 @@ def restore_part(
 
     Args:
         part: What `part_content` has returned.
-        watch: Measures gradient norms; None where there are none to compare.
-        group: This rank's place in the gang.
-        seed: The trial's seed.
-        epoch: Number of the epoch, from 1.
     """
     generators: Sequence[Mapping[str, Any]] = part["generators"]
     if len(generators) == group.world_size:

@@ -28,11 +28,9 @@ class Pass:
 
     Attributes:
         samples: Number of samples that are passed, n.
-        step_samples: Number of samples of the whole step over all ranks, the denominator of the mean loss.
         ends_step: Whether gradients are exchanged and the optimizer steps after it.
         is_empty: Whether what is passed must count nothing: the rank has no sample left in this step, but still has to
             join the others.
-        begins_step: Whether it is the first pass of its step.
     """
 
     samples: int
@@ -69,7 +67,6 @@ class EpochLayout:
 
     Attributes:
         samples: N.
-        effective_batch: Number of samples per step.
         steps_per_pass: Number of steps in a pass over the data; the last step may have fewer samples.
         steps_per_epoch: Number of steps in an epoch; the last epoch of a pass has the remaining ones.
     """
@@ -129,11 +126,9 @@ def plan_epoch(
     of, and its ranks share them evenly, the shorter last step too.
 
     Args:
-        order: Samples of the epoch, int64 [n].
         batch_per_rank: Largest number of samples in a micro-batch; one more where a single sample is merged into it.
         accumulate: Largest number of micro-batches in a step.
         rank: The rank whose micro-batches are returned, from 0.
-        world_size: Number of ranks that share each step.
         even: Whether all ranks need equally many micro-batches, as those do that gather sharded weights together.
         singles: What becomes of micro-batches of one sample: "keep" them, "merge" them with others of the step, or
             with the step before if they are all of theirs, or "drop" them. What cannot be merged is dropped.

@@ -16,19 +16,17 @@ from trainers.ddp import Group
 from trainers.epoch_parts import EpochSums, restore_part
 from trainers.epoch_plan import EpochLayout, Pass, SingleSamples, work_of
 from trainers.errors import CheckpointError, UnreadablePartError
+from trainers.evaluate import StepWeights, has_weights, per_sample
 from trainers.feeds import Feed, OrderedFeed, StreamFeed
 from trainers.gradient_noise import GradientWatch
-from trainers.own_optimizer import RATE_FACTOR
-from trainers.per_sample import per_sample
+from trainers.optim import RATE_FACTOR
 from trainers.process import PeakMemory
 from trainers.protocol import TaskError, TrialSpec
-from trainers.rank_log import RankLog
-from trainers.sample_weights import StepWeights, has_weights
+from trainers.rank_log import BatchLog
 from trainers.scaling import LearningRate
 from trainers.seeds import derive, reseed
 from trainers.settings import Settings
-from trainers.step_counter import StepCounter
-from trainers.step_scalars import GradientNorms
+from trainers.step_counter import GradientNorms, StepCounter
 from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Task
 from trainers.training_state import TrainingState
@@ -45,21 +43,9 @@ class EpochTraining:
     """Trains on this rank's share of an epoch's samples, of which each belongs to one rank.
 
     Args:
-        spec: The trial.
-        settings: The trial's options.
-        task: The trial's task.
-        loss: Loss of each sample in training, from outputs and targets.
         layout: How passes over the data are divided into epochs; None where each lasts as long as a stream.
-        rate: Learning rate of every step.
-        samples: Training samples.
-        state: Model and what trains it.
-        watch: Measures gradient norms; None where there are none to compare.
-        memory: Peak memory of the trial.
-        group: This rank's place in the gang.
-        counter: Counts what this rank does.
 
     Attributes:
-        on_step: Called after each optimizer step.
         log: Hears of each batch; None where nobody does.
     """
 
@@ -89,7 +75,7 @@ class EpochTraining:
         self._feed: Feed | None = None
         self._first_step = state.step
         self.on_step: Callable[[], None] = _nothing
-        self.log: RankLog | None = None
+        self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
         """Seed the epoch's random generators, or go on where an earlier attempt has saved a part of it."""
@@ -114,8 +100,6 @@ class EpochTraining:
         """Train to the end of the epoch.
 
         Args:
-            epoch: Number of the epoch, from 1.
-            sums: What `begin` has returned; this adds to it.
             further_work: Work of this rank after the last step, in forward passes of one sample.
 
         Yields:
@@ -189,11 +173,7 @@ class EpochTraining:
         return OrderedFeed(samples, layout, sharing)
 
     def _singles(self) -> SingleSamples:
-        """Return what becomes of batches of one sample.
-
-        Raises:
-            TaskError: They all have one, and the model needs two.
-        """
+        """Return what becomes of batches of one sample."""
         if self._settings.batch_per_rank == 1 and self._state.network.needs_pairs:
             raise TaskError(
                 "found batch_per_rank 1, but BatchNorm1d has no variance of one sample; take batch_per_rank of at "
@@ -204,11 +184,7 @@ class EpochTraining:
         return cast("SingleSamples", self._settings.single_sample_batches)
 
     def _forward_backward(self, one: Pass, inputs: Any, targets: Any, sums: EpochSums) -> Tensor | None:
-        """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device.
-
-        Returns:
-            The mean loss of the batch, a scalar on the device; None where nobody hears of it, or it counts nothing.
-        """
+        """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device."""
         network, precision, samples = self._state.network, self._state.precision, one.samples
         statistics = network.without_statistics() if one.is_empty else nullcontext()
         with network.passing(exchanges=one.ends_step), statistics:

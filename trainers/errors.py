@@ -112,7 +112,6 @@ def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:
 
     Args:
         what: How it ended.
-        last_lines: The lines, of which the last one goes into the message.
     """
     text = "\n".join(last_lines)
     message = storable(": ".join([what, *(line.strip() for line in last_lines[-1:])]))

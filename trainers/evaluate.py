@@ -1,4 +1,14 @@
-"""Exact evaluation: sums over samples in double precision, which ranks can add up without counting any twice."""
+"""Exact evaluation: sums over samples in double precision, which ranks can add up without counting any twice.
+
+Each sample counts in a mean as often as its task says, for example once for each token; else once.
+
+The mean of a step's losses l with weights w is sum(w l) / sum(w) over all ranks and micro-batches of the step, wherever
+its samples are: a mean of the ranks' means would favour ranks with short sequences.
+
+A task's `derived_metrics(metrics, params)` is given the metrics of an epoch, means over all ranks' samples and times
+among them, and returns further ones by name, such as perplexity. It is called on every rank with the same numbers, and
+for the test part with what is measured there: what it cannot derive from that it leaves out.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +18,113 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainers.data import Samples, few_of, load_samples
 from trainers.ddp import Group
-from trainers.derived_metrics import with_derived
 from trainers.epoch_plan import share
 from trainers.nested import elements_of, tensors_of
-from trainers.per_sample import per_sample
 from trainers.protocol import TaskError
-from trainers.sample_weights import LOSS, weights_of
 from trainers.step_counter import StepCounter
+from trainers.stored_state import own_rows
 from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Params, Task, refuse_our_metrics
 from trainers.whole_metrics import WholeMetrics
+
+
+def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> dict[str, float]:
+    """Return metrics with those that the task derives from them."""
+    derive = cast("Callable[..., object] | None", getattr(task, "derived_metrics", None))
+    derived = {} if derive is None else derive(dict(metrics), params)
+    if not isinstance(derived, Mapping) or not all(isinstance(value, int | float) for value in derived.values()):
+        raise TaskError(f"derived_metrics: found {derived!r:.200}, allowed: a mapping of names to numbers")
+    refuse_our_metrics(task, derived)
+    for name in derived:
+        if name in metrics:
+            raise TaskError(f"derived_metrics: found {name!r}, allowed: any other name, since it is measured already")
+    return {**metrics, **{name: float(value) for name, value in derived.items()}}
+
+
+def per_sample(values: object, samples: int, what: str) -> Tensor:
+    """Return `values` if it is a tensor of shape [samples]."""
+    if isinstance(values, Tensor) and values.shape == (samples,):
+        return values
+    found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+    raise TaskError(f'{what} must have one value per sample, shape [{samples}], but is {found}; use reduction="none"')
+
+
+LOSS = "loss"
+
+
+def weights_of(task: Task, targets: Any, samples: int) -> Mapping[str, Tensor]:
+    """Return the weights of a batch by what they weigh, "loss" or the name of a metric; shape [n] each.
+
+    Raises:
+        TaskError: The task's `weights` gives something else.
+    """
+    weigh = cast("Callable[[Any], object] | None", getattr(task, "weights", None))
+    if weigh is None:
+        return {}
+    weights = weigh(targets)
+    if not isinstance(weights, Mapping):
+        found = f"a {type(weights).__name__}"
+        raise TaskError(f"{type(task).__name__}.weights: found {found}, allowed: a mapping such as {{'loss': tokens}}")
+    return {name: per_sample(one, samples, f"the weight of {name!r}") for name, one in weights.items()}
+
+
+def has_weights(task: Task) -> bool:
+    """Whether samples of a task may count differently."""
+    return getattr(task, "weights", None) is not None
+
+
+class StepWeights:
+    """The weights of an optimizer step's samples, by whose sum its gradient is divided.
+
+    The losses are summed before all of a step's targets are known, so gradients are first divided by the number of
+    samples, and here by their mean weight.
+    """
+
+    def __init__(self, task: Task, group: Group) -> None:
+        self._task, self._group = task, group
+        self._sum = torch.zeros((), dtype=torch.float64, device=group.device)
+
+    def of(self, targets: Any, samples: int) -> Tensor:
+        """Return the weights of the losses of a batch, shape [n]."""
+        weights = weights_of(self._task, targets, samples).get(LOSS)
+        return torch.ones(samples, device=self._group.device) if weights is None else weights
+
+    def add(self, weights: Tensor) -> Tensor:
+        """Count the samples of a micro-batch, and return the sum of their weights, a float64 scalar."""
+        added = weights.detach().double().sum()
+        self._sum += added
+        return added
+
+    @torch.no_grad()
+    def divide(self, parameters: Iterable[nn.Parameter], step_samples: int) -> None:
+        """Turn gradients divided by samples into gradients divided by weights; a collective. The next step begins.
+
+        The gradient of a step without any weight is left as it is: zero.
+
+        Args:
+            parameters: Parameters whose gradients the ranks have averaged.
+            step_samples: Number of samples of the step over all ranks.
+        """
+        if self._group.world_size > 1:
+            dist.all_reduce(self._sum)
+        factor = torch.where(self._sum > 0, step_samples / self._sum, 1.0)
+        factors = {factor.device: factor}  # one copy to the host, where `shard_offload` leaves gradients: it waits
+        for parameter in parameters:
+            if parameter.grad is not None:
+                own = own_rows(parameter.grad)[0]
+                if own.device not in factors:
+                    factors[own.device] = factor.to(own.device)
+                own.mul_(factors[own.device])
+        self._sum.zero_()
+
 
 _VAL_LOSS = "val_loss"
 _OUTPUT_ELEMENTS = 2**20
@@ -38,12 +138,7 @@ def evaluate(
     """Return the task's metrics and `val_loss` of `model`, averaged over a part of the data, in one process.
 
     Args:
-        model: Its parameters are moved to `device`.
-        task: Where data, loss and metrics come from.
-        params: The trial's parameters.
         part: "validation", "test" or "train".
-        device: Where to compute.
-        batch: Samples that surely fit on the device at once.
     """
     samples = load_samples(task, part, params, torch.device(device))
     return evaluate_samples(model, task, params, samples, device=device, batch=batch)
@@ -192,11 +287,7 @@ def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Ten
 
 
 def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
-    """Return the weighted sums of a batch's rows, and the sums of their weights, float64 [2, rows].
-
-    Raises:
-        TaskError: There is a weight of something else.
-    """
+    """Return the weighted sums of a batch's rows, and the sums of their weights, float64 [2, rows]."""
     allowed = [LOSS, *(name for name in rows if name != _VAL_LOSS)]
     for name in weights:
         if name not in allowed:

@@ -10,10 +10,9 @@ from typing import Any, BinaryIO, cast
 
 from torch import nn
 
-from trainers.checkpoint import open_checkpoint, read_plain, rebuild, write_atomically
+from trainers.checkpoint import open_checkpoint, read_plain, rebuild, task_of_file, write_atomically
 from trainers.commands.kept_folder import FILES
 from trainers.errors import CheckpointError, StorageError
-from trainers.file_trust import task_of_file
 from trainers.kept_state import USUAL_NAME, line_that_loads, with_whole_tensors
 from trainers.stored_tensors import mapped_whole
 from trainers.task import Task

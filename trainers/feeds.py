@@ -50,9 +50,7 @@ class OrderedFeed:
     """Samples whose number is known, each pass over them in an order of its own.
 
     Args:
-        samples: The samples.
         layout: How passes over the data are divided into epochs.
-        sharing: How this rank takes its share.
     """
 
     def __init__(self, samples: Samples, layout: EpochLayout, sharing: Sharing) -> None:
@@ -102,7 +100,6 @@ class StreamPlace:
 
     Attributes:
         passes: Number of whole passes over it.
-        steps: Number of steps of the pass after those.
         last_steps: Number of steps of the last whole pass; 0 before the first.
     """
 
@@ -129,9 +126,7 @@ class StreamFeed:
     """A stream: an epoch is a pass over it, or has so many steps, in which it may begin anew.
 
     Args:
-        samples: The stream.
         epoch_steps: Number of steps of an epoch; None ends it with the stream.
-        sharing: How this rank takes its share.
         place: How far the trial has come, which this keeps up to date.
     """
 

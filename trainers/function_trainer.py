@@ -10,23 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-
-from trainers import checkpoint as checkpoints
 from trainers.arrivals import Arrivals, Place, Verdict
-from trainers.background_writes import FileWriter, Pending, Save, Write
+from trainers.checkpoint_writer import CheckpointWriter, Pending, Write
 from trainers.code_files import code_files
 from trainers.ddp import Group, copy_buffers_from_rank_0
 from trainers.errors import classified
-from trainers.fast_math import set_fast_math
 from trainers.kept_state import KeptState
 from trainers.own_loop import Course, OwnLoop
-from trainers.process import PeakMemory, Remains, set_threads, use_batch_scheduling
+from trainers.precision import set_fast_math
+from trainers.process import PeakMemory, Remains, use_device
 from trainers.protocol import Measurement, TaskError, TrialSpec
 from trainers.seeds import derive, reseed
-from trainers.shared_checkpoint import open_together, write_shared
 from trainers.step_counter import StepCounter
-from trainers.store_gather import StoreGather
 from trainers.training_function import TrainingFunction
 from trainers.trial import Trial, TrialOver
 
@@ -35,14 +30,7 @@ _SIGNAL = "signal only works in main thread"
 
 
 class FunctionTrainer:
-    """Runs a training function on one rank.
-
-    Args:
-        spec: The trial.
-        function: The user's function.
-        group: This rank's place in the gang.
-        counter: Counts what this rank does, for threads that watch it.
-    """
+    """Runs a training function on one rank."""
 
     def __init__(
         self, spec: TrialSpec, function: TrainingFunction, *, group: Group, counter: StepCounter | None = None
@@ -54,9 +42,9 @@ class FunctionTrainer:
             self._settings = settings = self._own.settings
             self._memory = PeakMemory(group.device)
             self._trial = Trial(spec, settings, group, learning_rate=self._own.learning_rate, counter=self._counter)
-            self._files = FileWriter(self._counter.tick)
-            self._in_background = settings.writes_in_background(group.device.type)
-            self._written_at = time.monotonic()
+            self._checkpoints = CheckpointWriter(
+                spec, settings, group, self._counter.tick, memory=self._memory, is_shared=self._trial.is_sharded
+            )
             self._is_whole = self._goes_on = False
             name = f"{spec.study}/{spec.trial}/{spec.attempt}"
             self._arrivals = Arrivals(name, group, self._counter)
@@ -70,11 +58,7 @@ class FunctionTrainer:
             TrainingError: The function raised, or did not keep to the form of a training function.
         """
         with classified():
-            if self._group.device.type == "cuda":
-                torch.cuda.set_device(self._group.device)
-            elif self._group.world_size > 1:
-                use_batch_scheduling()
-            set_threads(self._spec.cpus_per_rank)
+            use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             set_fast_math(self._settings, self._group.device)
             reseed(derive("weights", self._spec.seed))
             trial = self._trial
@@ -116,7 +100,7 @@ class FunctionTrainer:
             nobody knows.
         """
         self._counter.begin("checkpoint")
-        self._files.close()
+        self._checkpoints.close()
         self._counter.done()
         self._trial.close()
         if not self._trial.modules:
@@ -169,7 +153,7 @@ class FunctionTrainer:
         """Tell an epoch's measurement; returns whether the trial has to end with it."""
         complete, has_reported = place is Place.LEFT, bool(self._trial.reported())
         place = Place.RETURNED if epoch == self._settings.epochs else place
-        own = Verdict(course.seconds_left() is not None, self._is_due(), complete, has_reported)
+        own = Verdict(course.seconds_left() is not None, self._checkpoints.is_due(), complete, has_reported)
         ends, is_due, complete, has_reported = self._arrivals.arrive(epoch, place, own, self._trial.asking.digest())
         if not has_reported:
             raise TaskError(_without_report(epoch, left=complete))
@@ -178,8 +162,8 @@ class FunctionTrainer:
             copy_buffers_from_rank_0(model, self._group)
         saves = ends or complete or is_due or epoch in self._spec.milestones
         metrics = self._metrics()
-        in_background = self._in_background and self._goes_on and not (ends or complete)
-        path, write = self._write(epoch, kept, metrics, in_background=in_background) if saves else (None, None)
+        goes_on = self._goes_on and not (ends or complete)
+        path, write = self._write(epoch, kept, metrics, goes_on=goes_on) if saves and kept else (None, None)
         measurement = Measurement(
             epoch=epoch,
             metrics=metrics,
@@ -192,11 +176,6 @@ class FunctionTrainer:
         self._counter.done()
         return ends
 
-    def _is_due(self) -> bool:
-        if self._files.has_failed:  # the next one raises why
-            return True
-        return not self._files.is_busy and time.monotonic() - self._written_at >= self._spec.checkpoint_every_seconds
-
     def _metrics(self) -> dict[str, float]:
         own: dict[str, float] = {"peak_memory_bytes": self._memory.peak_bytes()}
         if self._trial.modules:
@@ -207,35 +186,19 @@ class FunctionTrainer:
         return sum(parameter.numel() for model in self._trial.modules for parameter in model.parameters())
 
     def _write(
-        self, epoch: int, kept: KeptState, metrics: Mapping[str, float], *, in_background: bool
+        self, epoch: int, kept: KeptState, metrics: Mapping[str, float], *, goes_on: bool
     ) -> tuple[str | None, Write | None]:
         """Write a checkpoint of what was handed over; returns its path and, on a rank that writes, the file."""
-        path = checkpoints.checkpoint_path(self._spec, epoch)
-        if path is None or not kept:
+        if self._spec.checkpoint_folder is None:
             return None, None
-        self._written_at = time.monotonic()
         self._counter.begin("checkpoint")
-        content = self._content(epoch, kept, metrics)  # on all ranks: some have to give what they hold
-        write = None
-        if self._group.rank == 0 or self._trial.is_sharded:
-            write = self._files.write(lambda: content, self._save_to(path), in_background=in_background)
+        scale = self._trial.steps.precision.state_dict()
+        parts = {"function": kept.content(), "how_to_load": kept.how_to_load()}  # on all ranks: some have to give rows
+        parts |= {"engine": {"precision": scale}} if scale else {}
+        content = self._checkpoints.content(epoch, metrics, **parts)
+        path, write = self._checkpoints.write(lambda: content, epoch, goes_on=goes_on)
         self._counter.done()
         return path, write
-
-    def _save_to(self, path: str) -> Save:
-        if not self._trial.is_sharded:
-            return partial(checkpoints.write_atomically, path=path)
-        # A rank that goes on writes in a thread, and one that waits here does not: both gather in the same way.
-        gather = StoreGather(path, self._group) if self._in_background else None
-        return partial(write_shared, path=path, group=self._group, gather=gather)
-
-    def _content(self, epoch: int, kept: KeptState, metrics: Mapping[str, float]) -> dict[str, Any]:
-        scale = self._trial.steps.precision.state_dict()
-        engine = {"engine": {"precision": scale}} if scale else {}
-        state = {"function": kept.content(), "how_to_load": kept.how_to_load()}
-        content = self._own.content(epoch, metrics, **state, **engine)
-        content["static"]["peak_memory_bytes"] = self._memory.peak_bytes()
-        return content
 
     def _resumed(self, kept: KeptState) -> int:
         """Return the number of epochs that are done, after taking back what a checkpoint holds."""
@@ -243,15 +206,12 @@ class FunctionTrainer:
         if path is None:
             return 0
         with self._memory.without_counting():
-            is_sharded = self._trial.is_sharded
-            content = open_together(path, self._group) if is_sharded else checkpoints.read_checkpoint(path)
-            self._own.check_belongs(content, path)
+            content = self._checkpoints.read(path, together=self._trial.is_sharded)
             kept.restore(content.get("function"), path)
             self._trial.steps.precision.load_state_dict(content.get("engine", {}).get("precision", {}))
-            epoch, peak_bytes = content["position"]["epoch"], content["static"].get("peak_memory_bytes", 0.0)
+            epoch = int(content["position"]["epoch"])
             del content
-        self._memory.include(peak_bytes)
-        return int(epoch)
+        return epoch
 
 
 def _without_report(epoch: int, *, left: bool) -> str:

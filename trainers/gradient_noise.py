@@ -39,9 +39,6 @@ class GradientWatch:
     is added to those of earlier micro-batches and before ranks exchange it.
 
     Args:
-        parameters: Parameters of the model.
-        group: This rank's place in the gang.
-        accumulate: Number of micro-batches per step and rank.
         adascale: AdaScale's gain, which needs every step; None measures one step in 64.
 
     Attributes:
@@ -112,7 +109,6 @@ class Moments:
 
     Attributes:
         true: Squared norm of the true gradient; noise can make the estimate negative.
-        variance: Variance of one sample's gradient.
     """
 
     def __init__(self, keep: float) -> None:
@@ -155,11 +151,9 @@ class AdaScale:
 
     Args:
         batches: M, the number of micro-batches of a step over all ranks.
-        small: Number of samples in each.
         reference: Number of samples per step for which the learning rate is meant.
 
     Attributes:
-        gain: Gain of the next step.
         steps: Number of scale-invariant steps done.
     """
 

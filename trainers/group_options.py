@@ -29,7 +29,6 @@ class GroupOptions:
         """Return what carries the messages; ranks share GPUs over gloo where there are fewer GPUs than ranks.
 
         Args:
-            device: Kind of device that holds the tensors.
             ranks: Number of ranks on this machine.
             devices: Number of devices on this machine.
         """
@@ -41,7 +40,6 @@ class GroupOptions:
         """Return why the backend cannot be had, with the way out, on one line; None if it can.
 
         Args:
-            device: Kind of device that holds the tensors.
             ranks: Number of ranks on this machine.
             devices: Number of devices on this machine.
         """

@@ -34,11 +34,7 @@ class StoreClient(Store):
     """A torch store that another process serves; keep it for all groups of a study.
 
     Args:
-        address: Address and secret of the server.
         timeout_seconds: Deadline of the connection and of each request.
-
-    Raises:
-        DistNetworkError: Nobody answers there, or the other side does not know the secret.
     """
 
     def __init__(self, address: StoreAddress, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> None:

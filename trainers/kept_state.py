@@ -41,9 +41,6 @@ class KeptState:
     Args:
         state: Objects with `state_dict` and `load_state_dict`, or pairs of functions, by name. An object may also have
             `how_to_load(state)`: lines of Python that make a model of `state`, an expression for what it has given.
-
-    Raises:
-        TaskError: Something is neither.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -94,9 +91,6 @@ class KeptState:
         """Return what this rank gives to a checkpoint, after trying once whether it can be read back.
 
         Only plain values and tensors are read, since nothing in a file is to be executed.
-
-        Raises:
-            TaskError: There is something else in it.
         """
         states = {name: one[0]() if isinstance(one, tuple) else one.state_dict() for name, one in self._state.items()}
         content = {name: _given(state) for name, state in states.items()}
@@ -106,11 +100,7 @@ class KeptState:
         return content
 
     def restore(self, saved: object, path: str) -> None:
-        """Take back what was saved.
-
-        Raises:
-            CheckpointError: The file holds something else than was handed over.
-        """
+        """Take back what was saved."""
         if not isinstance(saved, dict) or saved.keys() != self._state.keys():
             names = sorted(saved) if isinstance(saved, dict) else "no state"
             raise CheckpointError(f"checkpoint {path} holds {names}, but trial.epochs was given {sorted(self._state)}")
@@ -212,11 +202,7 @@ def _without_pieces(value: Any) -> Any:
 
 
 def _unwrapped(name: str, one: Any) -> Any:
-    """Return an object whose state does not depend on the number of ranks.
-
-    Raises:
-        TaskError: It has no state.
-    """
+    """Return an object whose state does not depend on the number of ranks."""
     if isinstance(one, DistributedDataParallel):
         return one.module
     is_pair = isinstance(one, tuple) and len(one) == 2 and all(map(callable, one))

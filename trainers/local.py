@@ -23,11 +23,10 @@ from trainers.group_options import GroupOptions
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.local_rank import Callbacks, Extras, OnFacts, OnMeasurement, OnPart, RankFacts, train_rank
-from trainers.presence import Presence
 from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialSpec
-from trainers.rank_place import RankPlace, place_in_environment, place_on_this_machine
+from trainers.rank_place import Presence, RankPlace, place_in_environment, place_on_this_machine
+from trainers.task_loading import Trainable
 from trainers.torch_profile import Profile
-from trainers.trainable import Trainable
 
 _NO_EXTRAS = Extras()
 _USUAL_GROUP = GroupOptions()
@@ -66,13 +65,9 @@ def train_locally(
 
     Args:
         spec: The trial; its `world_size` is replaced.
-        world_size: Number of ranks.
-        on_measurement: Called after each epoch.
         on_part: Called after each part of an epoch that was saved before its end.
         on_facts: Called once for each rank; under torchrun once in each process, for its own rank.
         on_profile: Called with the profile once rank 0 is done; under torchrun in rank 0's process only.
-        extras: What the training is given beside its spec.
-        group: How the ranks form their process group.
         presence: Under torchrun this rank's presence, if it has been told of already.
         task: What `spec.task` names, if it was loaded already; for ranks in this process.
 
@@ -134,9 +129,7 @@ def in_processes(
     Args:
         work: Function that each process calls with its rank's place, from which it joins the others, and a function
             that sends a message; has to be picklable.
-        world_size: Number of ranks.
         device: Kind of device that each rank gets; GPUs are shared where there are fewer of them than ranks.
-        group: How the ranks form their process group.
 
     Raises:
         TrainingError: The error of the rank that failed first.
@@ -223,12 +216,7 @@ class _LocalRank(NamedTuple):
     """A rank's place in a group of this machine.
 
     Attributes:
-        kind: Kind of device.
-        rank: Number of the rank, from 0.
-        world_size: Number of ranks.
-        store: Address of the store over which the group is formed.
         start_method: How the rank starts processes that read data: as the process that started it would.
-        group: How the ranks form their process group.
     """
 
     kind: DeviceKind

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from search_spaces.asked import Asked
-from trainers.background_writes import Pending
+from trainers.checkpoint_writer import Pending
 from trainers.commands.command import Command
 from trainers.data import TrialData, load_data
 from trainers.ddp import Group, backend_in_use, destroy_group
 from trainers.function_trainer import FunctionTrainer
 from trainers.process import set_threads
 from trainers.protocol import EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
-from trainers.rank_log import RankLog, rank_log_path
+from trainers.rank_log import BatchLog, batch_log_path
 from trainers.rank_place import RankPlace
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCounter
+from trainers.task_loading import Trainable, load_trainable
 from trainers.torch_profile import Profile, Profiler
-from trainers.trainable import Trainable, load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 
@@ -34,11 +34,9 @@ class RankFacts:
     """What one rank knows before its first step.
 
     Attributes:
-        rank: Number of the rank, from 0.
         samples: Number of training samples that this rank sees in an epoch.
         device: Name of the device, such as "cpu" or "cuda:1".
         backend: What carries the messages of the group, gloo or nccl; "none" for a single rank.
-        facts: Facts of the trial.
     """
 
     rank: int
@@ -101,14 +99,8 @@ def train_rank(
     """Train on one rank, and yield its measurements: it loads task and data, and then joins the others.
 
     Args:
-        spec: The trial.
         place: Place of this rank, which it has not joined from yet.
-        callbacks: What is called with news.
-        extras: What the training is given beside its spec.
         task: What `spec.task` names, if it was loaded already.
-
-    Raises:
-        TrainingError: Whatever goes wrong, as one of its subclasses.
     """
     with closing(place):
         task = task or load_trainable(spec.task, spec.task_options, spec.python_path)
@@ -154,7 +146,7 @@ def _train(trainer: Trainer, group: Group, callbacks: Callbacks, extras: Extras)
         if profiler is not None:
             stack.enter_context(profiler)
         if extras.rank_logs is not None:
-            trainer.log = stack.enter_context(_rank_log(extras.rank_logs, trainer, group))
+            trainer.log = stack.enter_context(_batch_log(extras.rank_logs, trainer, group))
         for measurement in trainer.advance(2**31, seconds_left):
             callbacks.measurement(measurement)
             yield measurement
@@ -171,10 +163,10 @@ def _profiler(trainer: Trainer, group: Group, trace: str | None) -> Profiler | N
     return profiler
 
 
-def _rank_log(folder: str, trainer: Trainer, group: Group) -> RankLog:
-    path = rank_log_path(folder, group.rank)
+def _batch_log(folder: str, trainer: Trainer, group: Group) -> BatchLog:
+    path = batch_log_path(folder, group.rank)
     try:
-        return RankLog(path, group.device, trainer.steps_done)
+        return BatchLog(path, group.device, trainer.steps_done)
     except OSError as error:
         raise TaskError(f"--rank-logs: {path} cannot be written ({error.strerror or error})") from None
 
@@ -205,6 +197,10 @@ class _WithoutLimits:
 
     def asked(self, name: str, asked: Asked) -> None:
         """Tell nobody: a training by itself has all its parameters."""
+
+    def saved(self, pending: Pending[EpochPart]) -> None:
+        """Tell a part of an epoch, once its checkpoint is whole."""
+        self._callbacks.part(pending.told())
 
     def measured(self, pending: Pending[Measurement]) -> None:
         """Tell a measurement, once its checkpoint is whole."""

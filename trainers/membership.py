@@ -26,7 +26,6 @@ class Membership:
     """The process group that this process is in, if any.
 
     Args:
-        device: Device of this process.
         form: Function that forms a group, with the arguments of `form_group`.
         destroy: Function that leaves the group that stands.
     """
@@ -49,10 +48,6 @@ class Membership:
         """Take this rank's place in its gang's group, after leaving another one; call it in the thread that trains.
 
         A gang of one rank needs no group.
-
-        Args:
-            assignment: Place of the rank, with the identity of the gang's group.
-            world_size: Number of ranks in the gang.
 
         Raises:
             RuntimeError: The other ranks did not come in time.

@@ -26,9 +26,9 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainers.model_blocks import units_of
 from trainers.protocol import TaskError
 from trainers.seeds import derive, reseed
+from trainers.shard import units_of
 from trainers.task import Params, Task, model_of
 
 _RESETS = ("reset_parameters", "_reset_parameters")
@@ -37,14 +37,6 @@ _SAME_VALUES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}  
 
 class ModuleInit:
     """A model without values, and how it gets them.
-
-    Args:
-        task: The task that builds the model.
-        params: The trial's parameters.
-        seed: The trial's seed.
-
-    Attributes:
-        module: The model.
 
     Raises:
         TaskError: The model needs values while it is built, or gets some in another way than by its modules' resets.
@@ -118,11 +110,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _resets(module: nn.Module, writes: _Writes) -> Iterator[str]:
-    """Yield the names of the modules whose resets gave the model its values.
-
-    Raises:
-        TaskError: Something else gave some.
-    """
+    """Yield the names of the modules whose resets gave the model its values."""
     names = {id(one): name for name, one in module.named_modules()}
     for unit in units_of(module):
         inside = {id(one) for one in unit}

@@ -21,7 +21,6 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     """Return `value` with each tensor replaced by what `function` makes of it; containers keep their classes.
 
     Args:
-        function: Called with each tensor.
         value: A tensor, or containers of tensors and anything else, which stays as it is.
     """
     return _mapped(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)

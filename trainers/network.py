@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -14,19 +18,109 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.compilation import Compiled
 from trainers.compress import Compression
 from trainers.ddp import Group
-from trainers.exchange_times import ExchangeTimes
-from trainers.fast_math import has_channels_last, images_channels_last
 from trainers.grown_model import grows
-from trainers.model_blocks import checkpoint_activations
-from trainers.precision import format_of
+from trainers.precision import format_of, has_channels_last, images_channels_last
 from trainers.process import return_freed_tensors
 from trainers.protocol import TaskError
 from trainers.settings import Settings
-from trainers.shard import has_values, shard_fully
-from trainers.unused_parameters import is_about_unused, unused_line
+from trainers.shard import checkpoint_activations, has_values, shard_fully
+from trainers.step_counter import ExchangeTimes
+
+RECOMPILE_LIMIT = 64
+"""Most variants of one piece of code in a trial. torch's own limit is 8; a loop over blocks that are left out of
+compilation has one for each block.
+"""
+
+_COMPILERS = ("g++", "clang++", "c++")
+
+
+class Compiled:
+    """A function that torch compiles when it is called first, and again for inputs of another form.
+
+    Beyond the limit of variants torch would go on without compiling, and say so in a worker's log only: time and cost
+    of the trial would not be those of `compile: true`. So the trial fails.
+
+    Raises:
+        TaskError: There is no compiler; the message says what to do.
+    """
+
+    def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
+        _require_compiler(device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13's own, of what its compiler imports
+            self._function: Callable[..., Any] = torch.compile(function)
+            from torch._dynamo import config, exc
+        self._limit_was_hit = exc.FailOnRecompileLimitHit
+        self._limit: Any = config.patch(recompile_limit=RECOMPILE_LIMIT, fail_on_recompile_limit_hit=True)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
+        try:
+            with self._limit:  # 7 us
+                return self._function(*args)
+        except self._limit_was_hit as error:
+            raise TaskError(
+                f"found compile true, but the model needs more than {RECOMPILE_LIMIT} variants of compiled code, as "
+                "where Python values that change from step to step decide what it computes; take compile false, or "
+                "keep such values in tensors (TORCH_LOGS=recompiles names them)"
+            ) from error
+
+    def close(self) -> None:
+        """Forget all compiled code of this process."""
+        torch.compiler.reset()
+
+
+def _require_compiler(device: torch.device) -> None:
+    """Refuse `compile` where there is nothing to compile with."""
+    if device.type == "cuda":
+        return
+    given = os.environ.get("CXX")
+    if not any(shutil.which(name) for name in ([given] if given else _COMPILERS)):
+        looked = f"CXX={given}" if given else ", ".join(_COMPILERS)
+        raise TaskError(
+            f"found compile true, but there is no C++ compiler ({looked}); install one, set CXX, or take compile false"
+        )
+
+
+_UNUSED = re.compile(r".*did not receive grad for rank \d+: ([\d ]+).*", re.DOTALL)
+_MOST_NAMES = 5
+
+
+class NamingDDP(DistributedDataParallel):
+    """DistributedDataParallel as it is, but for that error."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Pass a batch through.
+
+        Raises:
+            TaskError: Parameters had no gradient in the step before, which DDP has to be told.
+        """
+        try:
+            return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if not is_about_unused(error):
+                raise
+            raise TaskError(unused_line(self.module, str(error))) from error
+
+
+def is_about_unused(error: RuntimeError) -> bool:
+    """Return whether an error is DDP's about parameters without a gradient."""
+    return "find_unused_parameters" in str(error)
+
+
+def unused_line(module: nn.Module, said: str) -> str:
+    """Return DDP's error in one line that names the parameters."""
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    numbers = [int(number) for number in _UNUSED.sub(r"\1", said).split()] if _UNUSED.fullmatch(said) else []
+    names = [trained[number] for number in numbers if number < len(trained)]
+    which = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
+    return (
+        f"found find_unused_parameters false, but parameters had no gradient in a step: {which or 'unknown ones'}; "
+        "take find_unused_parameters true, or remove them, or set their requires_grad to False"
+    )
+
 
 _AS_IT_IS = nullcontext()
 _ONE_VALUE = "Expected more than 1 value per channel"
@@ -38,8 +132,6 @@ class Network:
 
     Args:
         module: The model: on the device, or on the CPU, or on no device at all if it is going to be fully sharded.
-        settings: The trial's options.
-        group: This rank's place in the gang.
         fill: Function that gives modules of a model that is going to be fully sharded their first values, on the CPU.
 
     Attributes:

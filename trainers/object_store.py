@@ -72,7 +72,6 @@ class StoredObject:
     """An object that a listing shows, or an upload that was never finished.
 
     Attributes:
-        url: URL of the object.
         bytes: Size in bytes; 0 of an upload.
         modified_at: Moment of its last change, in seconds since 1970.
         upload_id: Name that the store gave the upload; empty for an object.
@@ -171,11 +170,7 @@ class ObjectStore:
         self.delete_note(url)
 
     def objects_below(self, folder: str) -> Iterator[StoredObject]:
-        """Yield what a listing shows below a folder; it may show what is gone, and miss what is there.
-
-        Raises:
-            OSError: The store does not answer.
-        """
+        """Yield what a listing shows below a folder; it may show what is gone, and miss what is there."""
         try:
             found = self._ask(folder, "find", folder, detail=True)
         except FileNotFoundError:
@@ -187,11 +182,7 @@ class ObjectStore:
                 yield StoredObject(url=url, bytes=int(about.get("size") or 0), modified_at=_moment(about))
 
     def is_there(self, url: str) -> bool:
-        """Return whether the store has an object, asked for by its name.
-
-        Raises:
-            OSError: The store does not answer.
-        """
+        """Return whether the store has an object, asked for by its name."""
         try:
             return bool(self._ask(url, "info", url).get("type") == "file")
         except FileNotFoundError:
@@ -202,9 +193,6 @@ class ObjectStore:
         """Yield uploads below a folder that were begun and never finished, which cost room.
 
         S3 keeps them until somebody ends them; the other stores drop theirs after a week.
-
-        Raises:
-            OSError: The store does not answer.
         """
         if self._scheme != "s3":
             return
@@ -217,24 +205,14 @@ class ObjectStore:
             yield StoredObject(url=url, bytes=0, modified_at=began_at, upload_id=str(upload["UploadId"]))
 
     def end_upload(self, upload: StoredObject) -> None:
-        """End an upload that was never finished.
-
-        Raises:
-            OSError: The store does not answer.
-        """
+        """End an upload that was never finished."""
         bucket, _, key = upload.url.partition("://")[2].partition("/")
         with suppress(FileNotFoundError):
             names = {"Bucket": bucket, "Key": key, "UploadId": upload.upload_id}
             self._ask(upload.url, "call_s3", "abort_multipart_upload", names)
 
     def _manifest(self, path: str) -> dict[str, Content]:
-        """What a checkpoint's object and its parts hold, by name.
-
-        Raises:
-            FileNotFoundError: There is no such checkpoint.
-            DamagedObjectError: The manifest is none.
-            OSError: The store does not answer.
-        """
+        """What a checkpoint's object and its parts hold, by name."""
         text = self.read_note(path + MANIFEST)
         own = name_of(path)
         stem = own.removesuffix(".pt")
@@ -276,20 +254,7 @@ class ObjectStore:
             raise ObjectStoreError(f"{bucket} does not exist", is_lasting=True) from error
 
     def _ask(self, about: str, method: str, *arguments: Any, size: int = 0, **options: Any) -> Any:
-        """Call a method of fsspec's.
-
-        Args:
-            about: URL that is asked about, for messages.
-            method: Name of the method.
-            arguments: Its arguments.
-            size: Number of bytes that are sent or fetched, for which there is more time.
-            options: Its further arguments.
-
-        Raises:
-            FileNotFoundError: There is no such object, or no such bucket.
-            DamagedObjectError: What came is not what the store has.
-            ObjectStoreError: The store refuses, fails or does not answer.
-        """
+        """Call a method of fsspec's."""
         seconds = ANSWER_SECONDS + size / SLOWEST_BYTES_PER_SECOND
         try:
             store = filesystem(self._scheme, use_listings_cache=False)

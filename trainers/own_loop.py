@@ -1,17 +1,15 @@
-"""What trials share whose loop is the user's own, functions and commands: learning rate, facts, and checkpoints."""
+"""How far trials may train; and what those share whose loop is the user's own: learning rate and facts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from search_spaces.asked import Asked
-from trainers import checkpoint as checkpoints
-from trainers.background_writes import Pending
-from trainers.protocol import Measurement, TaskError, TrialFacts, TrialSpec
+from trainers.checkpoint_writer import Pending
+from trainers.protocol import EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
 from trainers.scaling import resolve_rule, scale
-from trainers.seeds import SCHEME
 from trainers.settings import settings_of
 
 
@@ -29,6 +27,9 @@ class Course(Protocol):
 
     def asked(self, name: str, asked: Asked) -> None:
         """Tell a parameter that the trial has asked for as it runs."""
+
+    def saved(self, pending: Pending[EpochPart]) -> None:
+        """Tell a part of an epoch, once its checkpoint is whole."""
 
     def measured(self, pending: Pending[Measurement]) -> None:
         """Tell the measurement of an epoch, once its checkpoint is whole."""
@@ -60,13 +61,7 @@ class OwnLoop:
     """A trial whose steps the engine does not take itself.
 
     Args:
-        spec: The trial.
         form: What the user has written, for messages, such as "a command".
-
-    Attributes:
-        spec: The trial.
-        settings: Its resolved options.
-        learning_rate: The learning rate, scaled for the effective batch.
 
     Raises:
         TaskError: An option is wrong, or needs the engine's own loop.
@@ -92,8 +87,6 @@ class OwnLoop:
         """Return what is known before the first epoch.
 
         Args:
-            epoch: Number of epochs done.
-            code_files: Hashes of the files of the user's code, by path.
             model_parameters: Number of parameters of the models; 0 where they are not known.
             models: Names of the models that a training function has handed over; None for a command.
             resuming: What an attempt of a training function begins anew; empty if nothing is known.
@@ -114,32 +107,3 @@ class OwnLoop:
             return facts
         told = FunctionFacts(**asdict(facts), models=models)
         return ResumingFacts(**asdict(told), resuming=resuming) if resuming else told
-
-    def content(self, epoch: int, metrics: Mapping[str, float], **state: Any) -> dict[str, Any]:
-        """Return the content of a checkpoint after an epoch, see `trainers.checkpoint`.
-
-        Args:
-            epoch: Number of epochs done.
-            metrics: Metrics of the epoch.
-            state: What the loop goes on from, in parts of a checkpoint of its own.
-        """
-        return {
-            "format": checkpoints.FORMAT,
-            "model": {},
-            "optimizer": {},
-            "scheduler": {},
-            "rng": {"seed": self.spec.seed, "scheme": SCHEME},
-            "position": {"epoch": epoch, "step": 0},
-            "static": {"latency_ms": 0.0, "effective_batch": self.settings.effective_batch},
-            "spec": checkpoints.essentials(self.spec),
-            "metrics": dict(metrics),
-            **state,
-        }
-
-    def check_belongs(self, content: Mapping[str, Any], path: str) -> None:
-        """Refuse a checkpoint of another configuration.
-
-        Raises:
-            CheckpointError: Task, parameters or seed are not the trial's, or a step had another number of samples.
-        """
-        checkpoints.check_belongs(content, self.spec, path, self.settings.effective_batch)

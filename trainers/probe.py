@@ -18,13 +18,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search_spaces.drawing import example_params
+from trainers.code_files import error_line
 from trainers.commands.command import Command
-from trainers.error_line import error_line
-from trainers.proposals import baselines_of, first_trials_of
 from trainers.protocol import OUR_METRICS, TrainingError
-from trainers.streams import divert_stdout
-from trainers.task import Task, declared_metrics, load_task, model_of, parameters_of, space_of
-from trainers.trainable import load_trainable
+from trainers.rank_output import divert_stdout
+from trainers.task import Task, baselines_of, declared_metrics, first_trials_of, model_of, parameters_of, space_of
+from trainers.task_loading import load_task, load_trainable
 from trainers.training_function import TrainingFunction, reported_by, space_of_function
 
 _SAMPLES = 8
@@ -47,10 +46,8 @@ def probe(
 
     Args:
         task: Name of the task: a built-in one, or "module:Class".
-        task_options: Keyword arguments of its constructor.
         python_path: Folders in front of `sys.path`.
         params: Parameters to build the model at; None draws them from the task's own space, seeded.
-        by_module: Whether the model is going to be built by module.
 
     Returns:
         `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), the
@@ -129,7 +126,7 @@ def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None, 
 
 
 def _has_schedule(task: Task) -> bool:
-    from trainers.own_optimizer import own_schedule
+    from trainers.optim import own_schedule
 
     return own_schedule(task, {}) is not None
 
@@ -139,8 +136,7 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
 
     from trainers.data import few_of, load_samples
     from trainers.ddp import Group
-    from trainers.derived_metrics import with_derived
-    from trainers.evaluate import evaluation_sums
+    from trainers.evaluate import evaluation_sums, with_derived
     from trainers.module_init import ModuleInit
     from trainers.seeds import derive, reseed
     from trainers.stream_samples import StreamSamples

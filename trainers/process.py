@@ -36,6 +36,15 @@ def set_threads(cpus_per_rank: int) -> None:
         torch.set_num_threads(cpus_per_rank)
 
 
+def use_device(device: torch.device, world_size: int, cpus_per_rank: int) -> None:
+    """Let this thread, which trains as one of so many ranks, use its device and its CPUs."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    elif world_size > 1:
+        use_batch_scheduling()
+    set_threads(cpus_per_rank)
+
+
 def use_batch_scheduling() -> None:
     """Ask Linux not to let this thread, and threads that it starts from now on, interrupt others when they wake up.
 
@@ -204,7 +213,6 @@ class PeakMemory:
 
         Args:
             kind: What passes, as for training.
-            samples: Number of samples in the batch.
         """
         if self._device.type != "cuda":
             return _COUNTED

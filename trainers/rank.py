@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 import psutil
 
 from search_spaces.asked import Asked
-from trainers.background_writes import Pending
+from trainers.checkpoint_writer import Pending
 from trainers.commands.command import Command
 from trainers.commands.command_trainer import CommandTrainer
 from trainers.data import load_data
@@ -29,7 +29,6 @@ from trainers.ddp import Group, device_of, warm_up
 from trainers.errors import classify
 from trainers.function_trainer import FunctionTrainer
 from trainers.membership import Membership
-from trainers.own_environment import own_environment
 from trainers.process import (
     Remains,
     free_memory,
@@ -38,13 +37,12 @@ from trainers.process import (
     set_threads,
     use_one_heap,
 )
-from trainers.process_state import ProcessState
+from trainers.process_state import ProcessState, own_environment
 from trainers.protocol import AskedFor, Backend, Measurement, RankAssignment, TrialFacts, TrialSpec
 from trainers.rank_messages import Began, Failed, Message, Orders, Outgoing
 from trainers.shared_arrays import share_arrays
 from trainers.step_counter import StepCount, StepCounter
-from trainers.task import import_task
-from trainers.trainable import Trainable, load_trainable
+from trainers.task_loading import Trainable, import_task, load_trainable
 from trainers.trainer import Trainer
 from trainers.training_function import TrainingFunction
 
@@ -101,7 +99,6 @@ class RankProcess:
 
     Args:
         device: "cpu" or "cuda"; on cuda the process is expected to see its one GPU only.
-        cpus_per_rank: Threads that torch may use.
         cpus: CPUs that belong to this slot alone; empty where ranks do not fill the machine.
         backend: What will carry the messages of process groups; None is the device's own.
     """
@@ -210,9 +207,7 @@ class RankProcess:
             else:
                 trainer = Trainer(spec, task, group=group, data=data, counter=counter)
                 del data
-                counter.begin("first step")
-                course.begin(trainer.facts)
-                _train_as_ordered(trainer, course)
+                trainer.run(course)
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
             outgoing.send(Failed.of(error, has_begun=course.has_begun))
         return None if trainer is None else trainer.close()
@@ -301,13 +296,3 @@ class _Course:
         measurement = pending.news
         is_over = measurement.ended or measurement.complete
         self._outgoing.measure(pending, is_last=is_over or measurement.epoch >= self._until)
-
-
-def _train_as_ordered(trainer: Trainer, course: _Course) -> None:
-    while (until := course.until(trainer.epoch)) is not None:
-        for pending in trainer.advance_ahead(until, course.saved, course.seconds_left):
-            course.measured(pending)
-            if pending.news.ended or pending.news.complete:
-                return
-        if trainer.epoch < until:  # it has ended within an epoch
-            return

@@ -13,19 +13,19 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from trainers.step_scalars import StepScalars
+from trainers.step_counter import StepScalars
 
 COLUMNS = ("epoch", "step", "samples", "loss", "seconds")
 _FLUSH_SECONDS = 1.0
 _BUFFER_BYTES = 2**20
 
 
-def rank_log_path(folder: str | Path, rank: int) -> Path:
+def batch_log_path(folder: str | Path, rank: int) -> Path:
     """Return the file of a rank."""
     return Path(folder) / f"rank-{rank}.csv"
 
 
-class RankLog:
+class BatchLog:
     """Writes a row for each batch that a rank has trained on.
 
     Losses stay on the device until the file is written, about once a second, so a step does not wait for the device.
@@ -42,11 +42,7 @@ class RankLog:
     Args:
         path: The file; its folder is made. A file that is there keeps the rows of steps that this training goes on
             from, and loses the others.
-        device: Device of the rank.
         steps_done: Number of optimizer steps that earlier attempts have done.
-
-    Raises:
-        OSError: The file cannot be made.
     """
 
     def __init__(self, path: Path, device: torch.device, steps_done: int) -> None:
@@ -58,7 +54,7 @@ class RankLog:
         self._file: IO[str] | None = path.open("a", newline="", buffering=_BUFFER_BYTES)
         self._flushed_at = time.monotonic()
 
-    def __enter__(self) -> RankLog:
+    def __enter__(self) -> BatchLog:
         """Return the log."""
         return self
 
@@ -77,9 +73,6 @@ class RankLog:
         """Add a batch.
 
         Args:
-            epoch: Number of the epoch.
-            step: Number of the optimizer step.
-            samples: Number of samples.
             loss: Their mean loss, a scalar on the rank's device.
             seconds: Duration of the batch in seconds.
         """

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainers.background_writes import Pending
+from trainers.checkpoint_writer import Pending
 from trainers.errors import CheckpointError, StorageError, classify
 from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, TrainingError
 
@@ -44,7 +44,6 @@ class Failed:
         """Return the failure that an error is.
 
         Args:
-            error: What was raised.
             has_begun: Whether the attempt has begun its first step: before that a checkpoint is only read.
         """
         failure = classify(error)

@@ -92,12 +92,8 @@ def planned_learning_rate(
     """Return the learning rate of every step of a trial.
 
     Args:
-        settings: The trial's options.
         layout: How its passes are divided into epochs and steps; None where nobody knows how many steps there are.
         own: The task's own schedule; None takes that of the options.
-
-    Raises:
-        TaskError: It depends on a number of steps that nobody knows.
     """
     problem = stream_problem(asdict(settings), has_own_schedule=own is not None) if layout is None else None
     if problem is not None:

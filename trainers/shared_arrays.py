@@ -51,7 +51,6 @@ def share_arrays(holder: object, folder: Path | None = None) -> None:
     everything where no file can be written.
 
     Args:
-        holder: The object, such as a task.
         folder: Folder of the files; None takes one of this user's own among the temporary files.
     """
     own = folder or Path(tempfile.gettempdir()) / f"automl-arrays-{os.getuid()}"
@@ -62,7 +61,6 @@ class _Sharing:
     """One pass over what an object holds.
 
     Args:
-        folder: Folder of the files.
         package: Name of the package whose objects are looked into.
     """
 
@@ -149,11 +147,7 @@ def _stands_alone(tensor: Tensor) -> bool:
 
 
 def _make_own(folder: Path) -> None:
-    """Make the folder for this user alone.
-
-    Raises:
-        OSError: It belongs to somebody else, who could put other content there.
-    """
+    """Make the folder for this user alone."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or folder.is_symlink():

@@ -15,11 +15,10 @@ from typing import Any, BinaryIO, TypeVar
 import torch.distributed as dist
 
 from trainers import checkpoint as checkpoints
-from trainers.atomic_files import write_whole_file
+from trainers.checkpoint import write_whole_file
 from trainers.checkpoint_cache import Content
-from trainers.checkpoint_files import share_path
 from trainers.checkpoint_store import place_of
-from trainers.checkpoint_urls import is_url, name_of
+from trainers.checkpoint_urls import is_url, name_of, share_path
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, StorageError
 from trainers.stored_tensors import ShareFacts, check_share, pieces_in, without_pieces, write_share
@@ -38,8 +37,6 @@ def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Ga
 
     Args:
         content: What the checkpoint holds. `Piece`s go into this rank's share; of all else rank 0's is written.
-        path: Path or URL of the main file.
-        group: This rank's place in the gang.
         gather: How ranks tell each other what they have written; None takes a collective of the process group.
 
     Raises:
@@ -82,7 +79,6 @@ def together(work: Callable[[], T], group: Group, gather: Gather | None = None) 
 
     Args:
         work: Function that this rank calls.
-        group: This rank's place in the gang.
         gather: How ranks tell each other; None takes a collective of the process group.
 
     Raises:
@@ -129,7 +125,7 @@ def _write_own(content: Mapping[str, Any], path: str, own: str) -> ShareFacts:
 def _write_main(content: Mapping[str, Any], path: str, facts: list[ShareFacts]) -> int:
     if not is_url(path):
         _check_seen(path, facts)
-    shares = [[one.bytes, one.crc32, one.index_at, one.sha256] for one in facts]
+    shares = [[one.bytes, one.crc32, one.sha256] for one in facts]
     main = without_pieces(content) | {"format": checkpoints.FORMAT_WITH_SHARES, "shares": shares}
     names = (name_of(share_path(path, rank, len(facts))) for rank in range(len(facts)))
     parts = {name: Content(bytes=one.bytes, sha256=one.sha256) for name, one in zip(names, facts, strict=True)}

@@ -27,13 +27,7 @@ class SharedStream(IterableDataset[Any]):
     Every worker process of every rank reads the whole stream, and leaves out what is not its own.
 
     Args:
-        samples: The stream, the same in every process; read from its beginning in each epoch.
-        rank: The rank whose share this is, from 0.
-        world_size: Number of ranks.
         is_shared_out: Whether the stream gives each rank and worker its own samples by itself.
-
-    Raises:
-        TaskError: The samples cannot be read a second time.
     """
 
     def __init__(self, samples: Iterable[Any], *, rank: int, world_size: int, is_shared_out: bool) -> None:
@@ -88,13 +82,8 @@ def steps_of_all(
 
     Args:
         steps: The passes of each step of this rank, with their batches.
-        group: This rank's place in the gang.
-        what: What is read, for messages.
         even: Whether all ranks need equally many passes; those that lack some pass samples that count nothing.
         is_begun: Whether these steps follow others, so that there need not be any.
-
-    Raises:
-        TaskError: A rank has no sample at all.
     """
     iterator = iter(steps)
     while True:
@@ -136,10 +125,6 @@ def check_all_have_some(samples: Sequence[int], what: str) -> None:
 
     Args:
         samples: Numbers of samples that ranks have, by rank.
-        what: What is read, for the message.
-
-    Raises:
-        TaskError: One of them is 0.
     """
     if min(samples) == 0:
         raise TaskError(

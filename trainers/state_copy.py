@@ -31,9 +31,6 @@ class StateCopies:
         """Return a copy of `content` on the CPU; what an earlier call returned must not be in use any more.
 
         Tensors that are the same in `content` are the same in the copy, so a file has them once.
-
-        Args:
-            content: Plain values, tensors and `Piece`s in containers. `content` may change afterwards.
         """
         copying = _Copying(self._kept)
         copied = {name: copying.of(value) for name, value in content.items()}

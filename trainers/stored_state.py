@@ -38,7 +38,6 @@ def given(tensor: Tensor, rows: Tensor | None = None) -> Tensor | Piece:
     """Return what this rank gives of a tensor to a checkpoint.
 
     Args:
-        tensor: The tensor.
         rows: Rows that are given in place of its own ones; None gives its own.
     """
     own, first = own_rows(tensor)
@@ -68,11 +67,7 @@ def given_optimizer(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def take_weights(module: nn.Module, weights: Mapping[str, Tensor | StoredTensor]) -> None:
-    """Fill a sharded model's rows from a checkpoint's weights.
-
-    Raises:
-        ValueError: They are of another model.
-    """
+    """Fill a sharded model's rows from a checkpoint's weights."""
     own = module.state_dict()
     if own.keys() != weights.keys():
         different = sorted(own.keys() ^ weights.keys())
@@ -88,9 +83,6 @@ def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = No
         source: Tensor of a checkpoint.
         target: Tensor of this shape.
         rows: What is filled in place of its own rows; None fills those.
-
-    Raises:
-        ValueError: It is of another shape.
     """
     if source.shape != target.shape:
         raise ValueError(f"a tensor of shape {list(source.shape)} for one of shape {list(target.shape)}")
@@ -102,9 +94,6 @@ def take_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Give an optimizer its part of a checkpoint's state, and nothing that still lies in the file.
 
     Its own choice of kernels stays, since sharding may allow others.
-
-    Raises:
-        ValueError: It is of another number of parameters.
     """
     groups, own_groups = state["param_groups"], optimizer.param_groups
     counts, own_counts = ([len(one["params"]) for one in each] for each in (groups, own_groups))

@@ -1,13 +1,14 @@
 """Tensors that ranks store in parts: each writes the rows that it holds to a file of its own, its share.
 
-A share is the bytes of its tensors one after the other, each at a multiple of 64 bytes in the order of the machine
-(little-endian on all that torch runs on), and after them its index, JSON:
+A share has the layout of safetensors (https://huggingface.co/docs/safetensors), which other programs open: eight bytes
+with the length of a header of JSON, the header, and the bytes of the tensors one after the other. A tensor's name there
+is its path in the content; `rows` of the header's metadata says in JSON which rows of which whole tensor it is:
 
-    [[path in the content, dtype, shape of the whole tensor, first row, rows, offset in bytes], ...]
+    {name: [path, shape of the whole tensor, first row], ...}
 
 Rows are contiguous, so whoever needs some of them reads one range of bytes, with nothing else in memory. The main file
-of the checkpoint holds size, CRC-32 and the index's offset of each share. The CRC finds damage; it is no protection
-against somebody who means harm, and nothing in a share is ever executed.
+of the checkpoint holds size and CRC-32 of each share. The CRC finds damage; it is no protection against somebody who
+means harm, and nothing in a share is ever executed.
 """
 
 from __future__ import annotations
@@ -16,29 +17,81 @@ import json
 import math
 import mmap
 import os
+import struct
 import warnings
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import torch
 from torch import Tensor
 
-from trainers.errors import CheckpointError, of_unread_file
+from trainers.checkpoint_cache import Content, DamagedObjectError
+from trainers.checkpoint_store import place_of
+from trainers.checkpoint_urls import is_url, share_path
+from trainers.errors import CheckpointError, StorageError, of_unread_file
+
+
+def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Read the shares of a checkpoint, each wholly, and from an object store itself rather than a copy on this machine.
+
+    Raises:
+        CheckpointError: One of them is not what was written.
+    """
+    if "shares" in content:
+        for number, facts in enumerate(_facts(content, path)):
+            with closing(_share(path, number, content, facts, fresh=True)) as share:
+                check_share(share, facts)
+
+
+def shares_of(content: Mapping[str, Any], path: str | Path) -> list[tuple[ShareFile, ShareFacts]]:
+    """Return the shares, and what the main file says of them."""
+    return [(_share(path, rank, content, one), one) for rank, one in enumerate(_facts(content, path))]
+
+
+def _facts(content: Mapping[str, Any], path: str | Path) -> list[ShareFacts]:
+    """Return what the main file says of the shares."""
+    try:
+        facts = [ShareFacts(bytes=size, crc32=crc, sha256=sha256) for size, crc, sha256 in content["shares"]]
+        if not all([*map(type, row)] == [int, int, str] for row in content["shares"]):
+            raise TypeError("of another kind")
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: shares of another form than is written") from error
+    return facts
+
+
+def _share(
+    path: str | Path, rank: int, content: Mapping[str, Any], facts: ShareFacts, *, fresh: bool = False
+) -> ShareFile:
+    """Return the share of a rank, of an object store by way of a copy on this machine."""
+    share = share_path(path, rank, len(content["shares"]))
+    if not is_url(path):
+        return ShareFile(share)
+    try:
+        copy = place_of(share).open_part(share, Content(bytes=facts.bytes, sha256=facts.sha256), fresh=fresh)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{share} is missing: all files of a checkpoint belong together") from error
+    except DamagedObjectError as error:
+        raise CheckpointError(f"{share} is damaged: {error}") from error
+    except OSError as error:
+        raise StorageError(f"cannot read {share}: {error}") from error
+    return ShareFile(share, copy)
+
 
 _ALIGNMENT = 64
+_LENGTH = struct.Struct("<Q")
 _CHUNK_BYTES = 2**22
 _DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-        torch.uint8, torch.bool, torch.complex64, torch.complex128,
-    )
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "C64": torch.complex64, "C128": torch.complex128,
 }  # fmt: skip
+"""Number formats by their names in a share; all but the last one are those of safetensors."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 Key: TypeAlias = tuple[str | int, ...]
@@ -50,8 +103,6 @@ class Piece:
 
     Attributes:
         rows: The rows, shape [n, ...]; the whole tensor where it has no dimension.
-        first: Number of the first row in the whole tensor.
-        shape: Shape of the whole tensor.
     """
 
     rows: Tensor
@@ -64,15 +115,11 @@ class ShareFacts:
     """What the main file says of a share.
 
     Attributes:
-        bytes: Size of the file.
-        crc32: CRC-32 of the file.
-        index_at: Offset of the index in bytes.
         sha256: Checksum by which an object store knows the file; empty in a folder.
     """
 
     bytes: int
     crc32: int
-    index_at: int
     sha256: str = ""
 
 
@@ -136,12 +183,7 @@ class _Extent:
 
 
 class StoredTensor:
-    """A tensor in shares, of which any rows can be read.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Its number format.
-    """
+    """A tensor in shares, of which any rows can be read."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
         self.shape, self.dtype = torch.Size(shape), dtype
@@ -306,23 +348,31 @@ def without_pieces(content: Mapping[Any, Any]) -> dict[Any, Any]:
     }
 
 
-def write_share(pieces: Iterator[tuple[Key, Piece]], file: BinaryIO) -> ShareFacts:
-    """Write pieces and their index to a file, one tensor in the host's memory at a time."""
-    at, crc, index = 0, 0, []
-
-    def put(data: Any) -> None:
-        nonlocal at, crc
-        file.write(data)
-        at, crc = at + len(data), zlib.crc32(data, crc)
-
+def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFacts:
+    """Write pieces after their header to a file, one tensor in the host's memory at a time."""
+    header: dict[str, Any] = {}
+    rows, tensors, end = {}, [], 0
     for key, piece in pieces:
-        put(bytes(-at % _ALIGNMENT))
-        rows = piece.rows.shape[0] if piece.shape else 1
-        index.append([list(key), _NAMES[piece.rows.dtype], list(piece.shape), piece.first, rows, at])
-        put(memoryview(byte_view(piece.rows.cpu().contiguous())))
-    index_at = at
-    put(json.dumps(index).encode())
-    return ShareFacts(bytes=at, crc32=crc, index_at=index_at)
+        name = "/".join(map(str, key))
+        while name in header:  # as of the keys 1 and "1"
+            name += "'"
+        begin, end = end, end + piece.rows.numel() * piece.rows.dtype.itemsize
+        form = {"dtype": _NAMES[piece.rows.dtype], "shape": list(piece.rows.shape), "data_offsets": [begin, end]}
+        header[name], rows[name] = form, [list(key), list(piece.shape), piece.first]
+        tensors.append(piece.rows)
+    header["__metadata__"] = {"format": "pt", "rows": json.dumps(rows)}
+    text = json.dumps(header).encode()
+    text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNMENT)
+    size, crc = 0, 0
+    parts: Iterator[Any] = chain([_LENGTH.pack(len(text)), text], map(_bytes_of, tensors))
+    for data in parts:
+        file.write(data)
+        size, crc = size + len(data), zlib.crc32(data, crc)
+    return ShareFacts(bytes=size, crc32=crc)
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return memoryview(byte_view(tensor.cpu().contiguous()))
 
 
 def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts]]) -> None:
@@ -373,26 +423,37 @@ def _check_size(share: ShareFile, facts: ShareFacts) -> None:
         ) from error
     except OSError as error:
         raise of_unread_file(str(share), error) from error
-    if size != facts.bytes or not 0 <= facts.index_at <= size:
+    if size != facts.bytes:
         raise CheckpointError(f"{share} is damaged: it has {size} bytes, and had {facts.bytes}")
 
 
 def _index_of(share: ShareFile, facts: ShareFacts) -> Iterator[tuple[Key, torch.dtype, list[int], _Extent]]:
-    """Yield what a share's index says of each tensor, checked as far as it can be for one share alone."""
+    """Yield what a share's header says of each tensor, checked as far as it can be for one share alone."""
     _check_size(share, facts)
-    text = bytearray(facts.bytes - facts.index_at)
-    share.read_into(facts.index_at, memoryview(text))
     end = 0
     try:
-        for key, dtype, shape, first, rows, offset in json.loads(text):
-            numbers = [*shape, first, rows, offset]
+        (length,) = _LENGTH.unpack(_read(share, 0, _LENGTH.size))
+        start = _LENGTH.size + length
+        if start > facts.bytes:
+            raise ValueError(f"a header of {length} bytes")
+        header = json.loads(_read(share, _LENGTH.size, length))
+        for name, (key, shape, first) in json.loads(header["__metadata__"]["rows"]).items():
+            dtype, (begin, stop) = _DTYPES[header[name]["dtype"]], header[name]["data_offsets"]
             if not key or not all(type(one) in {str, int} for one in key):
                 raise ValueError(f"no path in the content: {key}")
-            if not all(type(one) is int and one >= 0 for one in numbers) or offset < end:  # a bool is no number
-                raise ValueError(f"of another form: {key}")
-            end = offset + rows * _DTYPES[dtype].itemsize * math.prod(shape[1:])
-            if end > facts.index_at:
-                raise ValueError(f"longer than the file: {key}")
-            yield tuple(key), _DTYPES[dtype], shape, _Extent(file=share, offset=offset, first=first, rows=rows)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CheckpointError(f"{share} is damaged: its index: {type(error).__name__}: {error}") from error
+            if not all(type(one) is int and one >= 0 for one in (*shape, first, begin, stop)) or begin != end:
+                raise ValueError(f"of another form: {key}")  # a bool is no number
+            end = stop
+            row_bytes = dtype.itemsize * math.prod(shape[1:])
+            rows = header[name]["shape"][0] if shape else 1
+            if type(rows) is not int or rows * row_bytes != stop - begin or start + stop > facts.bytes:
+                raise ValueError(f"of another size: {key}")
+            yield tuple(key), dtype, shape, _Extent(file=share, offset=start + begin, first=first, rows=rows)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error) as error:
+        raise CheckpointError(f"{share} is damaged: its header: {type(error).__name__}: {error}") from error
+
+
+def _read(share: ShareFile, offset: int, size: int) -> bytearray:
+    content = bytearray(size)
+    share.read_into(offset, memoryview(content))
+    return content

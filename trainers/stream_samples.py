@@ -10,7 +10,7 @@ ranks tell each other what they have before each step, and the first without a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -20,13 +20,37 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from trainers.collating import Collate
 from trainers.ddp import Group
 from trainers.epoch_plan import MicroBatch, Pass, SingleSamples, plan_epoch, step_sizes
 from trainers.nested import to_device
 from trainers.protocol import TaskError
 from trainers.seeds import HostGenerators, derive, reseed_host
 from trainers.shared_stream import check_all_have_some, of_all, steps_of_all
+
+Collate = Callable[[list[Any]], Any]
+"""Makes a pair (inputs, targets) of a list of samples."""
+_PARTS = 2
+
+
+def collate_of(task: object) -> Collate:
+    """Return what makes a task's samples a batch."""
+    own = getattr(task, "collate", None)
+    return _Own(own) if callable(own) else default_collate
+
+
+class _Own:
+    """A task's own rule; a class, so that worker processes can be given it."""
+
+    def __init__(self, collate: Collate) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """Return the batch of samples."""
+        batch = self._collate(samples)
+        if isinstance(batch, (tuple, list)) and len(batch) == _PARTS:
+            return batch
+        raise TaskError(f"collate: found a {type(batch).__name__}, allowed: a pair (inputs, targets)")
+
 
 _AHEAD = 2
 """Samples that are read beyond a step, to know whether the last step would have a single one."""
@@ -42,8 +66,6 @@ class Sharing:
     Attributes:
         batch_per_rank: Largest number of samples in a pass.
         accumulate: Largest number of passes in a step.
-        rank: The rank, from 0.
-        world_size: Number of ranks.
         even: Whether all ranks need equally many passes.
         singles: What becomes of passes of one sample, see `plan_epoch`.
         seed: Seed of what the stream draws at random.
@@ -79,19 +101,11 @@ class StreamSamples:
     """A task's stream on one device.
 
     Args:
-        stream: The stream; each iteration over it begins anew.
         what: Name of the task's method that gave it, for messages.
-        device: Device of this rank.
         workers: Number of processes that read it; 0 reads in this one.
-        collate: Makes samples a batch.
 
     Attributes:
-        device: Device of this rank.
-        collate: Makes samples a batch.
         is_shared_out: Whether the stream gives each rank and worker process its own samples.
-
-    Raises:
-        TaskError: It can be read only once.
     """
 
     def __init__(
@@ -124,12 +138,7 @@ class StreamSamples:
         All ranks have to ask equally often: a stream that shares itself out takes a collective for each step.
 
         Args:
-            sharing: How this rank takes its share.
-            number: Number of the pass, from 1.
             skip: Number of steps to leave out, which an earlier attempt has trained.
-
-        Raises:
-            TaskError: There is nothing to train on, or on one of the ranks nothing.
         """
         steps = self._read(sharing, number, skip)
         if self.is_shared_out and sharing.world_size > 1:
@@ -153,9 +162,6 @@ class StreamSamples:
         """Yield a rank's share of all samples, for an evaluation: each one once, on one rank.
 
         All ranks have equally many passes, and need not ask each other, unless the stream shares itself out.
-
-        Raises:
-            TaskError: It shares itself out and has no samples for a rank; raised on all of them.
         """
         steps = self._read(sharing, 1, 0)
         first = next(steps, ())

@@ -27,7 +27,6 @@ class Operation:
     """One kind of operation.
 
     Attributes:
-        name: Name that torch gives it.
         calls: Number of calls in the profiled steps.
         seconds: Time in the operation itself, without those that it called; of its kernels, if there is a GPU.
         share: Fraction of all operations' seconds.
@@ -58,9 +57,7 @@ class Profiler:
     """Profiles 20 steps of a training, after the first few: a trace of more is too large to open.
 
     Args:
-        trace: Path of the file to write.
         steps: Number of steps that the training still takes.
-        device: Device of the rank.
     """
 
     def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:

@@ -15,14 +15,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
-from trainers.background_writes import Pending, Write
 from trainers.checkpoint_place import counting
-from trainers.checkpoint_writer import CheckpointWriter
+from trainers.checkpoint_writer import CheckpointWriter, Pending, Write
 from trainers.code_files import code_files
 from trainers.data import TrialData, load_data
 from trainers.ddp import Group, copy_buffers_from_rank_0
@@ -32,15 +32,16 @@ from trainers.epoch_parts import EpochSums, Meetings, Order, part_content
 from trainers.epoch_plan import samples_of_rank
 from trainers.epoch_training import EpochTraining
 from trainers.errors import classified
-from trainers.fast_math import set_fast_math
+from trainers.evaluate import has_weights
 from trainers.feeds import layout_of
 from trainers.gradient_noise import GradientWatch
 from trainers.grown_model import grows
-from trainers.own_optimizer import own_schedule, scheduled_rate
-from trainers.process import Remains, set_threads, use_batch_scheduling
+from trainers.optim import own_schedule, scheduled_rate
+from trainers.own_loop import Course
+from trainers.precision import set_fast_math
+from trainers.process import Remains, set_threads, use_device
 from trainers.protocol import DivergedError, EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
-from trainers.rank_log import RankLog
-from trainers.sample_weights import has_weights
+from trainers.rank_log import BatchLog
 from trainers.scaling import planned_learning_rate
 from trainers.settings import settings_of
 from trainers.step_counter import StepCounter
@@ -84,11 +85,9 @@ class Trainer:
         """Build model and optimizer, or read them back from `spec.resume_from`.
 
         Args:
-            spec: The trial.
-            task: The object that `spec.task` names, from `trainers.task.load_task`.
+            task: The object that `spec.task` names, from `trainers.task_loading.load_task`.
             group: This rank's place in the gang. For more than one rank the default process group must be formed.
             data: What `load_data` loaded for this trial and device; None loads it here.
-            counter: Counts what this rank does, for threads that watch it; None makes one that nobody reads.
 
         Raises:
             TrainingError: Whatever goes wrong, as one of its subclasses.
@@ -109,8 +108,15 @@ class Trainer:
             counter.begin("model")
             resuming = nullcontext() if spec.resume_from is None else data.memory.without_counting()
             with counting(counter.tick), resuming:
-                self._state = build_state(spec, task, group, settings=settings, rate=self._rate, layout=layout)
-            data.memory.include(self._state.earlier_peak_bytes)
+                self._checkpoints = CheckpointWriter(
+                    spec, settings, group, counter.tick,
+                    memory=data.memory, is_shared=group.world_size > 1 and settings.shard != "none",
+                )  # fmt: skip
+                path = spec.resume_from
+                self._state = build_state(
+                    spec, task, group, settings=settings, rate=self._rate, layout=layout,
+                    content=None if path is None else self._checkpoints.read(path, together=True),
+                )  # fmt: skip
             counter.done()
             self._watch = self._gradient_watch()
             if grows(self._state.module):
@@ -128,9 +134,6 @@ class Trainer:
                 spec=spec, task=task, settings=settings, validation=data.validation, state=self._state,
                 watch=self._watch, memory=data.memory, group=group, counter=counter,
             )  # fmt: skip
-            self._checkpoints = CheckpointWriter(
-                spec, settings, self._rate, settings.effective_batch, group, memory=data.memory, tick=counter.tick
-            )
             # PowerSGD's memory of what it has not sent is no part of a checkpoint, and begins anew with each epoch.
             has_parts = spec.checkpoint_folder is not None and settings.compress != "powersgd"
             self._meetings = Meetings(group) if has_parts else None
@@ -147,12 +150,12 @@ class Trainer:
         self._training.on_step = function
 
     @property
-    def log(self) -> RankLog | None:
+    def log(self) -> BatchLog | None:
         """Hears of each batch that this rank has trained on; None where nobody does."""
         return self._training.log
 
     @log.setter
-    def log(self, log: RankLog) -> None:
+    def log(self, log: BatchLog) -> None:
         self._training.log = log
 
     @property
@@ -199,35 +202,35 @@ class Trainer:
             DivergedError: The training loss is not finite; raised on all ranks after the same epoch.
             TrainingError: Whatever else goes wrong, as one of its subclasses.
         """
-        for pending in self._epochs(until_epoch, seconds_left, lambda part: self.on_part(part.told()), ahead=False):
+
+        def saved(part: Pending[EpochPart]) -> None:
+            self.on_part(part.told())
+
+        for pending in self.advance_ahead(until_epoch, saved, seconds_left, ahead=False):
             yield pending.told()
 
-    def advance_ahead(
-        self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end
-    ) -> Iterator[Pending[Measurement]]:
-        """Train on as `advance` does, but do not wait for checkpoints that are written while training goes on.
-
-        A checkpoint that could not be written is raised here, too, about a second of training later.
-
-        Args:
-            until_epoch: As of `advance`.
-            on_part: Called with each part of an epoch, in place of the attribute.
-            seconds_left: As of `advance`.
+    def run(self, course: Course) -> None:
+        """Train on as far as the course allows, and do not wait for checkpoints that are written meanwhile.
 
         Raises:
-            TrainingError: As by `advance`.
+            TrainingError: As by `advance`; of a checkpoint that could not be written, about a second later.
         """
-        yield from self._epochs(until_epoch, seconds_left, on_part, ahead=True)
+        self._counter.begin("first step")
+        course.begin(self.facts)
+        while (until := course.until(self.epoch)) is not None:
+            for pending in self.advance_ahead(until, course.saved, course.seconds_left):
+                course.measured(pending)
+                if pending.news.ended or pending.news.complete:
+                    return
+            if self.epoch < until:  # it has ended within an epoch
+                return
 
-    def _epochs(
-        self, until_epoch: int, seconds_left: SecondsLeft, on_part: PartSaved, *, ahead: bool
+    def advance_ahead(
+        self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end, *, ahead: bool = True
     ) -> Iterator[Pending[Measurement]]:
+        """Train on as `advance` does, but `ahead` of checkpoints, which a thread writes while training goes on."""
         with classified():
-            if self._group.device.type == "cuda":
-                torch.cuda.set_device(self._group.device)
-            elif self._group.world_size > 1:
-                use_batch_scheduling()
-            set_threads(self._spec.cpus_per_rank)
+            use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             last = min(until_epoch, self._settings.epochs)
             for epoch in range(self.epoch + 1, last + 1):
                 pending = self._run_epoch(epoch, seconds_left, on_part, ahead=ahead, is_last=epoch == last)
@@ -335,11 +338,18 @@ class Trainer:
     def _write_checkpoint(
         self, part: Mapping[str, Any] | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint; see `CheckpointWriter.write`."""
+        """Write a checkpoint of the state after an epoch, or within the next one, of which `part` is kept."""
+        state = self._state
+        of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
         self._counter.begin("checkpoint")
-        path, write = self._checkpoints.write(self._state, part, goes_on=goes_on)
+        path, write = self._checkpoints.write(partial(self._content, part), *of_epoch, goes_on=goes_on)
         self._counter.done()
         return path, write
+
+    def _content(self, part: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        state, of_part = self._state, {} if part is None else {"part": dict(part)}
+        rate = asdict(replace(self._rate, own=None))
+        return self._checkpoints.content(state.epoch, state.metrics, scheduler=rate, **state.content(), **of_part)
 
     def _gradient_watch(self) -> GradientWatch | None:
         """Return what measures how gradients differ, where a step has several that are exact and whole."""

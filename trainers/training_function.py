@@ -33,7 +33,6 @@ class TrainingFunction:
     """A function that trains, and the arguments that it gets beside the trial.
 
     Attributes:
-        function: The user's function.
         options: Its keyword arguments, from `task_options`.
     """
 
@@ -72,9 +71,6 @@ def space_of_function(function: Callable[..., object], module: object) -> Space 
     Args:
         function: The function; its attribute `space` comes first.
         module: Module in which a study finds it; its variable `space` comes next, if that is a space or a mapping.
-
-    Raises:
-        TaskError: It is no space; the message is one line with the path of the wrong place.
     """
     space = getattr(function, _SPACE, None)
     if space is None:

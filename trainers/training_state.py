@@ -1,42 +1,130 @@
-"""All that changes while a trial trains: how it is built, and read back from a checkpoint."""
+"""All that changes while a trial trains: how it is built, and read back from a checkpoint.
+
+Averaged weights are often better than the last ones: they are evaluated and delivered. Early stopping: a trial whose
+validation loss has stopped improving is complete before its last epoch.
+
+Prechelt 1998, "Early stopping - but when?", the criterion UP in its common form: so many epochs without a new best.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainers import checkpoint as checkpoints
 from trainers.ddp import Group
-from trainers.ema import Average
 from trainers.epoch_plan import EpochLayout
 from trainers.errors import CheckpointError
-from trainers.fast_math import has_channels_last, with_channels_last
 from trainers.feeds import StreamPlace
 from trainers.gradient_noise import AdaScale, Moments, noise_of_epochs
 from trainers.grown_model import grows
-from trainers.model_blocks import units_of
 from trainers.module_init import ModuleInit
 from trainers.network import Network, shards_fully
-from trainers.optim import Optimizer, build_optimizer
-from trainers.own_optimizer import has_optimizer, own_optimizer, rate_factors
-from trainers.patience import Patience
-from trainers.precision import Precision
+from trainers.optim import Optimizer, build_optimizer, has_optimizer, own_optimizer, rate_factors
+from trainers.precision import Precision, has_channels_last, with_channels_last
 from trainers.process import return_freed_tensors
 from trainers.protocol import TrialSpec
 from trainers.scaling import LearningRate, scale_ema
 from trainers.seeds import derive, reseed
 from trainers.settings import Settings
-from trainers.shard import has_values
-from trainers.shared_checkpoint import open_together
-from trainers.stored_state import take_optimizer, take_weights
-from trainers.stored_tensors import in_memory
+from trainers.shard import has_values, units_of
+from trainers.stored_state import given, given_optimizer, given_weights, own_rows, take, take_optimizer, take_weights
+from trainers.stored_tensors import Piece, StoredTensor, in_memory
 from trainers.task import Task, model_of
+
+
+class Patience:
+    """Counts epochs since the best one.
+
+    Every rank has one and tells it the same averages over ranks, so all of them run out of patience together.
+
+    Args:
+        epochs: Number of epochs that may pass without a new best loss; None never stops.
+    """
+
+    def __init__(self, epochs: int | None) -> None:
+        self._epochs = epochs
+        self._best = math.inf
+        self._waited = 0
+
+    def runs_out(self, val_loss: float) -> bool:
+        """Add an epoch's validation loss, and return whether patience has run out.
+
+        A loss that is not a number is no new best.
+        """
+        if val_loss < self._best:
+            self._best, self._waited = val_loss, 0
+        else:
+            self._waited += 1
+        return self._epochs is not None and self._waited >= self._epochs
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed trial needs to run out of patience at the same epoch."""
+        return {"best": self._best, "waited": self._waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a checkpoint."""
+        self._best, self._waited = float(state["best"]), int(state["waited"])
+
+
+class Average:
+    """An exponential moving average of trainable parameters; buffers are taken as they are.
+
+    After step t the decay is min(decay, (1 + t) / (10 + t)), so that the random initial weights are soon forgotten.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self._decay, self._module = decay, module
+        self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._live = [own_rows(parameter)[0] for parameter in self._parameters.values()]
+        self._averaged = [parameter.clone() for parameter in self._live]
+
+    def update(self, step: int) -> None:
+        """Take in the weights after `step` steps, counted from 1."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self._averaged, self._live, 1.0 - decay)
+
+    def load(self, weights: Mapping[str, Tensor | StoredTensor]) -> None:
+        """Take the average from a checkpoint's weights."""
+        for (name, parameter), averaged in zip(self._parameters.items(), self._averaged, strict=True):
+            take(weights[name], parameter, averaged)
+
+    def other_weights(self) -> dict[str, Tensor | Piece]:
+        """Return what this rank gives to a checkpoint of the weights that the model has not at this moment.
+
+        Inside `applied` those are the weights that the training goes on with.
+        """
+        other = {
+            id(parameter): averaged
+            for parameter, averaged in zip(self._parameters.values(), self._averaged, strict=True)
+        }
+        return given_weights(self._module) | {
+            name: given(parameter, other[id(parameter)])
+            for name, parameter in self._module.state_dict(keep_vars=True).items()
+            if id(parameter) in other
+        }
+
+    def swap(self) -> None:
+        """Put the average into the model and the model's weights here, or back."""
+        for live, averaged in zip(self._live, self._averaged, strict=True):
+            kept = live.clone()
+            live.copy_(averaged)
+            averaged.copy_(kept)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the model have the average inside."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,20 +132,7 @@ class TrainingState:
     """The model of a trial, what trains it, and how far it has come.
 
     Attributes:
-        module: The model itself, without the DDP wrapper.
-        network: The model as ranks train it together.
-        precision: Number format of the forward and backward pass, with its loss scale.
-        optimizer: The optimizer with its moments.
-        average: Exponential moving average of the weights; None without `ema`.
-        adascale: AdaScale's gain; None under another learning-rate rule.
-        patience: Early stopping.
-        noise: Averages behind the gradient noise scale.
-        epoch: Number of epochs done.
-        step: Number of optimizer steps done.
-        place: How far the trial has come in a stream.
         latency_ms: Latency of one sample in milliseconds; NaN before it is measured.
-        metrics: Metrics of the last epoch.
-        earlier_peak_bytes: Peak memory of a rank in earlier attempts, in bytes; 0 without one.
         part: What a checkpoint within the next epoch says of that one, see `trainers.epoch_parts`; None without one.
     """
 
@@ -74,15 +149,13 @@ class TrainingState:
     place: StreamPlace = field(default_factory=StreamPlace)
     latency_ms: float = math.nan
     metrics: dict[str, float] = field(default_factory=dict)
-    earlier_peak_bytes: float = 0.0
     part: Mapping[str, Any] | None = None
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the weights that are evaluated and delivered: the averaged ones."""
         return nullcontext() if self.average is None else self.average.applied()
 
-    def engine_state(self) -> dict[str, Any]:
-        """Return the `engine` part of a checkpoint; called where the model has the averaged weights."""
+    def _engine_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {
             "precision": self.precision.state_dict(),
             "noise": self.noise.state_dict(),
@@ -93,6 +166,16 @@ class TrainingState:
         if self.average is not None:
             state["weights"] = self.average.other_weights()
         return state
+
+    def content(self) -> dict[str, Any]:
+        """Return the parts of a checkpoint that this rank gives; called where the model has the averaged weights."""
+        return {
+            "model": given_weights(self.module),
+            "optimizer": given_optimizer(self.optimizer),
+            "position": {"epoch": self.epoch, "step": self.step, **self.place.told()},
+            "static": {"latency_ms": self.latency_ms},
+            "engine": self._engine_state(),
+        }
 
     def load(self, content: Mapping[str, Any]) -> None:
         """Take everything from the content of a checkpoint but the weights of a model that is not sharded."""
@@ -112,19 +195,26 @@ class TrainingState:
         position = content["position"]
         self.epoch, self.step, self.place = position["epoch"], position["step"], StreamPlace.of(position)
         self.latency_ms, self.metrics = content["static"]["latency_ms"], content["metrics"]
-        self.earlier_peak_bytes = content["static"].get("peak_memory_bytes", 0.0)
         self.part = content.get("part")
 
 
 def build_state(
-    spec: TrialSpec, task: Task, group: Group, *, settings: Settings, rate: LearningRate, layout: EpochLayout | None
+    spec: TrialSpec,
+    task: Task,
+    group: Group,
+    *,
+    settings: Settings,
+    rate: LearningRate,
+    layout: EpochLayout | None,
+    content: Mapping[str, Any] | None,
 ) -> TrainingState:
-    """Build a trial's model and what trains it, or read them back from `spec.resume_from`.
+    """Build a trial's model and what trains it, as they are in the content of a checkpoint, if there is one.
 
     Raises:
-        CheckpointError: The checkpoint cannot be read, belongs to another trial, or does not fit the model.
+        CheckpointError: The checkpoint does not fit the model, or the number of samples.
     """
-    content = None if spec.resume_from is None else _content_to_resume(spec.resume_from, spec, settings, layout, group)
+    if content is not None and layout is not None:
+        _check_steps(content, str(spec.resume_from), layout)
     module, fill = _model(spec, task, settings, group)
     if content is not None and not shards_fully(settings, group):
         with checkpoints.fits_the_model(str(spec.resume_from)):
@@ -197,14 +287,7 @@ def _adascale(settings: Settings) -> AdaScale:
     return AdaScale(settings.world_size * settings.accumulate, settings.batch_per_rank, settings.reference_batch)
 
 
-def _content_to_resume(
-    path: str, spec: TrialSpec, settings: Settings, layout: EpochLayout | None, group: Group
-) -> dict[str, Any]:
-    """Read the checkpoint to resume from, and check that it is of this trial."""
-    content = open_together(path, group)
-    checkpoints.check_belongs(content, spec, path, settings.effective_batch)
-    if layout is None:
-        return content
+def _check_steps(content: Mapping[str, Any], path: str, layout: EpochLayout) -> None:
     epoch, step = content["position"]["epoch"], content["position"]["step"]
     of_part = content["part"].get("steps") if "part" in content else 0
     if step - layout.steps(epoch) != of_part or not step < layout.steps(epoch + 1):
@@ -212,4 +295,3 @@ def _content_to_resume(
             f"checkpoint {path} has {step} steps in {epoch} epochs, not {layout.steps(epoch)}: "
             "samples_per_epoch must stay the same"
         )
-    return content

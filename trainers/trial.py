@@ -23,20 +23,18 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from trainers import followed_options as followed
 from trainers.asking import Asking
 from trainers.ddp import Group, copy_from_rank_0
 from trainers.epoch_plan import SingleSamples
-from trainers.followed_options import ReadParams, check_followed
-from trainers.network import shards_fully
+from trainers.network import NamingDDP, shards_fully
 from trainers.precision import format_of
 from trainers.process import return_freed_tensors
 from trainers.protocol import TaskError, TrialSpec
+from trainers.settings import AUTOCAST, BACKWARD, OPTIMIZER, PREPARE, STEP, ReadParams, check_followed
 from trainers.shard import has_values, shard_fully
 from trainers.step_counter import StepCounter
 from trainers.trial_loader import Loader, Loaders
 from trainers.trial_steps import Steps
-from trainers.unused_parameters import NamingDDP
 
 if TYPE_CHECKING:
     from trainers.settings import Settings
@@ -109,7 +107,7 @@ class Trial:
         """
         if self._settings.shard == "optimizer":
             raise TaskError("training.shard: found 'optimizer' with a training function, allowed: none, full")
-        self._followed.add(followed.PREPARE)
+        self._followed.add(PREPARE)
         self.modules.append(model)
         model.register_forward_pre_hook(_Tick(self._counter))
         if self._settings.sync_batch_norm and self.world_size > 1:
@@ -201,7 +199,7 @@ class Trial:
 
         Its learning rate is `learning_rate`; under the sqrt rule Adam's moments follow the effective batch, too.
         """
-        self._followed.add(followed.OPTIMIZER)
+        self._followed.add(OPTIMIZER)
         return self.steps.optimizer(parameters)
 
     def autocast(self) -> AbstractContextManager[None]:
@@ -209,12 +207,12 @@ class Trial:
 
         Where several passes make a step, ranks exchange gradients only in the last of them.
         """
-        self._followed.add(followed.AUTOCAST)
+        self._followed.add(AUTOCAST)
         return self.steps.passing()
 
     def backward(self, loss: Tensor) -> None:
         """Add a loss's gradients, divided by `accumulate`, and scaled where `precision` is fp16."""
-        self._followed.add(followed.BACKWARD)
+        self._followed.add(BACKWARD)
         self.steps.backward(loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
@@ -225,7 +223,7 @@ class Trial:
         Returns:
             Whether a step was taken.
         """
-        self._followed.add(followed.STEP)
+        self._followed.add(STEP)
         self._counter.tick()
         return self.steps.step(optimizer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,18 +13,46 @@ from trainers.ddp import Group
 from trainers.epoch_plan import SingleSamples, share, step_sizes
 from trainers.nested import to_device
 from trainers.protocol import TaskError
+from trainers.seeds import permutation
 from trainers.shared_stream import SharedStream, in_step, is_stream
-from trainers.sharing_sampler import SharingSampler
 from trainers.step_counter import StepCounter
+
+
+class SharingSampler(Sampler[int]):
+    """Shares out the samples of a dataset, in an order of each epoch's own or in theirs.
+
+    Shuffled samples are dealt out in turn, the first ones once more where that makes the shares equal. Others are
+    shared out in consecutive parts whose sizes differ by at most one.
+
+    Attributes:
+        epoch: The epoch whose order this is.
+    """
+
+    def __init__(self, samples: int, *, rank: int, world_size: int, seed: int, shuffles: bool) -> None:
+        self._samples, self._rank, self._world_size = samples, rank, world_size
+        self._seed, self._shuffles = seed, shuffles
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Return the number of this rank's samples."""
+        if self._shuffles:
+            return math.ceil(self._samples / self._world_size)
+        return len(share(self._samples, self._rank, self._world_size))
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of this rank's samples."""
+        if not self._shuffles:
+            return iter(share(self._samples, self._rank, self._world_size))
+        order = permutation(self._samples, seed=self._seed, epoch=self.epoch)
+        missing = len(self) * self._world_size - self._samples
+        whole = torch.cat([order, order.repeat(math.ceil(missing / max(1, self._samples)))[:missing]])
+        return iter(whole[self._rank :: self._world_size].tolist())
 
 
 class Loaders:
     """Makes the loaders of a trial, and has each epoch's samples in that epoch's order.
 
     Args:
-        group: This rank's place in the gang.
-        seed: Seed of the orders.
-        counter: Counts the batches.
         passes_together: Whether all ranks need equally many passes through the model, evaluations included.
         singles: Function that says what becomes of a last training batch of one sample; it is asked when an epoch's
             batches begin, since the model may be prepared after its loader.
@@ -55,9 +84,6 @@ class Loaders:
         """Return batches of this rank's share of a dataset.
 
         Args:
-            dataset: A map-style dataset, or a stream.
-            options: Other arguments of torch's DataLoader.
-            batch_size: Samples of a batch.
             is_training: Whether samples are shuffled, and all ranks get equally many batches.
             is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
 
@@ -157,13 +183,8 @@ class EvenBatches(Sampler[list[int]]):
     """Cuts this rank's samples into as many batches as every other rank's, of sizes that differ by at most one.
 
     Args:
-        samples: Number of samples of all ranks.
         own: Numbers of this rank's samples.
-        world_size: Number of ranks.
         batch_size: Largest number of samples of a batch.
-
-    Raises:
-        TaskError: A rank has too few samples for so many batches.
     """
 
     def __init__(self, samples: int, own: SharingSampler, world_size: int, batch_size: int) -> None:

@@ -24,17 +24,7 @@ from trainers.settings import Settings
 
 
 class Steps:
-    """Takes the steps of a trial, and counts the passes between them.
-
-    Args:
-        settings: The trial's options.
-        group: This rank's place in the gang.
-        learning_rate: The searched learning rate, scaled for the effective batch.
-        is_sharded: Whether each rank holds only its rows of weights and gradients.
-
-    Attributes:
-        precision: Number format of passes, with the scale of the loss.
-    """
+    """Takes the steps of a trial, and counts the passes between them."""
 
     def __init__(self, settings: Settings, group: Group, learning_rate: float, *, is_sharded: bool) -> None:
         self._settings, self._group, self._learning_rate = settings, group, learning_rate
@@ -89,9 +79,6 @@ class Steps:
 
         Returns:
             Whether a step was taken.
-
-        Raises:
-            TaskError: Two optimizers share a backward pass whose gradients are scaled.
         """
         passes = self._passes.get(optimizer, 0) + 1
         self._passes[optimizer] = passes % self._settings.accumulate
@@ -142,11 +129,7 @@ class Steps:
 
 
 class _Parameters(nn.Module):
-    """What an optimizer updates, in the form in which gradients are clipped.
-
-    Args:
-        tensors: The tensors, which need not be parameters of a model.
-    """
+    """What an optimizer updates, in the form in which gradients are clipped."""
 
     def __init__(self, tensors: list[nn.Parameter]) -> None:
         super().__init__()

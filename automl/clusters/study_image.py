@@ -27,7 +27,7 @@ PORT = 8765
 TOKENS = "/run/secrets/automl/tokens"
 USER_ID = 1000
 _TEMPLATES = Path(__file__).with_name("image_files")
-_PACKAGES = ("automl-search", "fastapi", "httptools", "prometheus-client", "psycopg", "pydantic-settings", "uvicorn")
+_PACKAGES = ("automl-search", "fastapi", "prometheus-client", "psycopg", "pydantic-settings", "uvicorn")
 _WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
 """What an extra needs may not be installed here, and has no version then. Jobs of KubeRay come by Ray's dashboard."""
 _NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})

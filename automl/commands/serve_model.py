@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,13 @@ _SCHEME = "models:/"
 @click.option("--body-mib", help="Size of a request's body in MiB (16); more gets status 413.")
 @click.option("--timeout-seconds", help="How long a request may take (30); after that it gets status 503.")
 @click.option("--poll-seconds", help="How often it is looked whether the model was replaced (2).")
-@click.option("--challenger", metavar="PATH|models:/NAME@ALIAS|ALIAS", help="A model that answers a share of requests.")
-@click.option("--share", help="The challenger's share of the requests (0.1).")
-@click.option("--answers", metavar="FOLDER", help="Folder in which the answers are kept, for `automl ab`.")
-@click.option("--answers-mib", help="Size of that folder in MiB (1024); the oldest answers are deleted.")
 @click.option("--token-file", help="File with the token that requests have to bring; or AUTOML_SERVE_TOKEN.")
 @click.option("--settings", type=click.Path(path_type=Path), help="File with lines such as AUTOML_SERVE_PORT=8000.")
 @click.option("--mlflow", help="Tracking URI of the registry, for models:/NAME@ALIAS.")
+@click.option("--challenger", hidden=True)
+@click.option("--share", hidden=True)
+@click.option("--answers", hidden=True)
+@click.option("--answers-mib", hidden=True)
 def serve_model(model: str, settings: Path | None, mlflow: str | None, **given: Any) -> None:
     """Serve MODEL, which `automl export` wrote, over HTTP.
 
@@ -52,40 +53,21 @@ def serve_model(model: str, settings: Path | None, mlflow: str | None, **given: 
         raise UserError(f"serve-model needs the package {error.name}: {install_command('serve')}") from None
 
 
-_PACKAGES = ("fastapi", "starlette", "uvicorn", "prometheus_client", "pydantic_settings")
+_PACKAGES = ("fastapi", "gunicorn", "prometheus_client", "pydantic_settings", "starlette", "uvicorn", "uvicorn_worker")
 
 
 def _serve(model: str, file: Path | None, mlflow: str | None, given: dict[str, Any]) -> None:
-    from automl.registry.serving import RegistrySource
+    from automl.registry.serving import followed
     from automl.standalone.serving.errors import ServeError
-    from automl.standalone.serving.roles import CHALLENGER, CHAMPION
     from automl.standalone.serving.serve import serve
     from automl.standalone.serving.settings import settings_of
-    from automl.standalone.serving.sources import PathSource, Source
-
-    fetched: list[RegistrySource] = []
-
-    def source(name: str) -> Source:
-        if not name.startswith(_SCHEME):
-            return PathSource(name)
-        fetched.append(RegistrySource(name, mlflow))
-        return fetched[-1]
+    from automl.standalone.serving.sources import PathSource
 
     try:
         settings = settings_of(given, file)
-        sources = {CHAMPION: source(model)}
-        if settings.challenger is not None:
-            sources[CHALLENGER] = source(_challenger(model, settings.challenger))
-        serve(settings, sources, lambda line: echo(line, err=True))
+        is_registered = model.startswith(_SCHEME)
+        source = followed(model, mlflow, settings.poll_seconds) if is_registered else nullcontext(PathSource(model))
+        with source as found:
+            serve(settings, found, lambda line: echo(line, err=True))
     except ServeError as error:
         raise UserError(str(error)) from None
-    finally:
-        for one in fetched:
-            one.close()
-
-
-def _challenger(model: str, name: str) -> str:
-    """Return the challenger's path or name; an alias alone is one of the champion's model."""
-    is_alias = model.startswith(_SCHEME) and "/" not in name and "." not in name and not Path(name).exists()
-    registered = model.removeprefix(_SCHEME).partition("@")[0].partition("/")[0]
-    return f"{_SCHEME}{registered}@{name}" if is_alias else name

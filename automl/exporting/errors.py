@@ -21,7 +21,7 @@ def as_a_line(what: str) -> Iterator[None]:
         ExportError: The user's code raised; `what` was asked for.
         NoTestPartError: The task has no test part.
     """
-    from trainers.error_line import error_line
+    from trainers.code_files import error_line
     from trainers.protocol import NoTestPartError, TaskError
 
     try:

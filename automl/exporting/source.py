@@ -18,12 +18,11 @@ from trainers.checkpoint import read_checkpoint, rebuild
 from trainers.commands.command import Command
 from trainers.data import TensorSamples, few_of, load_samples
 from trainers.errors import CheckpointError
-from trainers.model_capture import model_of_function
-from trainers.programs import Call, example_call
+from trainers.programs import Call, example_call, model_of_function
 from trainers.protocol import TaskError, TrialSpec
 from trainers.stream_samples import StreamSamples
 from trainers.task import BaseTask, Task
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 from trainers.training_function import TrainingFunction
 
 _CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from automl.templates import cluster_name, rendered
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-SERVER_PACKAGES = ("fastapi", "httptools", "prometheus-client", "pydantic-settings", "uvicorn")
+SERVER_PACKAGES = ("fastapi", "gunicorn", "prometheus-client", "pydantic-settings", "uvicorn", "uvicorn-worker")
 """Packages that the server of a package needs, by their names at PyPI."""
 _MODEL = "model"
 """Folder with the package."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from automl.launching.probing import TaskFacts, facts_of
 from automl.launching.template import template
 from studies.spec.errors import SpecError
-from trainers.task import built_in_tasks, load_task, path_options
+from trainers.task_loading import built_in_tasks, load_task, path_options
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from studies.storage.engine import absolute_url
 from studies.storage.mlflow_connect import tracking_uri
 from studies.storage.view_rows import ViewError
 from trainers.checkpoint_urls import absolute_folder
-from trainers.task import options_of_new_studies, path_options
+from trainers.task_loading import options_of_new_studies, path_options
 
 
 def absolute_task_options(

@@ -33,8 +33,8 @@ from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError, parse_url
 from trainers.commands.command import COMMAND
-from trainers.followed_options import unheeded
 from trainers.protocol import ALWAYS_MEASURED
+from trainers.settings import unheeded
 
 _MEASURED_OF_FUNCTIONS = ("model_parameters", "peak_memory_bytes")
 """Metrics of a training function that it need not report, the first one if it prepares its model."""

@@ -14,9 +14,9 @@ from search_spaces.drawing import example_params
 from search_spaces.space import Space
 from studies.spec.errors import SpecError
 from trainers.commands.command import COMMAND, Command, missing_program, search_path
-from trainers.proposals import baselines_of, first_trials_of
 from trainers.protocol import TaskError
-from trainers.task import Params, declared_metrics, load_task, parameters_of, space_of
+from trainers.task import Params, baselines_of, declared_metrics, first_trials_of, parameters_of, space_of
+from trainers.task_loading import load_task
 
 PROBE = (sys.executable, "-P", "-m", "trainers.probe")
 """Command that answers questions about a task in a process of its own."""
@@ -36,7 +36,7 @@ class TaskFacts:
         first_trials: Parameters with which a search of its own space begins.
         is_stream: Whether its training samples are a stream of unknown length.
         has_schedule: Whether it has a schedule of the learning rate of its own.
-        baselines: What its models are compared with, as `trainers.proposals.baselines_of` returns it.
+        baselines: What its models are compared with, as `trainers.task.baselines_of` returns it.
     """
 
     parameters: tuple[str, ...] | None

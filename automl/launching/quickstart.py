@@ -22,9 +22,9 @@ from studies.spec.checks import with_first_trials
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from studies.spec.yaml_reader import write_yaml
-from trainers.proposals import first_trials_of
 from trainers.protocol import TaskError
-from trainers.task import Task, built_in_tasks, declared_metrics, load_task, options_of_new_studies, space_of
+from trainers.task import Task, declared_metrics, first_trials_of, space_of
+from trainers.task_loading import built_in_tasks, load_task, options_of_new_studies
 
 HOURS, USD = 0.25, 2.0
 """Budget of a study that is launched without a spec; a number of trials would end a search of short ones early."""

@@ -8,7 +8,7 @@ from automl.launching.spec_yaml import flow, parameter_lines, word
 from search_spaces.space import Space
 from studies.spec.study_spec import parse_spec
 from trainers.protocol import OUR_METRICS
-from trainers.task import path_options
+from trainers.task_loading import path_options
 
 _TEMPLATE = """\
 # A study: what to search, for what, and with how much money. Start it with `automl launch FILE`.

@@ -17,17 +17,15 @@ from automl.exporting.together import MEANS, meaning, outputs_together
 from automl.registry.significance import SURE, chance_of
 from automl.standalone.model import counts_of, read_manifest
 from automl.standalone.program_check import checked_program
+from automl.standalone.text_rows import CLEANING
 from trainers.data import load_samples
-from trainers.per_sample import per_sample
+from trainers.evaluate import LOSS, per_sample, weights_of
 from trainers.protocol import NoTestPartError
-from trainers.sample_weights import LOSS, weights_of
 from trainers.stream_samples import Sharing, StreamSamples
 from trainers.task import Task
 
 _LOSS = "val_loss"
 _BATCH = 256
-_CLEANING = {"trimmed", "plain_line_ends"}
-"""What is said of how a text file was read; models of before say nothing of it."""
 _Answering: TypeAlias = Callable[[Any], Any]
 
 
@@ -117,7 +115,7 @@ def compared(
 
 def _without_cleaning(rows: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the form of rows without what reading a file does to its texts: parts of a study are read already."""
-    return None if rows is None else {name: one for name, one in rows.items() if name not in _CLEANING}
+    return None if rows is None else {name: one for name, one in rows.items() if name not in CLEANING}
 
 
 def _why_not(manifest: Mapping[str, Any], source: Source) -> str:

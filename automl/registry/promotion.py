@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from automl.exporting.exports import traced_program
 from automl.registry.candidate import Candidate, candidate
-from automl.registry.registered import COMPARED_WITH, Registry, Version
-from automl.standalone.serving.roles import CHALLENGER, CHAMPION
+from automl.registry.registered import CHALLENGER, CHAMPION, COMPARED_WITH, Registry, Version
 from studies.records import StudyRecord
 from studies.storage.mlflow_view import STUDY_UID_TAG
 

@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.errors import ExportError
-from automl.standalone.serving.roles import CHALLENGER, CHAMPION
 from studies.redact import redact, redact_deep
 from studies.storage.mlflow_connect import (
     check_database,
@@ -36,6 +35,7 @@ from studies.storage.view_rows import ViewError
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
+CHAMPION, CHALLENGER = "champion", "challenger"
 COMPARED_WITH = "automl.compared_with"
 """Tag of a version: number of the champion that it was compared with at its promotion."""
 DEFAULT_URI = "sqlite:///mlflow.db"

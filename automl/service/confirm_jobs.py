@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from automl.confirmed_points import chosen_points
-from automl.confirming import confirm, expected
+from automl.confirming import chosen_points, confirm, expected
 from automl.service.asking import answer_of, telling
 from automl.service.errors import ConflictError, ForbiddenError
 from automl.service.team_studies import TeamStudies
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
 from reports.wording import mapping
-from studies.control.retraining import SpentError
+from studies.control.confirmation import SpentError
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, RunOutcome
 from studies.queueing.needs import study_slots

@@ -13,8 +13,8 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
@@ -45,7 +45,6 @@ STORE_AWAY, INTERRUPTED = 75, 130
 MARGIN_SECONDS, MARGIN_SHARE = 1.0, 0.005
 """Time of the pool that stays unspent of a cap, and the share of the run's money that this may be."""
 _PR_SET_PDEATHSIG = 1
-T = TypeVar("T")
 
 
 def run(store: Store, run_id: int) -> RunOutcome:
@@ -61,15 +60,16 @@ def run(store: Store, run_id: int) -> RunOutcome:
     queue = JobQueue(store)
     job = _job_of(queue, run_id)
     log = writer(study=job.study, project=job.project, user=job.user)
+    warn = partial(log, level="warning")
 
     def end(outcome: RunOutcome, reason: str) -> None:
-        _patiently(lambda: queue.end_run(run_id, outcome, reason), log)
+        retry(lambda: queue.end_run(run_id, outcome, reason), warn=warn)
 
     try:
         outcome, reason = _driven(queue, job, log)
     except (StoppedError, KeyboardInterrupt) as error:
         was_stopped = isinstance(error, StoppedError) and error.by_command
-        outcome, reason = _patiently(lambda: _when_interrupted(queue, job, was_stopped=was_stopped), log), ""
+        outcome, reason = retry(lambda: _when_interrupted(queue, job, was_stopped=was_stopped), warn=warn), ""
     except StoreAwayError:
         raise
     except UserError as error:
@@ -81,11 +81,6 @@ def run(store: Store, run_id: int) -> RunOutcome:
     log(f"the run has ended: {outcome}", reason=reason or None)
     end(outcome, reason)
     return outcome
-
-
-def _patiently(action: Callable[[], T], log: Callable[..., None]) -> T:
-    """The result of an action that is repeated for up to ten minutes while the store is away."""
-    return retry(action, lambda cause: log(f"the store does not answer ({cause}); waiting for it", level="warning"))
 
 
 def _job_of(queue: JobQueue, run_id: int) -> Job:
@@ -150,8 +145,8 @@ def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str
         outcome = outcome_of_closed(job, record.stop_reason)
         return outcome, "" if outcome == "capped" else record.why_ended or ""
     was_stopped = record.stop_reason == "stopped" and not ended.interrupted  # by `automl stop`
-    log = writer(study=job.study)
-    return _patiently(lambda: _when_interrupted(queue, job, was_stopped=was_stopped), log), ""
+    warn = partial(writer(study=job.study), level="warning")
+    return retry(lambda: _when_interrupted(queue, job, was_stopped=was_stopped), warn=warn), ""
 
 
 def outcome_of_closed(job: Job, stop_reason: str | None) -> RunOutcome:

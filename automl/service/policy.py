@@ -13,7 +13,7 @@ from search_spaces.wording import found, listed
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
 from trainers.commands.command import COMMAND
-from trainers.task import built_in_tasks, path_options
+from trainers.task_loading import built_in_tasks, path_options
 
 _FIXED_RESOURCES = ("ray_address", "ray_temp_folder", "environment", "autoscale")
 CHANGEABLE = ("budget", "faults")

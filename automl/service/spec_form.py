@@ -11,7 +11,7 @@ from typing import Any
 
 from studies.spec.study_spec import StudySpec
 from studies.spec.yaml_reader import read_yaml, write_yaml
-from trainers.task import built_in_tasks
+from trainers.task_loading import built_in_tasks
 
 SHOWN = ("study", "task", "task_options", "objectives", "training.epochs", "budget.usd", "budget.hours",
          "budget.trials", "resources.slots")  # fmt: skip

@@ -31,7 +31,7 @@ from studies.storage.engine import absolute_url, exists, make_engine, parse_url,
 from studies.storage.store import Store
 from trainers.checkpoint_urls import is_url
 
-PACKAGES = ("fastapi", "uvicorn", "httptools", "prometheus-client", "pydantic-settings", "a2wsgi")
+PACKAGES = ("fastapi", "uvicorn", "prometheus-client", "pydantic-settings", "a2wsgi")
 LEAST_FREE_BYTES = 10**9
 """Free space of the artifacts' disk below which checkpoints of a few trials may fill it."""
 DEFAULT_ARTIFACTS = "artifacts"

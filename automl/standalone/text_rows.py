@@ -12,6 +12,22 @@ _NO_CHARACTER = "\ufffd"
 """What bytes are decoded to that are no whole character."""
 
 
+CLEANING = ("trimmed", "plain_line_ends")
+"""Keys of a form that say what reading a file does to its texts; models of before say nothing of it, and do nothing."""
+
+
+def cleaned(text: str, cleaning: Mapping[str, Any]) -> str:
+    """Return a text as it would be read from a file like that of training.
+
+    Args:
+        text: The text.
+        cleaning: `trimmed`, whether spaces around a text are cut off; `plain_line_ends`, whether line breaks of Windows
+            are taken as plain ones.
+    """
+    plain = text.replace("\r\n", "\n") if cleaning.get("plain_line_ends") else text
+    return plain.strip() if cleaning.get("trimmed") else plain
+
+
 class TextRows:
     """Encodes texts.
 
@@ -19,8 +35,7 @@ class TextRows:
         form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens that count; `keep`, which tokens of
             a longer text count, "start" or "end"; `pad`, token that fills shorter ones up, or None if only texts of
             equal length may go together; `unknown`, token of a text that has none; `first`, token in front of each
-            text, or None; `trimmed`, whether training cuts off the spaces around a text, and `plain_line_ends`, whether
-            it takes line breaks of Windows as plain ones: models of before have neither, and do not.
+            text, or None; and what `cleaned` reads.
 
     Raises:
         ImportError: The package `tokenizers` is not installed.
@@ -33,7 +48,7 @@ class TextRows:
         from tokenizers import Tokenizer
 
         self._tokenizer = Tokenizer.from_str(form["tokenizer"])
-        self._is_trimmed, self._has_plain_line_ends = bool(form.get("trimmed")), bool(form.get("plain_line_ends"))
+        self._cleaning = {name: form.get(name) for name in CLEANING}
         self._longest, self._unknown = int(form["longest"]), int(form["unknown"])
         self._keeps_end = form["keep"] == "end"
         if not self._keeps_end:  # the library leaves room for the marks that some tokenizers put around a text
@@ -50,13 +65,9 @@ class TextRows:
         """
         if not isinstance(row, str):
             raise InputError(number, f"row {number + 1}: found {type(row).__name__}, allowed: a text")
-        ids = [*self._first, *(self._tokenizer.encode(self._cleaned(row)).ids or [self._unknown])]
+        ids = [*self._first, *(self._tokenizer.encode(cleaned(row, self._cleaning)).ids or [self._unknown])]
         kept = ids[-self._longest :] if self._keeps_end else ids[: self._longest]
         return encoded(self.dtype, (len(kept),), kept)
-
-    def _cleaned(self, text: str) -> str:
-        plain = text.replace("\r\n", "\n") if self._has_plain_line_ends else text
-        return plain.strip() if self._is_trimmed else plain
 
     def names(self, numbers: Sequence[int]) -> list[str]:
         """Return the texts of some tokens; those that a text does not tell apart are as the vocabulary has them.

@@ -26,7 +26,7 @@ from studies.storage.reader import load_study, mentioned_checkpoints
 from studies.storage.store import Store, StoreError
 from trainers.checkpoint_store import place_of
 from trainers.checkpoint_urls import MissingLibraryError, is_url
-from trainers.output_files import folders_of_trial, logs_in, older
+from trainers.rank_output import folders_of_trial, logs_in, older
 
 REPORT = ".html"
 log = logging.getLogger(__name__)

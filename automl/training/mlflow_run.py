@@ -23,9 +23,8 @@ from studies.spec.errors import SpecError
 from studies.storage.mlflow_connect import check_database, experiment_id, in_one_line, open_client, tracking_uri
 from studies.storage.mlflow_runs import create, param_values, points, set_status, write
 from studies.storage.view_rows import ViewError
-from trainers.checkpoint_files import shares_of
-from trainers.checkpoint_urls import is_url
-from trainers.error_line import error_line
+from trainers.checkpoint_urls import is_url, shares_of
+from trainers.code_files import error_line
 from trainers.protocol import TrainingError, TrialSpec
 from trainers.trainer_options import TRAINER_PARAMETERS
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from automl.training.mlflow_run import MlflowRun, Tracking
     from trainers.group_options import GroupOptions
     from trainers.local_rank import Draining, RankFacts
-    from trainers.presence import Presence
+    from trainers.rank_place import Presence
     from trainers.tensorboard import TensorBoard
     from trainers.torch_profile import Profile
 

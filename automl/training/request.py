@@ -17,7 +17,7 @@ from trainers.commands.command import Command
 from trainers.group_options import GroupOptions
 from trainers.protocol import TrialSpec
 from trainers.task import parameters_of
-from trainers.trainable import Trainable, load_trainable
+from trainers.task_loading import Trainable, load_trainable
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
 from trainers.training_function import TrainingFunction
 

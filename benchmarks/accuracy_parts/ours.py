@@ -12,7 +12,7 @@ import yaml
 import automl
 from accuracy_parts.data_sets import TARGET, DataSet
 from trainers.evaluate import evaluate
-from trainers.task import load_task
+from trainers.task_loading import load_task
 
 TREES = "trees"
 NONE_COMPLETE = 3

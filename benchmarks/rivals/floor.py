@@ -24,7 +24,8 @@ from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.process import set_threads, use_batch_scheduling
 from trainers.protocol import TrialSpec
-from trainers.task import Task, load_task
+from trainers.task import Task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 Loop = Callable[[TrialSpec, Task, int], None]

@@ -24,7 +24,7 @@ def train_function(config: dict[str, Any]) -> None:
     from ray.train import Checkpoint
 
     from trainers.ddp import Group
-    from trainers.task import load_task
+    from trainers.task_loading import load_task
     from trainers.trainer import Trainer
 
     rank = ray.train.get_context().get_world_rank()

@@ -32,8 +32,11 @@ class Server:
 
     def workers(self) -> list[int]:
         """Return the process ids of its children."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(one) for one in children.read_text().split()]
+        return _children(self.process.pid)
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the process and of all that it has started."""
+        return _cpu_seconds(self.process.pid)
 
 
 @contextmanager
@@ -51,6 +54,15 @@ def of_mlflow(model: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", str(model), "--port", str(port)]
     with _running([*command, "--env-manager", "local", "--workers", "1"], port, model.parent) as server:
         yield server
+
+
+def _children(process: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def _cpu_seconds(process: int) -> float:
+    ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]  # user's and system's
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") + sum(map(_cpu_seconds, _children(process)))
 
 
 def _free_port() -> int:

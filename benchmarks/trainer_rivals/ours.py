@@ -10,7 +10,8 @@ from trainer_rivals import workload as w
 from trainers.ddp import destroy_group
 from trainers.protocol import TrialSpec
 from trainers.rank_place import place_in_environment
-from trainers.task import BaseTask, Params, load_task
+from trainers.task import BaseTask, Params
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 VALIDATION_SAMPLES = 2000

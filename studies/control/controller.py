@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 from studies.control.deleting import Deleter
@@ -47,6 +48,7 @@ from studies.storage.retrying import retry
 from studies.storage.store import LeaseLostError, QueuedTrial, new_id
 
 TICK_SECONDS = 0.5
+_MEANWHILE = "training goes on, measurements wait"
 log = logging.getLogger(__name__)
 
 
@@ -94,7 +96,7 @@ class Controller:
         machine: State machine that decides.
         pool: Pool on which the trials train.
         store: Store that rows are committed to.
-        suggester: Chooses the configuration of each new trial.
+        suggester: Chooses the configuration of each new trial; None where all trials are known.
         study_id: Id of the study's row.
         lease_token: Token of the lease that every commit checks; None where there can be no rival (in simulations in
             memory).
@@ -109,7 +111,7 @@ class Controller:
         machine: StudyMachine,
         pool: GangPool,
         store: Rows,
-        suggester: Suggester,
+        suggester: Suggester | None,
         study_id: int,
         lease_token: str | None,
         background: bool = True,
@@ -156,8 +158,9 @@ class Controller:
         try:
             self._pool.open(self.machine.setup.slots)
         except PoolError as error:
+            refused = self.machine.pool_refused(str(error), self._pool.now())
             log.error("%s", error)
-            self._carry_out(self.machine.pool_refused(str(error), self._pool.now()))
+            self._carry_out(refused)
         else:
             self._carry_out(self.machine.pool_opened(self._pool.now()))
 
@@ -211,14 +214,8 @@ class Controller:
 
     def _commit(self, changes: list[Change]) -> None:
         """Write changes, also if the database is away for a while; never twice, if only its answer was lost."""
-        commit_id = new_id()
-        retry(
-            lambda: self._store.commit(self._study_id, self._lease_token, changes, commit_id=commit_id),
-            self._say_database_is_away,
-        )
-
-    def _say_database_is_away(self, cause: str) -> None:
-        log.warning("the store does not answer (%s); training goes on, measurements wait", cause)
+        write = partial(self._store.commit, self._study_id, self._lease_token, changes, commit_id=new_id())
+        retry(write, _MEANWHILE)
 
     def _do(self, command: Command) -> None:
         match command:
@@ -259,6 +256,7 @@ class Controller:
 
     def _suggested(self, command: Suggest) -> TrialQueued | SuggestionFailed:
         try:
+            assert self._suggester is not None, "no trial may be suggested here"  # noqa: S101 - an invariant
             suggestion = self._suggester.suggest(command.number, command.history)
             if command.most_ranks is not None and not suggestion.is_named:
                 suggestion = narrowed(self.machine.setup, suggestion, command.most_ranks, command.number)
@@ -266,7 +264,7 @@ class Controller:
             log.exception("the sampler raised")
             return SuggestionFailed(message=f"the sampler raised {type(error).__name__}: {error}")
         enqueue_id = new_id()
-        return retry(lambda: self._enqueue(suggestion, enqueue_id), self._say_database_is_away)
+        return retry(lambda: self._enqueue(suggestion, enqueue_id), _MEANWHILE)
 
     def _enqueue(self, suggestion: Suggestion, enqueue_id: str) -> TrialQueued:
         world_size = int(suggestion.params.get("world_size") or 1)

@@ -41,7 +41,10 @@ def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
 
 
 def gap_charges(pool: DeadPool) -> list[Charged]:
-    """Charges for time that is not charged yet: of running trials as `lost`, of the rest of the pool as `idle`."""
+    """Charges for time that is not charged yet: of running trials as `lost`, of the rest of the pool as `idle`.
+
+    All time of a confirmation is charged as `confirm`.
+    """
     holders = {slot: attempt for attempt in pool.attempts for slot in attempt.slots}
     spans: dict[tuple[int, float], list[int]] = defaultdict(list)
     for slot, since in sorted(pool.charged_until.items()):
@@ -49,16 +52,16 @@ def gap_charges(pool: DeadPool) -> list[Charged]:
             holder = holders.get(slot)
             spans[holder.trial_id if holder else -1, since].append(slot)
     return [
-        _charge(span, slots, holders.get(slots[0]))
+        _charge(span, slots, holders.get(slots[0]), confirms=pool.confirms)
         for (_, since), slots in sorted(spans.items())
         for span in pool.prices.spans(since, pool.alive_until)
     ]
 
 
-def _charge(span: PricedSpan, slots: list[int], of: OpenAttempt | None) -> Charged:
+def _charge(span: PricedSpan, slots: list[int], of: OpenAttempt | None, *, confirms: bool) -> Charged:
     begin, end, usd_per_slot_hour = span
     return Charged(
-        kind="lost" if of else "idle",
+        kind="confirm" if confirms else "lost" if of else "idle",
         trial_id=of.trial_id if of else None,
         attempt=of.attempt if of else None,
         slots=len(slots),

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 from studies.storage.lease import Lease, tokens_of
 from studies.storage.processes import left_behind
 from studies.storage.store import Store, StoreError
-from trainers.checkpoint_files import main_path
 from trainers.checkpoint_store import place_of
 from trainers.checkpoint_urls import (
     CONFIRMED_TRIAL_FOLDER,
@@ -33,6 +32,7 @@ from trainers.checkpoint_urls import (
     MissingLibraryError,
     is_url,
     joined,
+    main_path,
     name_of,
 )
 

@@ -221,12 +221,12 @@ class Session:
     def _patiently(self, action: Callable[[], T]) -> T:
         """The result of an action that is repeated while the database is away, for as long as a commit is."""
 
-        def on_wait(cause: str) -> None:
+        def warn(line: str) -> None:
             if self._drain_reason is not None:
                 raise _InterruptedError
-            log.warning("the store does not answer (%s); standing by", cause)
+            log.warning(line)
 
-        return retry(action, on_wait)
+        return retry(action, "standing by", warn=warn)
 
     def _was_stopped(self, first: leases.Holder, *, before: int | None = None) -> bool:
         return self._patiently(lambda: leases.was_stopped(self._store, self._row.id, first.lease_id, before))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 
 from studies.control.draining import Draining
 from studies.control.live_study import LiveStudy
@@ -96,28 +95,13 @@ class SlotNeeds:
         return max(*(self._live.setup.world_sizes or (1,)), *queued, 1)
 
     def _release(self, count: int) -> None:
-        """Let go of so many slots: those that nothing is paid for first, and of the free ones whole nodes."""
+        """Let go of slots: those that nothing is paid for first, then those without a process, then free ones."""
         live = self._live
         held = {slot for trial in live.registry.running if trial.attempt for slot in trial.attempt.slots}
         others = set(range(live.slots)) - held - live.released
-        slots = slots_to_release(count, others, free=live.free, missing=live.missing, spare=self._spare)
+        there, waiting = others & live.free, others & live.missing
+        first = [*sorted(waiting, reverse=True), *sorted(others - there - waiting, reverse=True)][:count]
+        slots = (*first, *self._spare(tuple(sorted(there)), min(count - len(first), len(there))))
         if slots:
             live.release(slots)
             live.outbox.order(ReleaseSlots(slots=slots))
-
-
-def slots_to_release(
-    count: int, slots: AbstractSet[int], *, free: AbstractSet[int], missing: AbstractSet[int], spare: SpareSlots
-) -> tuple[int, ...]:
-    """Slots to let go: those that nothing is paid for first, then those without a process, then free ones.
-
-    Args:
-        count: Number of slots to let go; fewer are returned if there are not so many.
-        slots: Slots that no gang holds.
-        free: Slots that can take a rank now.
-        missing: Slots that are not there.
-        spare: Function of the pool: which of the free slots to let go.
-    """
-    there, waiting = slots & free, slots & missing
-    first = [*sorted(waiting, reverse=True), *sorted(slots - there - waiting, reverse=True)][:count]
-    return (*first, *spare(tuple(sorted(there)), min(count - len(first), len(there))))

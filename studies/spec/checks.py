@@ -96,7 +96,7 @@ def with_baselines(
 
     Args:
         spec: Spec with its space and its first trials filled in.
-        proposed: Baselines of the task, as `trainers.proposals.baselines_of` returns them, taken if the spec says
+        proposed: Baselines of the task, as `trainers.task.baselines_of` returns them, taken if the spec says
             nothing of baselines; those with parameters only if the space has these (`left_out`).
         task_metrics: Names of the metrics that the task measures; None if they may be any.
         source: Name of the spec in messages.

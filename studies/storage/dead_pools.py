@@ -42,12 +42,14 @@ class DeadPool:
         charged_until: Moment up to which each slot that cost money is charged, in seconds since 1970, by slot.
         alive_until: Last sign of life (heartbeat or commit), in seconds since 1970; what happened later is unknown.
         attempts: Attempts that were running on it.
+        confirms: Whether trainings of `automl confirm` ran on it, which are no attempts.
     """
 
     prices: PriceHistory
     charged_until: Mapping[int, float]
     alive_until: float
     attempts: tuple[OpenAttempt, ...]
+    confirms: bool
 
 
 def are_left(store: Store, study_id: int) -> bool:
@@ -90,8 +92,15 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
         _note_overshoot(connection, lease.study_id)
 
 
+def note_overshoot(store: Store, lease: Lease) -> None:
+    """Write down what a study has spent beyond its budget, as a confirmation may."""
+    with store.engine.begin() as connection:
+        held_lease(connection, lease.study_id, lease.token)
+        connection.execute(_next_revision(lease.study_id))
+        _note_overshoot(connection, lease.study_id)
+
+
 def _note_overshoot(connection: sa.Connection, study_id: int) -> None:
-    """Write down what is spent beyond the budget, as dead ones cannot: a confirmation may spend more."""
     study = (t.studies.c.id == study_id,)
     limit = (connection.execute(sa.select(t.studies.c.spec).where(*study)).scalar_one().get("budget") or {}).get("usd")
     if limit is None:
@@ -114,6 +123,7 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
     rates = connection.execute(
         sa.select(t.pool_rates).where(t.pool_rates.c.lease_id == row.id).order_by(t.pool_rates.c.id)
     ).all()
+    confirmed = sa.select(t.charges.c.id).where(t.charges.c.lease_id == row.id, t.charges.c.kind == "confirm").limit(1)
     prices, charged_until = PriceHistory(row.usd_per_slot_hour), marks(connection, row.id)
     before = set(range(row.pool_slots))
     for rate in rates:
@@ -131,4 +141,5 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
         attempts=tuple(
             OpenAttempt(trial_id=one.trial_id, attempt=one.attempt, slots=tuple(one.slots)) for one in running
         ),
+        confirms=connection.execute(confirmed).first() is not None,
     )

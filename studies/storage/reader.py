@@ -30,6 +30,7 @@ from studies.records import (
     ViewRecord,
 )
 from studies.storage import tables as t
+from studies.storage.changes import Confirmed
 from studies.storage.lease import alive_seconds, driven_studies
 from studies.storage.store import Store, as_time
 from studies.storage.view_cursors import is_off, progress
@@ -233,7 +234,7 @@ def numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
 Record = TypeVar("Record")
 _TABLES: dict[Callable[..., Any], sa.Table] = {
     TrialRecord: t.trials, EpochRecord: t.epochs, DecisionRecord: t.decisions, AttemptRecord: t.attempts,
-    ChargeRecord: t.charges, ConfirmationRecord: t.confirmations, StudyRecord: t.studies,
+    ChargeRecord: t.charges, ConfirmationRecord: t.confirmations, Confirmed: t.confirmations, StudyRecord: t.studies,
 }  # fmt: skip
 _CONVERTED: dict[str, Callable[[Any], Any]] = {
     "metrics": numbers,
@@ -268,6 +269,19 @@ def _load_confirmations(
                 ConfirmationRecord, row, trial=trial, epoch=epoch, checkpoint=kept
             )
     return tuple(latest.values())
+
+
+def confirmed_since_begin_of(store: Store, study_id: int, job_id: int) -> list[Confirmed]:
+    """What was confirmed of a study since the first run of a job that confirms it, oldest first.
+
+    Seeds are deterministic, so a training that somebody else has confirmed meanwhile is the one that the job wants.
+    """
+    c, mine = t.confirmations.c, (t.leases.c.study_id == study_id, t.leases.c.job_id == job_id)
+    begin = sa.select(sa.func.min(t.leases.c.acquired_at)).where(*mine).scalar_subquery()
+    query = sa.select(t.confirmations).where(c.study_id == study_id, c.confirmed_at >= begin)
+    with store.snapshot() as connection:
+        rows = connection.execute(query.order_by(c.id))
+        return [record_of(Confirmed, row, at=row.confirmed_at) for row in rows]
 
 
 def _budget_lines(

@@ -17,12 +17,19 @@ PATIENCE_SECONDS = 5.0
 RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS = 0.1, 5.0
 
 
-def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_after_seconds: float = 600.0) -> T:
+def retry(
+    action: Callable[[], T],
+    meanwhile: str = "waiting for it",
+    *,
+    warn: Callable[[str], None] = log.warning,
+    give_up_after_seconds: float = 600.0,
+) -> T:
     """Repeat an action, with growing pauses, as long as the database does not answer.
 
     Args:
         action: Action that is safe to repeat, such as a transaction.
-        on_wait: Function that is called before each pause, with the cause in one line.
+        meanwhile: What happens meanwhile, for people.
+        warn: Function that is called before each pause, with a line that names the cause.
         give_up_after_seconds: Sum of the pauses after which the error is raised.
 
     Raises:
@@ -38,7 +45,7 @@ def retry(action: Callable[[], T], on_wait: Callable[[str], None], *, give_up_af
                 raise
             if waited >= give_up_after_seconds and not is_full(error):
                 raise
-            on_wait(str(error.orig).splitlines()[0])
+            warn(f"the store does not answer ({str(error.orig).splitlines()[0]}); {meanwhile}")
             time.sleep(pause)
             waited += pause
             pause = min(2 * pause, RETRY_MOST_SECONDS)
@@ -68,5 +75,4 @@ def retry_patiently(action: Callable[[], T]) -> T:
     Raises:
         OperationalError: The database stayed away for longer than that.
     """
-    say = "the store does not answer (%s); waiting for it"
-    return retry(action, lambda cause: log.warning(say, cause), give_up_after_seconds=PATIENCE_SECONDS)
+    return retry(action, give_up_after_seconds=PATIENCE_SECONDS)

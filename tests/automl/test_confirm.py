@@ -6,7 +6,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,22 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from automl import confirming
-from studies.control.retraining import PATIENCE_SECONDS, Retrained, Retraining, SpentError
+from search_spaces.errors import StoppedError
+from studies.control.confirmation import PATIENCE_SECONDS, Retrained, SpentError, train_again
 from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, PriceSet, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
+from studies.records import StopReason
+from studies.simulation.memory_store import MemoryStore
 from studies.spec.sections import FaultsSpec
 from studies.storage import lease as leases
 from studies.storage import retrying
 from studies.storage import tables as t
-from studies.storage.changes import Change, Charged, Confirmed, PoolChanged
+from studies.storage.changes import Change, Charged, Confirmed, PoolChanged, PoolRateChanged
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.command_line import DIGITS, InProcess, Workplace
 from tests.support.ray_pool import LentPool
-from tests.support.simulated_study import HoldingPool, smooth_curve
+from tests.support.simulated_study import HoldingPool, confirming_machine, smooth_curve
 from tests.support.stored_study import StoredStudy
 from tests.support.trainer_pool import spec_of
 from trainers.checkpoint import rebuild
@@ -36,7 +39,7 @@ from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.local import train_locally
 from trainers.protocol import TEST_PREFIX, NoTestPartError, ParameterValue, TrialSpec
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 EPOCHS = 4
@@ -45,131 +48,142 @@ EPOCHS = 4
 # ---------------------------------------------------------------------- in virtual time
 
 
-def spec(seed: int, world_size: int = 1, **params: ParameterValue) -> TrialSpec:
+def spec(seed: int, world_size: int = 1, *, at: tuple[int, ...] = (EPOCHS,), **params: ParameterValue) -> TrialSpec:
     return TrialSpec(
-        study="s", trial=seed, task="digits", params={"learning_rate": 0.1, **params}, world_size=world_size, seed=seed
-    )
+        study="s", trial=seed, task="digits", params={"learning_rate": 0.1, **params}, world_size=world_size, seed=seed,
+        test_at=at,
+    )  # fmt: skip
 
 
 def curve(params: Mapping[str, Any], world_size: int) -> Curve:
     plain = smooth_curve(params, world_size, epochs=EPOCHS, equal_epochs=True)
     fails = {1: (2, params["fails"]), 2: (2, params["fails"])} if "fails" in params else None
-    completes = {1: 3} if params.get("stops") else None
     hangs = dict.fromkeys(range(1, int(params.get("hangs") or 0) + 1), 2)
-    return Curve(
-        metrics=plain.metrics,
-        epoch_seconds=plain.epoch_seconds,
-        fails_at=fails,
-        completes_at=completes,
-        hangs_at=hangs,
-    )
+    return replace(plain, fails_at=fails, completes_at={1: 3} if params.get("stops") else None, hangs_at=hangs)
 
 
-class Ledger:
+class Ledger(MemoryStore):
     """Takes what is committed."""
 
     def __init__(self) -> None:
+        super().__init__("s", (), {})
         self.charges: list[Charged] = []
+        self.confirmed: list[Confirmed] = []
         self.pool: dict[str, Any] = {}
 
-    def commit(self, changes: Sequence[Change]) -> None:
-        self.charges += [change for change in changes if isinstance(change, Charged)]
+    def commit(self, study_id: int, lease_token: str | None, changes: Iterable[Change], **_: Any) -> None:
         for change in changes:
-            if isinstance(change, PoolChanged):
-                self.pool |= change.columns
+            match change:
+                case Charged():
+                    self.charges.append(change)
+                case Confirmed():
+                    self.confirmed.append(change)
+                case PoolChanged():
+                    self.pool |= change.columns
+                case _:
+                    assert isinstance(change, PoolRateChanged), "no trial of the study changes"
+
+    @property
+    def cost_nano_usd(self) -> int:
+        return sum(charge.cost_nano_usd for charge in self.charges)
+
+    @property
+    def slot_seconds(self) -> float:
+        return sum(charge.slots * charge.seconds for charge in self.charges)
 
 
-def retraining(ledger: Ledger, pool: SimulatedPool, slots: int = 2) -> Retraining:
-    return Retraining(pool=pool, slots=slots, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit)
+def train(pool: SimulatedPool, *specs: TrialSpec, to: Ledger | None = None, on_end: Any = lambda _: None, **options: Any
+          ) -> list[Retrained]:  # fmt: skip
+    machine = confirming_machine(pool, *specs, **options)
+    return train_again(machine, pool, to or Ledger(), study_id=1, lease_token=None, on_end=on_end)
 
 
 def test_every_slot_second_is_charged_once_as_confirm() -> None:
     ledger, pool = Ledger(), SimulatedPool(curve, start_seconds=1.0, warm_up_seconds=3.0, opened_at=100.0)
-    driver = retraining(ledger, pool)
-    first, second, both = driver.run([spec(1), spec(2), spec(3, world_size=2)])
+    done = train(pool, spec(1), spec(2), spec(3, world_size=2), to=ledger)
+    first, _, both = points = [one.at(EPOCHS) for one in done]
     # Two side by side, then the one of two ranks: 3 s of warm-up, twice a start of 1 s and 4 epochs.
     assert (ledger.pool["pool_opened_at"], ledger.pool["pool_closed_at"]) == (100.0, 113.0)
     assert {(c.kind, c.trial_id, c.attempt) for c in ledger.charges} == {("confirm", None, None)}
-    assert sum(c.slots * c.seconds for c in ledger.charges) == pytest.approx(2 * 13.0)
-    assert sum(c.cost_nano_usd for c in ledger.charges) == driver.cost_nano_usd == 2 * 13 * 10_000_000
-    assert [one.spec.seed for one in (first, second, both)] == [1, 2, 3]
-    assert [(one.epochs, one.seconds) for one in (first, second, both)] == [(4, 5.0)] * 3
+    assert ledger.slot_seconds == pytest.approx(2 * 13.0)
+    assert ledger.cost_nano_usd == 2 * 13 * 10_000_000
+    assert [one.spec.seed for one in done] == [one.seed for one in points] == [1, 2, 3]
+    assert ledger.confirmed == points
+    assert [(one.epochs, one.wall_seconds) for one in points] == [(4, 5.0)] * 3
     assert both.cost_nano_usd == 2 * first.cost_nano_usd == 2 * 5 * 10_000_000
     assert first.metrics == curve(spec(1).params, 1).metrics[-1]
 
 
-@pytest.mark.parametrize(("seconds", "over"), [(1.0, 0), (11.0, 2), (12.9, 2), (30.0, 3)])
+@pytest.mark.parametrize(("seconds", "over"), [(0.0, 0), (1.0, 0), (11.0, 2), (12.9, 2), (30.0, 3)])
 def test_trainings_end_before_they_cost_more_than_they_may(seconds: float, over: int) -> None:
     """Two slots at a cent a second train two side by side until 8 s, and the third until 13 s."""
-    most = round(2 * seconds * 10_000_000)
+    most, ended = round(2 * seconds * 10_000_000), list[Retrained]()
     ledger, pool = Ledger(), SimulatedPool(curve, start_seconds=1.0, warm_up_seconds=3.0, opened_at=100.0)
-    ended: list[Retrained] = []
-    driver = Retraining(
-        pool=pool, slots=2, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit, on_end=ended.append,
-        most_nano_usd=most,
-    )  # fmt: skip
-    specs = [spec(1), spec(2), spec(3, world_size=2)]
-    if over == 3:
-        assert len(driver.run(specs)) == 3
-    else:
-        with pytest.raises(SpentError, match=f"used up: {over} of 3 trainings are over"):
-            driver.run(specs)
+    expected = nullcontext() if over == 3 else pytest.raises(SpentError, match=f"used up: {over} of 3 trainings are")
+    with expected:
+        train(pool, spec(1), spec(2), spec(3, 2), to=ledger, on_end=ended.append, most_nano_usd=most)
     assert len(ended) == over
-    assert sum(c.cost_nano_usd for c in ledger.charges) == driver.cost_nano_usd <= most
+    assert ledger.cost_nano_usd <= most
 
 
 def test_a_training_costs_what_its_slot_was_charged_when_the_price_was_set_meanwhile() -> None:
     ledger, pool = Ledger(), SimulatedPool(curve)
     pool._at(2.5, 0, PriceSet(usd_per_slot_hour=72.0))
-    (trained,) = retraining(ledger, pool, slots=1).run([spec(1)])
-    assert trained.seconds > 3.0
-    assert trained.cost_nano_usd == pytest.approx(0.01 * 1e9 * (2.5 + 2 * (trained.seconds - 2.5)))
-    assert trained.cost_nano_usd == pytest.approx(sum(charge.cost_nano_usd for charge in ledger.charges), abs=2)
-
-
-def test_charges_are_written_on_the_way() -> None:
-    """What is committed when the process dies is not lost."""
-    ledger, pool = Ledger(), SimulatedPool(curve, warm_up_seconds=30.0)
-    retraining(ledger, pool, slots=1).run([spec(1)])
-    assert len(ledger.charges) > 10
+    (trained,) = train(pool, spec(1), to=ledger, slots=1)
+    assert trained.at(EPOCHS).cost_nano_usd == 10_000_000 * (2.5 + 2 * 1.5) == ledger.cost_nano_usd
 
 
 def test_a_training_that_stops_improving_is_over() -> None:
-    (one,) = retraining(Ledger(), SimulatedPool(curve)).run([spec(1, stops=True)])
-    assert (one.epochs, one.failure) == (3, "")
+    (one,) = train(SimulatedPool(curve), spec(1, at=(2, EPOCHS), stops=True))
+    assert ([point.epochs for point in one.points], one.failure) == ([2, 3], "")
 
 
 def test_a_lost_training_gets_three_attempts_and_an_error_none() -> None:
-    ledger, pool = Ledger(), SimulatedPool(curve)
-    lost, wrong = retraining(ledger, pool).run([spec(1, fails="lost"), spec(2, fails="error")])
-    assert (lost.spec.attempt, lost.epochs, lost.failure) == (3, 4, "")
-    assert (wrong.spec.attempt, wrong.epochs) == (1, 0)
+    ledger = Ledger()
+    lost, wrong = train(SimulatedPool(curve), spec(1, at=(1, EPOCHS), fails="lost"), spec(2, fails="error"), to=ledger)
+    assert (lost.spec.attempt, lost.at(EPOCHS).epochs, lost.failure) == (3, 4, "")
+    assert [point.wall_seconds for point in ledger.confirmed] == [1.0, 4.0], "what was trained again is none of it"
+    assert (wrong.spec.attempt, wrong.at(EPOCHS).epochs) == (1, 0)
+    assert wrong.at(EPOCHS).cost_nano_usd == 1.5 * 10_000_000
     assert "simulated fault" in wrong.failure
 
 
 def test_a_training_that_hangs_is_killed_and_trained_again() -> None:
     """Nothing watched these: a hang was charged until somebody pressed Ctrl-C."""
-    ledger, pool = Ledger(), SimulatedPool(curve)
-    driver = Retraining(
-        pool=pool, slots=2, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit,
-        faults=FaultsSpec(start_seconds=20.0, silence_seconds=10.0),
-    )  # fmt: skip
-    once, always = driver.run([spec(1, hangs=1), spec(2, hangs=3)])
-    assert (once.spec.attempt, once.epochs, once.failure) == (2, 4, "")
-    assert (always.spec.attempt, always.epochs) == (3, 0)
+    ledger, faults = Ledger(), FaultsSpec(start_seconds=20.0, silence_seconds=10.0)
+    once, always = train(SimulatedPool(curve), spec(1, hangs=1), spec(2, hangs=3), to=ledger, faults=faults)
+    assert (once.spec.attempt, once.at(EPOCHS).epochs, once.failure) == (2, 4, "")
+    assert (always.spec.attempt, always.at(EPOCHS).epochs) == (3, 0)
     assert "no sign of life from any rank for 40 s" in always.failure
     assert ledger.pool["pool_closed_at"] < 10 + 20 + 40 + 12
 
 
-def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged() -> None:
+@pytest.mark.parametrize("reason", ["interrupted", "stopped", "error"])
+def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged(
+    reason: StopReason, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So do a signal and `automl stop`: nothing waits for the end of an epoch."""
     with pytest.raises(PoolError, match="found a training of 3 ranks, allowed: at most 2"):
-        retraining(Ledger(), SimulatedPool(curve)).run([spec(1, world_size=3)])
+        train(SimulatedPool(curve), spec(1, world_size=3))
+    refusing = SimulatedPool(curve)
+    monkeypatch.setattr(refusing, "open", raising(PoolError("the cluster has no room")))
+    with pytest.raises(PoolError, match="no room"):
+        train(refusing, spec(1))
+    assert caplog.text == "", "it is said once, by whoever catches that"
     ledger, pool = Ledger(), SimulatedPool(curve, warm_up_seconds=5.0)
-    pool._at(7.0, -1, DrainRequested(reason="error", message="slots do not come up"))
-    with pytest.raises(PoolError, match="slots do not come up"):
-        retraining(ledger, pool).run([spec(1)])
-    assert sum(c.slots * c.seconds for c in ledger.charges) == pytest.approx(2 * 7.0)
-    assert ledger.pool["pool_closed_at"] == 7.0
+    pool._at(7.25, -1, DrainRequested(reason=reason, message="so it is"))
+    with pytest.raises(PoolError if reason == "error" else StoppedError, match="so it is") as caught:
+        train(pool, spec(1), to=ledger)
+    assert getattr(caught.value, "by_command", False) == (reason == "stopped")
+    assert ledger.slot_seconds == pytest.approx(2 * 7.25)
+    assert ledger.pool["pool_closed_at"] == 7.25
+
+
+def raising(error: Exception) -> Callable[[int], None]:
+    def open_pool(_slots: int) -> None:
+        raise error
+
+    return open_pool
 
 
 class Brought(SimulatedPool):
@@ -186,14 +200,23 @@ class Brought(SimulatedPool):
 def test_slots_that_an_autoscaler_brings_are_charged_while_they_are_there_and_needed() -> None:
     """Nodes take five minutes, in which nothing is paid and nobody gives up; slot 1 goes after its second training."""
     ledger, pool = Ledger(), Brought(curve, warm_up_seconds=300.0)
-    driver = Retraining(
-        pool=pool, slots=2, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit, autoscale=True
-    )  # fmt: skip
-    done = driver.run([spec(1), spec(2), spec(3)])
-    assert [one.epochs for one in done] == [4, 4, 4]
+    done = train(pool, spec(1), spec(2), spec(3), to=ledger, autoscale=True)
+    assert [one.at(EPOCHS).epochs for one in done] == [4, 4, 4]
     assert pool.released == [(304.0, (1,))]
-    assert sum(charge.slots * charge.seconds for charge in ledger.charges) == pytest.approx(2 * 4.0 + 4.0)
+    assert ledger.slot_seconds == pytest.approx(2 * 4.0 + 4.0)
     assert (ledger.pool["pool_opened_at"], ledger.pool["pool_closed_at"]) == (0.0, 308.0)
+
+
+def test_slots_that_wide_trainings_wait_for_are_kept_however_long_the_others_take_to_come() -> None:
+    class Slow(Brought):
+        def open(self, slots: int) -> None:
+            self._at(1.0, 0, SlotsReady(slots=(0,)))
+            self._at(900.0, 0, SlotsReady(slots=(1, 2, 3)))
+
+    pool = Slow(curve)
+    done = train(pool, spec(1, world_size=2), spec(2, world_size=2), slots=4, autoscale=True)
+    assert [one.failure for one in done] == ["", ""]
+    assert pool.now() == 904.0, "side by side"
 
 
 class LosesNode(SimulatedPool):
@@ -218,48 +241,54 @@ class LosesNode(SimulatedPool):
 
 def test_a_training_that_is_wider_than_what_a_lost_node_leaves_ends_it_once_nothing_else_trains() -> None:
     """It waited for the node for ever, and narrower trainings behind it with it."""
-    ledger, pool, ended = Ledger(), LosesNode(curve), []
-    driver = Retraining(
-        pool=pool, slots=4, usd_per_slot_hour=36.0, epochs=EPOCHS, commit=ledger.commit,
-        on_end=lambda one: ended.append((one.spec.seed, one.failure)),
-    )  # fmt: skip
+    ledger, ended = Ledger(), list[Retrained]()
     with pytest.raises(PoolError) as error:
-        driver.run([spec(1, world_size=4), spec(2, world_size=2), spec(3)])
-    assert ended == [(2, ""), (3, "")]
+        train(LosesNode(curve), spec(1, 4), spec(2, 2), spec(3), to=ledger, on_end=ended.append, slots=4)
+    assert [(one.spec.seed, one.failure) for one in ended] == [(2, ""), (3, "")]
     assert str(error.value) == (
         "a node of the cluster was lost: found devices for 2 of 4 slots, needed: at least 4 (left to train: 1); "
         "what was trained is charged; `automl confirm` again with these trials once the cluster has the devices"
     )
     gone = 3.5 + 4.0 + 4.0 + PATIENCE_SECONDS
     assert ledger.pool["pool_closed_at"] == pytest.approx(gone, abs=1.0)
-    slot_seconds = sum(c.slots * c.seconds for c in ledger.charges)
-    assert slot_seconds == pytest.approx(4 * 3.5 + 2 * (ledger.pool["pool_closed_at"] - 3.5))
+    assert ledger.slot_seconds == pytest.approx(4 * 3.5 + 2 * (ledger.pool["pool_closed_at"] - 3.5))
 
 
 def test_devices_that_come_back_in_time_are_waited_for() -> None:
     pool = LosesNode(curve)
     pool.gone_seconds = PATIENCE_SECONDS - 1.0
-    (wide,) = retraining(Ledger(), pool, slots=4).run([spec(1, world_size=4)])
-    assert (wide.spec.attempt, wide.epochs, wide.failure) == (2, 4, "")
+    (wide,) = train(pool, spec(1, world_size=4), slots=4)
+    assert (wide.spec.attempt, wide.at(EPOCHS).epochs, wide.failure) == (2, 4, "")
 
 
 def test_points_of_one_trial_share_a_training_that_ends_at_the_last_of_them() -> None:
     """Confirming 1@2 and 1@3 trained twice, each time for all four epochs."""
-    ledger, pool = Ledger(), SimulatedPool(curve)
-    (one,) = retraining(ledger, pool, slots=1).run([replace(spec(1), test_at=(2, 3))])
-    assert (one.epochs, one.seconds, [earlier.epochs for earlier in one.earlier]) == (3, 3.0, [2])
-    assert one.earlier[0].metrics == curve(spec(1).params, 1).metrics[1]
-    assert one.earlier[0].cost_nano_usd == 2 * 10_000_000
-    (early,) = retraining(Ledger(), SimulatedPool(curve)).run([replace(spec(1, stops=True), test_at=(2, 4))])
-    assert (early.epochs, [earlier.epochs for earlier in early.earlier]) == (3, [2])
+    (one,) = train(SimulatedPool(curve), spec(1, at=(2, 3)), slots=1)
+    assert [(point.epochs, point.wall_seconds) for point in one.points] == [(2, 2.0), (3, 3.0)]
+    assert one.at(2).metrics == curve(spec(1).params, 1).metrics[1]
+    assert one.at(2).cost_nano_usd == 2 * 10_000_000
 
 
 def test_points_whose_measurements_travelled_together_are_paid_to_the_ends_of_their_epochs() -> None:
     """Else 16@3 cost and took as much as 16@12, and neither `cheapest` nor `knee` could tell them apart."""
-    (one,) = retraining(Ledger(), HoldingPool(curve), slots=1).run([replace(spec(1), test_at=(1, 2, 3))])
-    points = [*one.earlier, one]
-    assert [point.seconds for point in points] == pytest.approx([1.0, 2.0, 3.0])
-    assert [point.cost_nano_usd for point in points] == [10_000_000, 20_000_000, 30_000_000]
+    (one,) = train(HoldingPool(curve), spec(1, at=(1, 2, 3)), slots=1)
+    assert [point.wall_seconds for point in one.points] == pytest.approx([1.0, 2.0, 3.0])
+    assert [point.cost_nano_usd for point in one.points] == [10_000_000, 20_000_000, 30_000_000]
+
+
+def test_models_are_kept_of_the_epochs_that_are_confirmed_and_no_file_is_deleted(tmp_path: Path) -> None:
+    class Writing(SimulatedPool):
+        def _boundary(self, boundary: Any) -> list[Any]:
+            told = super()._boundary(boundary)
+            for path in (Path(event.measurement.checkpoint or "") for event in told):
+                path.touch() if path.name else None
+            return told
+
+    folder = str(tmp_path)
+    kept = replace(spec(1, at=(2, EPOCHS), fails="lost"), milestones=(2, EPOCHS), checkpoint_folder=folder)
+    (one,) = train(Writing(curve), kept)
+    assert [point.checkpoint for point in one.points] == [f"{folder}/epoch-2", f"{folder}/epoch-4"]
+    assert {path.name for path in tmp_path.iterdir()} == {"epoch-2", "epoch-4"}
 
 
 def test_a_database_that_is_away_for_longer_than_a_moment_ends_no_training(
@@ -277,17 +306,16 @@ def test_a_database_that_is_away_for_longer_than_a_moment_ends_no_training(
 
     monkeypatch.setattr(study.store, "commit", away)
     monkeypatch.setattr(time, "sleep", slept.append)
-    again = Retraining(
-        pool=SimulatedPool(curve),
-        slots=1,
-        usd_per_slot_hour=36.0,
-        epochs=EPOCHS,
-        commit=lambda changes: confirming._commit(study.store, study.id, lease, changes),
-    )
-    (one,) = again.run([spec(1)])
-    assert (one.epochs, one.failure, left) == (EPOCHS, "", [])
+    study.trial()
+    (trial,) = load_study(study.store, "small").started
+    pool = SimulatedPool(curve)
+    machine = confirming_machine(pool, replace(spec(1), trial=trial.id), slots=1)
+    (one,) = train_again(machine, pool, study.store, study_id=study.id, lease_token=lease.token)
+    assert (one.at(EPOCHS).epochs, one.failure, left) == (EPOCHS, "", [])
     assert sum(slept) > 2 * retrying.PATIENCE_SECONDS
-    assert sum(charge.cost_nano_usd for charge in load_study(study.store, "small").charges) == again.cost_nano_usd > 0
+    record = load_study(study.store, "small")
+    assert sum(charge.cost_nano_usd for charge in record.charges) == machine.spent_nano_usd > 0
+    assert (record.state, [one.state for one in record.trials]) == ("running", ["running"]), "as they were"
 
 
 # ---------------------------------------------------------------------- the test part

@@ -18,8 +18,7 @@ from studies.storage.changes import TrialChanged
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from tests.support.stored_study import StoredStudy
-from trainers.commands.rank_log import RankLog
-from trainers.output_files import folders_of_trial, log_folder, log_path, logs_in
+from trainers.rank_output import RankLog, folders_of_trial, log_folder, log_path, logs_in
 
 
 @pytest.mark.medium

@@ -28,7 +28,7 @@ from tests.support.function_trials import Granted
 from trainers.ddp import Group
 from trainers.function_trainer import FunctionTrainer
 from trainers.protocol import Measurement, TaskError, TrialSpec
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 from trainers.training_function import TrainingFunction
 
 __all__ = ["driven"]
@@ -241,7 +241,7 @@ def test_an_objective_is_saved_under_its_own_source_with_its_helpers(driven: lis
     code = (
         f"import sys; sys.path.insert(0, {str(Path(automl.__file__).parents[1])!r})\n"
         "sys.modules['tests'] = None\n"
-        "from trainers.trainable import load_trainable\n"
+        "from trainers.task_loading import load_trainable\n"
         f"print(load_trainable({spec.task!r}, {{}}, ({str(tmp_path)!r},)).function.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -20,7 +20,7 @@ from tests.support.command_line import DIGITS, Workplace
 from tests.support.ray_pool import LentPool
 from tests.support.served import COMMAND, served
 from trainers.data import load_samples
-from trainers.task import load_task
+from trainers.task_loading import load_task
 
 pytestmark = pytest.mark.ray
 
@@ -92,7 +92,7 @@ def check_lineage(uri: str, done: dict[str, Any]) -> None:
 
 def check_http(folder: Path, uri: str, package: Path) -> None:
     """Ask a server of the champion, whose answers are the means of the models that lie in the registry."""
-    for module in ("fastapi", "uvicorn", "prometheus_client", "pydantic_settings"):
+    for module in ("fastapi", "uvicorn_worker", "prometheus_client", "pydantic_settings"):
         optional.module(module)
     manifest = read_manifest(package)
     rows = digits("test")[0][:5]

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tests.support.command_line import InProcess
-from trainers.rank_log import COLUMNS, RankLog
-from trainers.step_scalars import StepScalars
+from trainers.rank_log import COLUMNS, BatchLog
+from trainers.step_counter import StepScalars
 
 TASK = """
 import torch
@@ -141,7 +141,7 @@ def test_losses_are_read_about_once_a_second_and_not_at_each_batch(
     take = StepScalars.take
     monkeypatch.setattr(StepScalars, "take", lambda self: reads.append(1) or take(self))
     loss, began = torch.tensor(0.5), time.monotonic()
-    with RankLog(tmp_path / "logs" / "rank-0.csv", torch.device("cpu"), 0) as log:
+    with BatchLog(tmp_path / "logs" / "rank-0.csv", torch.device("cpu"), 0) as log:
         log._losses._waiting = torch.zeros(1024, dtype=torch.float64)  # as on a GPU
         for step in range(1, 5001):
             log.add(epoch=1, step=step, samples=4, loss=loss * step, seconds=0.001)
@@ -156,7 +156,7 @@ def test_a_disk_that_is_full_ends_the_log_with_a_warning(tmp_path: Path, capsys:
     path = tmp_path / "rank-0.csv"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        with RankLog(path, torch.device("cpu"), 0) as log:
+        with BatchLog(path, torch.device("cpu"), 0) as log:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # no file may become longer
             for step in range(500):
                 log.add(epoch=1, step=step, samples=4, loss=torch.tensor(0.5), seconds=0.001)

@@ -10,8 +10,7 @@ import pytest
 
 from automl.exporting.errors import ExportError
 from automl.registry.promotion import newer_champion
-from automl.registry.registered import Registry, registry_of
-from automl.standalone.serving.roles import CHAMPION
+from automl.registry.registered import CHAMPION, Registry, registry_of
 from studies.storage.mlflow_connect import open_client
 from tests.support.databases import mlflow_database
 

@@ -21,7 +21,7 @@ from automl.stored.opening import open_store
 from studies.spec.errors import SpecError
 from studies.storage.reader import load_study
 from tests.support import training_functions
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 from trainers.training_function import TrainingFunction
 
 ROOT = Path(__file__).parents[2]

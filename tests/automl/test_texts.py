@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from automl.confirmed_results import measured_on
+from automl.confirming import measured_on
 from automl.terminal.confirmed_table import confirmed_table
 from automl.terminal.explanation import print_explanation
 from automl.terminal.summary import document_of, print_summary

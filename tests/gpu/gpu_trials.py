@@ -14,7 +14,8 @@ from torch import nn
 
 from trainers.ddp import Group
 from trainers.protocol import Measurement, TrialSpec
-from trainers.task import BaseTask, load_task
+from trainers.task import BaseTask
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 WANTED = os.environ.get("AUTOML_TEST_GPU")

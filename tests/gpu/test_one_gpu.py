@@ -13,13 +13,13 @@ import torch
 from tests.gpu.gpu_trials import DEVICE, EXACT, KIND, needs_gpu, on_gpu, spec_of, trained
 from trainers.checkpoint import read_checkpoint
 from trainers.ddp import Group
-from trainers.fast_math import exact_products, set_fast_math
+from trainers.precision import exact_products, set_fast_math
 from trainers.protocol import Measurement, RankAssignment, TrialSpec
 from trainers.rank import RankProcess
-from trainers.rank_log import RankLog
+from trainers.rank_log import BatchLog
 from trainers.rank_messages import Began, Failed
 from trainers.settings import Settings
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 pytestmark = needs_gpu
@@ -160,7 +160,7 @@ def test_memory_stays_over_fifty_trials(rank: RankProcess) -> None:
 @on_gpu
 def test_a_logged_batch_does_not_wait_for_the_gpu(tmp_path: Path) -> None:
     loss = torch.ones((), device=DEVICE)
-    with RankLog(tmp_path / "rank-0.csv", DEVICE, 0) as log:
+    with BatchLog(tmp_path / "rank-0.csv", DEVICE, 0) as log:
         torch.cuda.set_sync_debug_mode("error")
         try:
             for step in range(200):

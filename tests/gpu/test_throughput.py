@@ -16,7 +16,8 @@ from tests.gpu.gpu_trials import DEVICE, KIND, needs_gpu
 from trainers.ddp import Group
 from trainers.process_state import ProcessState
 from trainers.protocol import Params, TrialSpec
-from trainers.task import BaseTask, load_task
+from trainers.task import BaseTask
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 pytestmark = needs_gpu

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from automl.confirmed_points import chosen_points
+from automl.confirming import chosen_points
 from automl.terminal.explanation import explain, print_explanation
 from automl.terminal.summary import print_summary
 from automl.terminal.trial_table import print_trials

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any
 
-from studies.control import retraining
+from studies.control.confirmation import train_again
 from studies.control.dead_pools import settle_dead_pools
 from studies.gangs.protocol import Event
 from studies.gangs.simulated import Curve, SimulatedPool
@@ -15,6 +16,7 @@ from studies.storage import heartbeat
 from studies.storage import lease as leases
 from studies.storage.changes import AttemptOpened, Change, PoolChanged, TrialChanged
 from studies.storage.store import Store
+from tests.support.simulated_study import confirming_machine
 from trainers.protocol import ParameterValue, TrialSpec
 
 SLOTS, PRICE = 2, 36.0
@@ -61,14 +63,15 @@ def confirm(store: Store, lease: leases.Lease) -> None:
     """Train one configuration again, as `automl confirm` does."""
     settle_dead_pools(store, lease)
 
-    def commit(changes: object) -> None:
-        store.commit(lease.study_id, lease.token, changes)  # type: ignore[arg-type]
-        print("charged", flush=True)
+    class Telling(Store):
+        def commit(self, *arguments: Any, **more: Any) -> None:
+            super().commit(*arguments, **more)
+            print("charged", flush=True)
 
-    spec = TrialSpec(study="digits", trial=0, task="digits", params={}, training={"epochs": 999})
+    spec = TrialSpec(study="digits", trial=0, task="digits", params={}, training={"epochs": 999}, test_at=(999,))
     pool = RealTimePool(endless_curve, opened_at=time.time())
-    retraining.COMMIT_SECONDS = 0.1
-    retraining.Retraining(pool=pool, slots=SLOTS, usd_per_slot_hour=PRICE, epochs=999, commit=commit).run([spec])
+    machine = confirming_machine(pool, spec, slots=SLOTS)
+    train_again(machine, pool, Telling(store.url), study_id=lease.study_id, lease_token=lease.token)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from trainers.background_writes import Pending
+from trainers.checkpoint_writer import Pending
 from trainers.commands.command import Command
 from trainers.commands.command_trainer import CommandTrainer
 from trainers.ddp import Group

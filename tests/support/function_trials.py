@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainers.ddp import Group
 from trainers.function_trainer import FunctionTrainer
 from trainers.protocol import TrainingError
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 
 
 class Granted:

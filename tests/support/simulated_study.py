@@ -16,12 +16,13 @@ import sqlalchemy as sa
 
 from search_spaces.space import Space
 from studies import analysis
+from studies.control.confirmation import ConfirmingMachine
 from studies.control.controller import Controller
 from studies.control.dead_pools import settle_dead_pools
 from studies.control.machine_commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step, Suggest
 from studies.control.setup import FREE_USD_PER_SLOT_HOUR, StudySetup
 from studies.control.state import StudyMachine
-from studies.gangs.protocol import Event, Measured, TrialQueued
+from studies.gangs.protocol import Event, GangPool, Measured, TrialQueued
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.milestones import milestones
 from studies.money.budget import Limits
@@ -31,6 +32,7 @@ from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
+from studies.search.pruners.none import NoPruner
 from studies.search.rungs import decision_rungs
 from studies.search.samplers.first_trials import FirstTrials
 from studies.search.samplers.model_suggester import ModelSuggester
@@ -43,6 +45,7 @@ from studies.storage.reader import load_study
 from studies.storage.resume_reader import load_resume_state
 from studies.storage.store import Store
 from tests.support.databases import empty_database
+from trainers.protocol import TrialSpec
 
 SPACE = Space.from_dict(
     {
@@ -461,3 +464,21 @@ def bare_machine(policy: Policy, pool: SimulatedPool, limits: Limits, *, epochs:
         cut_seconds=0.0,
     )  # fmt: skip
     return StudyMachine(setup, ResumeState(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)
+
+
+def confirming_machine(
+    pool: GangPool,
+    *specs: TrialSpec,
+    slots: int = 2,
+    faults: FaultsSpec | None = None,
+    autoscale: bool = False,
+    most_nano_usd: int | None = None,
+) -> ConfirmingMachine:
+    """A machine that trains specs again, for 36 dollars per slot and hour; each confirms the trial of its number."""
+    setup = StudySetup(
+        study="simulated", objectives=OBJECTIVES, task="digits", task_options={}, training={}, epochs=1, milestones=(),
+        policy=Policy(pruner=NoPruner()), limits=Limits(), slots=slots, usd_per_slot_hour=36.0, seed=0,
+        checkpoint_folder="/nowhere", faults=faults or FaultsSpec(), autoscale=autoscale,
+    )  # fmt: skip
+    ids = {spec.trial: spec.trial for spec in specs}
+    return ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd)

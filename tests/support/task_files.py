@@ -14,7 +14,8 @@ from tests.support.paths import SHARED
 from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.protocol import TrialSpec
-from trainers.task import Task, load_task
+from trainers.task import Task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 REAL = SHARED / "data"

@@ -17,7 +17,8 @@ from trainers.ddp import destroy_group, form_group
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreServer
 from trainers.protocol import TrainingError, TrialSpec
-from trainers.task import BaseTask, load_task
+from trainers.task import BaseTask
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 HERE = str(ROOT)

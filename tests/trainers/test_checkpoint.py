@@ -18,7 +18,7 @@ from trainers.evaluate import evaluate
 from trainers.export import _lines_that_load, export_model, load, load_exported
 from trainers.protocol import LostError, OutOfMemoryError, TrainingError
 from trainers.rank_messages import Failed
-from trainers.task import TaskLoadError
+from trainers.task_loading import TaskLoadError
 
 
 @pytest.fixture

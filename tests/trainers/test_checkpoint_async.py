@@ -19,15 +19,15 @@ import torch
 from tests.support.disks import fill, tiny_disk
 from tests.support.trainer_pool import run_trial, spec_of, weights_of
 from trainers import epoch_parts
-from trainers.background_writes import FileWriter, Pending
 from trainers.checkpoint import last_checkpoint, read_checkpoint
 from trainers.checkpoint_store import LocalPlace
+from trainers.checkpoint_writer import FileWriter, Pending
 from trainers.ddp import Group
 from trainers.errors import StorageError
 from trainers.protocol import EpochPart, Measurement, RankAssignment
 from trainers.rank import RankProcess
 from trainers.rank_messages import Failed, Outgoing
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 PATIENT = 1e9

@@ -13,7 +13,7 @@ from torchmetrics import Metric
 from tests.support.trainer_pool import run_trial, spec_of
 from trainers.ddp import Group
 from trainers.protocol import TaskError
-from trainers.task import load_task
+from trainers.task_loading import load_task
 
 TASK = "tests.trainers.test_collating:Boxes"
 

@@ -19,21 +19,20 @@ from trainers import feeds
 from trainers.checkpoint import load_model, read_checkpoint
 from trainers.data import DatasetSamples, TensorSamples, load_samples
 from trainers.ddp import Group
-from trainers.ema import Average
 from trainers.epoch_plan import epoch_layout
 from trainers.evaluate import evaluate
 from trainers.gradient_noise import AdaScale, Moments, gain
-from trainers.model_blocks import checkpoint_activations, repeated_blocks
 from trainers.optim import build_optimizer
-from trainers.patience import Patience
 from trainers.process import forget_peak_memory, peak_memory_bytes
 from trainers.protocol import ALWAYS_MEASURED, TaskError
 from trainers.scaling import LearningRate, scale_moments
 from trainers.seeds import permutation
 from trainers.settings import settings_of
+from trainers.shard import checkpoint_activations, repeated_blocks
 from trainers.task import BaseTask
 from trainers.trainer import Trainer
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
+from trainers.training_state import Average, Patience
 
 CPU = torch.device("cpu")
 DEFAULTS = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}

@@ -15,7 +15,8 @@ from trainers.ddp import Group
 from trainers.errors import CheckpointError
 from trainers.protocol import TaskError, TrialSpec
 from trainers.shard import owners
-from trainers.task import BaseTask, load_task
+from trainers.task import BaseTask
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 SGD = {"optimizer": "sgd", "momentum": 0.9}

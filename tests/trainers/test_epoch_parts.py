@@ -18,7 +18,7 @@ from trainers.checkpoint import epoch_of, last_checkpoint, read_checkpoint
 from trainers.ddp import Group
 from trainers.epoch_parts import EpochSums, Meetings, Order
 from trainers.errors import CheckpointError
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 PATIENT = 1e9

@@ -13,12 +13,11 @@ from torch import nn
 
 from tests.support.trainer_pool import spec_of
 from trainers.ddp import Group
-from trainers.fast_math import exact_products, images_channels_last, set_fast_math, with_channels_last
-from trainers.precision import Precision
+from trainers.precision import Precision, exact_products, images_channels_last, set_fast_math, with_channels_last
 from trainers.process_state import ProcessState
 from trainers.protocol import Measurement, TaskError
 from trainers.settings import Settings, settings_of
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

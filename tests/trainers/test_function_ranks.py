@@ -12,10 +12,10 @@ from tests.support.function_trials import Granted, on, trained
 from tests.support.trainer_pool import HERE
 from trainers import arrivals
 from trainers.ddp import Group
-from trainers.followed_options import unheeded
 from trainers.function_trainer import FunctionTrainer
 from trainers.local import train_locally
 from trainers.protocol import TaskError, TrialSpec
+from trainers.settings import unheeded
 from trainers.training_function import TrainingFunction
 
 MODULE = "tests.support.ranked_functions"

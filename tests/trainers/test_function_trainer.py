@@ -25,10 +25,9 @@ from trainers.errors import CheckpointError
 from trainers.function_trainer import FunctionTrainer
 from trainers.process import free_memory
 from trainers.protocol import TaskError, TrainingError, TrialSpec
-from trainers.sharing_sampler import SharingSampler
-from trainers.task import TaskLoadError, load_task
-from trainers.trainable import load_trainable
+from trainers.task_loading import TaskLoadError, load_task, load_trainable
 from trainers.training_function import TrainingFunction
+from trainers.trial_loader import SharingSampler
 
 MODULE = "tests.support.training_functions"
 FOLDERS = (HERE,)

@@ -48,7 +48,8 @@ from trainers.ddp import Group
 from trainers.model_size import count
 from trainers.probe import probe
 from trainers.protocol import TrialSpec
-from trainers.task import BaseTask, load_task, space_of
+from trainers.task import BaseTask, space_of
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 ERROR, COST, SIZE = (Objective(metric=name) for name in ("val_error", "cost_usd", "model_parameters"))

@@ -26,7 +26,7 @@ from trainers.export import export_model, load_exported
 from trainers.process import free_memory
 from trainers.protocol import OutOfMemoryError
 from trainers.stored_tensors import byte_view
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 pytestmark = pytest.mark.large

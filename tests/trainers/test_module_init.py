@@ -8,9 +8,9 @@ from torch import nn
 
 from tests.support.trainer_pool import run_trial, spec_of
 from trainers.ddp import Group
-from trainers.model_blocks import units_of
 from trainers.module_init import ModuleInit
 from trainers.protocol import TaskError
+from trainers.shard import units_of
 
 
 class Of:

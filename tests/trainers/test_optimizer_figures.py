@@ -9,8 +9,8 @@ import torch
 
 from tests.support.trainer_pool import run_trial, spec_of, weights_of
 from trainers.ddp import Group
-from trainers.step_scalars import GradientNorms
-from trainers.task import load_task
+from trainers.step_counter import GradientNorms
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 PLAIN = {"warmup_epochs": 0, "schedule": "constant"}

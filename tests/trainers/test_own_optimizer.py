@@ -11,9 +11,12 @@ import torch
 
 from tests.support.trainer_pool import Blobs, Pool, spec_of, weights_of
 from trainers.ddp import Group
-from trainers.own_optimizer import RATE_FACTOR
+from trainers.optim import OPTIMIZERS, RATE_FACTOR, build_optimizer
 from trainers.protocol import TaskError, TrialSpec
+from trainers.scaling import planned_learning_rate
+from trainers.settings import settings_of
 from trainers.trainer import Trainer
+from trainers.trainer_options import TRAINER_PARAMETERS
 
 
 class Same(Blobs):
@@ -135,3 +138,10 @@ def _sharing(group: Group, spec: TrialSpec) -> Any:
 def test_its_state_is_not_shared_out(ranks: Pool) -> None:
     for one in ranks.run(2, _sharing, spec_of(2, training={"shard": "optimizer"})):
         assert one is None, one
+
+
+def test_a_name_of_no_optimizer_is_refused_with_those_there_are() -> None:
+    assert tuple(OPTIMIZERS) == TRAINER_PARAMETERS["optimizer"].choices
+    settings = replace(settings_of(spec_of()), optimizer="lion", schedule="constant", warmup_epochs=0)
+    with pytest.raises(TaskError, match=r"^optimizer: found 'lion', allowed: sgd, adam, adamw$"):
+        build_optimizer([], settings, planned_learning_rate(settings, None, None), Group())

@@ -16,8 +16,8 @@ from torch.distributed.distributed_c10d import _get_default_store
 from trainers.ddp import Group, destroy_group, form_group
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
-from trainers.presence import Presence, _Watch
 from trainers.protocol import LostError
+from trainers.rank_place import Presence, _Watch
 
 
 @pytest.fixture

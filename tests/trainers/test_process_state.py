@@ -232,7 +232,7 @@ class Counting(nn.Module):
 
 @pytest.mark.large
 def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.compilation.RECOMPILE_LIMIT", 2)
+    monkeypatch.setattr("trainers.network.RECOMPILE_LIMIT", 2)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # it counts variants, too
     task = _task(spec_of(options={"dtype": "float32"}))
     task.model = lambda params: Counting()
@@ -244,7 +244,7 @@ def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pyte
 
 
 def _task(spec: TrialSpec) -> Any:
-    from trainers.task import load_task
+    from trainers.task_loading import load_task
 
     return load_task(spec.task, spec.task_options, spec.python_path)
 

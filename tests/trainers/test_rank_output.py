@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from trainers.commands.command import COMMAND
-from trainers.output_files import folders_of_trial, log_folder, log_path
+from trainers.rank_output import folders_of_trial, log_folder, log_path
 
 PROGRAM = """
 import os, subprocess, sys, time

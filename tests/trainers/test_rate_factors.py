@@ -12,7 +12,7 @@ import torch
 
 from tests.support.trainer_pool import Blobs, Pool, spec_of, weights_of
 from trainers.ddp import Group
-from trainers.own_optimizer import RATE_FACTOR
+from trainers.optim import RATE_FACTOR
 from trainers.protocol import TaskError, TrialSpec
 from trainers.trainer import Trainer
 

@@ -12,10 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.trainer_pool import Blobs, run_trial, spec_of
 from trainers.ddp import Group
-from trainers.evaluate import evaluate
+from trainers.evaluate import StepWeights, evaluate
 from trainers.protocol import DivergedError, TaskError
-from trainers.sample_weights import StepWeights
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 TASK = "tests.trainers.test_sample_weights:WeighedBlobs"

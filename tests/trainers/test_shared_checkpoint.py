@@ -15,7 +15,7 @@ import torch
 from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of
 from trainers import shared_checkpoint
 from trainers.checkpoint import check_checkpoint, load_model, open_checkpoint, read_checkpoint
-from trainers.checkpoint_files import checkpoint_bytes, delete_checkpoint
+from trainers.checkpoint_urls import checkpoint_bytes, delete_checkpoint
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, StorageError
 from trainers.export import export_model, load_exported
@@ -104,7 +104,7 @@ def on_state(ranks, world_size, spec):
 
 def save_again(group, spec):
     """Write a checkpoint of what was read, before a step was trained."""
-    from trainers.task import load_task
+    from trainers.task_loading import load_task
     from trainers.trainer import Trainer
 
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
@@ -155,7 +155,7 @@ def _shorter(share):
 
 def _other_byte(share):
     content = bytearray(share.read_bytes())
-    content[10] ^= 1
+    content[-1] ^= 1
     share.write_bytes(content)
 
 
@@ -189,43 +189,84 @@ def test_shares_without_a_main_file_are_no_checkpoint(ranks, saved):
         assert str(answer) == f"checkpoint {saved} is missing"
 
 
+def test_other_programs_open_a_share(saved):
+    from safetensors.torch import load_file
+
+    content = open_checkpoint(saved)
+    name, stored = next(iter(content["model"].items()))
+    shares = [load_file(saved.with_name(f"{saved.stem}.rank-{rank}-of-4.bin")) for rank in range(4)]
+    assert torch.equal(torch.cat([share[f"model/{name}"] for share in shares]), stored.whole())
+
+
+def _rows(header):
+    return json.loads(header["__metadata__"]["rows"])
+
+
+def _with_first_row(header, place, value):
+    rows = _rows(header)
+    rows[next(iter(rows))][place] = value
+    header["__metadata__"]["rows"] = json.dumps(rows)
+
+
+def _first(header):
+    return header[next(iter(_rows(header)))]
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize(
     "change",
     [
-        lambda rows: rows[0].__setitem__(0, ["model", ["x"]]),
-        lambda rows: rows[0].__setitem__(0, []),
-        lambda rows: rows[0].__setitem__(1, "int9"),
-        lambda rows: rows[0].__setitem__(2, [2**70, 2**70]),
-        lambda rows: rows[0].__setitem__(3, 1),
-        lambda rows: rows[0].__setitem__(4, -1),
-        lambda rows: rows[0].__setitem__(5, 10**9),
-        lambda rows: rows[1].__setitem__(5, 0),
-        lambda rows: rows[0].pop(),
-        lambda rows: rows[0].__setitem__(0, ["format", "x"]),
-        lambda rows: rows[0].__setitem__(0, ["spec", "x"]),
-        lambda rows: rows.clear(),
+        lambda header: _with_first_row(header, 0, ["model", ["x"]]),
+        lambda header: _with_first_row(header, 0, []),
+        lambda header: _with_first_row(header, 1, [2**70, 2**70]),
+        lambda header: _with_first_row(header, 2, 1),
+        lambda header: _with_first_row(header, 0, ["format", "x"]),
+        lambda header: _with_first_row(header, 0, ["spec", "x"]),
+        lambda header: _first(header).update(dtype="I9"),
+        lambda header: _first(header).update(shape=[-1]),
+        lambda header: _first(header).update(shape=[]),
+        lambda header: _first(header).update(data_offsets=[0, 10**9]),
+        lambda header: _first(header).update(data_offsets=[8, 16]),
+        lambda header: header.pop(next(iter(_rows(header)))),
+        lambda header: header.update(__metadata__={}),
+        lambda header: header.clear(),
     ],
 )
-def test_a_hostile_index_is_refused(saved, change):
+def test_a_hostile_header_is_refused(saved, change):
     content = torch.load(saved, weights_only=True)
     share = saved.with_name(f"{saved.stem}.rank-0-of-4.bin")
-    data, (_, crc, at, _) = share.read_bytes(), content["shares"][0]
-    rows = json.loads(data[at:])
-    change(rows)
-    spoilt = data[:at] + json.dumps(rows).encode()
+    data, (_, crc, _) = share.read_bytes(), content["shares"][0]
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    change(header)
+    text = json.dumps(header).encode()
+    spoilt = len(text).to_bytes(8, "little") + text + data[start:]
     share.write_bytes(spoilt)
-    content["shares"][0] = [len(spoilt), crc, at, ""]
+    content["shares"][0] = [len(spoilt), crc, ""]
     torch.save(content, saved)
     with pytest.raises(CheckpointError) as caught:
         load_model(saved, BLOBS, (HERE,))
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("length", [2**63, 2**20])
+def test_a_header_longer_than_its_share_is_refused(saved, length):
+    share = saved.with_name(f"{saved.stem}.rank-0-of-4.bin")
+    share.write_bytes(length.to_bytes(8, "little") + share.read_bytes()[8:])
+    with pytest.raises(CheckpointError, match=r"is damaged: its header: ValueError: a header of \d+ bytes"):
+        load_model(saved, BLOBS, (HERE,))
+
+
+def test_shares_of_the_former_format_are_refused_in_a_line(saved):
+    torch.save(torch.load(saved, weights_only=True) | {"format": 2}, saved)
+    with pytest.raises(CheckpointError, match=r"has shares of a format that is no longer read: train the trial anew$"):
+        load_model(saved, BLOBS, (HERE,))
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize(
     "shares",
-    [None, [], [[1, 2]], [["a", 1, 2, ""]], {"a": 1}, [[1, 2, 3.0, ""]], [[-1, 0, -5, ""]], [[1, 2, 3, 4]]],
+    [None, [], [[1, 2]], [["a", 1, ""]], {"a": 1}, [[1, 2.0, ""]], [[-1, 0, ""]], [[1, 2, 3]]],
 )
 def test_hostile_facts_of_shares_are_refused(saved, shares):
     content = torch.load(saved, weights_only=True)

@@ -108,5 +108,5 @@ def test_ranks_gather_over_a_store_and_leave_nothing_there() -> None:
 
 def test_a_rank_that_tells_nothing_is_named() -> None:
     gather = StoreGather("epoch-0001", Group(rank=0, world_size=3), HashStore(), gather_seconds=0.1)
-    with pytest.raises(LostError, match=r"no word of ranks 1, 2 on epoch-0001 in 0\.1 s"):
+    with pytest.raises(LostError, match=r"no word of ranks 1, 2 on epoch-0001 within 0\.1 s"):
         gather(0)

@@ -21,7 +21,7 @@ from trainers.probe import probe
 from trainers.protocol import LostError, TaskError
 from trainers.step_counter import StepCounter
 from trainers.stream_samples import Sharing, StreamSamples
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
 KNOWN_END = {"samples_per_epoch": 48}

@@ -29,7 +29,8 @@ from trainers.probe import probe
 from trainers.protocol import DivergedError, LostError, OutOfMemoryError, TaskError, TrainingError, TrialSpec
 from trainers.scaling import LearningRate, resolve_rule, scale, scale_moments
 from trainers.seeds import permutation
-from trainers.task import TaskLoadError, declared_metrics, load_task
+from trainers.task import declared_metrics
+from trainers.task_loading import TaskLoadError, load_task
 from trainers.tasks.digits import Digits, _table
 from trainers.trainer import Trainer
 

@@ -17,11 +17,11 @@ from trainers.arrivals import _begun
 from trainers.checkpoint import read_checkpoint
 from trainers.ddp import Group
 from trainers.export import export_model, load_exported
-from trainers.model_capture import model_of_function
+from trainers.programs import model_of_function
 from trainers.protocol import TaskError, TrialSpec
 from trainers.settings import Settings
 from trainers.step_counter import StepCounter
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 from trainers.trial_loader import Loaders
 from trainers.trial_steps import Steps
 

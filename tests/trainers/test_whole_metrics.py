@@ -15,7 +15,7 @@ from tests.support.trainer_pool import Blobs, run_trial, spec_of
 from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.protocol import TaskError
-from trainers.task import load_task
+from trainers.task_loading import load_task
 
 TASK = "tests.trainers.test_whole_metrics:Scored"
 

@@ -25,14 +25,7 @@ _ASKS = ("report", "checkpoint", "resume", "heartbeat")
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Question:
-    """A question of the program, which waits for its answer.
-
-    Attributes:
-        ask: What is asked.
-        epoch: Number of the epoch; None where none was given.
-        metrics: Metrics that are reported.
-        last: Whether the program says that this is its last epoch.
-    """
+    """A question of the program, which waits for its answer."""
 
     ask: str
     epoch: int | None = None
@@ -54,12 +47,7 @@ class Question:
 
 
 class Channel:
-    """Serves the questions of one program.
-
-    Args:
-        path: Path of the socket.
-        on_question: Called with each question, from other threads; whoever answers may do so later.
-    """
+    """Serves the questions of one program."""
 
     def __init__(self, path: str, on_question: Callable[[Question], None]) -> None:
         self._on_question, self._is_closed = on_question, False
@@ -115,11 +103,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
 
 def _question_in(said: Any) -> Question:
-    """Read a question.
-
-    Raises:
-        ValueError: It has not the form of one.
-    """
+    """Read a question."""
     if not isinstance(said, dict) or said.get("ask") not in _ASKS:
         raise ValueError(f"found {said!r:.200}, allowed: a question with ask, one of {', '.join(_ASKS)}")
     metrics = said.get("metrics", {})

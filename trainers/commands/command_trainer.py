@@ -6,36 +6,113 @@ pool ── grants, drains ──► Course ◄── waits, tells ── Comman
 from __future__ import annotations
 
 import queue
+import re
+import signal
 import threading
+from collections import deque
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from trainers.background_writes import Pending
 from trainers.checkpoint_place import counting
+from trainers.checkpoint_writer import CheckpointWriter, Pending
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook
-from trainers.commands.exit_error import exit_error
-from trainers.commands.inbox import Event, Exited, Inbox
-from trainers.commands.kept_folder import FolderCheckpoints
-from trainers.commands.meeting import Meeting
+from trainers.commands.kept_folder import FILES, files_in, put_files
 from trainers.commands.metric_lines import Reader, Reported, numbers_epochs, reader_of, way_to_report
-from trainers.commands.places import HeldPorts, Place, all_places, own_place, variables
+from trainers.commands.places import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.program import Program
-from trainers.commands.rank_log import RankLog
-from trainers.commands.start import script_files, start_of
-from trainers.commands.working_folder import WorkingFolder, working_folder
+from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
 from trainers.ddp import Group
-from trainers.errors import classified
+from trainers.errors import classified, error_of_text
 from trainers.group_store import StoreClient
-from trainers.output_files import path_of
 from trainers.own_loop import Course, OwnLoop
 from trainers.process import Remains
-from trainers.protocol import Measurement, RankAssignment, TaskError, TrainingError, TrialSpec
+from trainers.protocol import LostError, Measurement, RankAssignment, TaskError, TrainingError, TrialSpec
+from trainers.rank_output import RankLog, path_of
 from trainers.step_counter import StepCounter
+
+_KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
+"""Signals that say nothing of the command: another attempt may succeed."""
+_SHELL_SIGNALS = 128
+"""A shell whose program was killed by a signal ends with this and the signal's number."""
+_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
+
+
+def exit_error(
+    status: int | str | None,
+    where: str,
+    *,
+    epochs: tuple[int, int],
+    way: str,
+    last_lines: Sequence[str],
+    ports: Collection[int],
+) -> TrainingError:
+    """Return the error of a program that has ended too early.
+
+    Args:
+        status: Its exit status, a negative one being a signal; the reason for which it could not be run; None where
+            its supervisor was killed, and nobody knows.
+        epochs: Number of epochs that it has reported, and of those that it should have reported.
+        ports: Ports that it was given and has not begun to use for long: another process may have taken one.
+    """
+    if status is None:
+        return LostError(f"the supervisor of the command was killed ({where})")
+    if isinstance(status, str):
+        return TaskError(f"the command cannot be run ({where}): {status}")
+    if status == 0:
+        done, planned = epochs
+        how_far = f"after epoch {done} of {planned}" if done else "without a report"
+        wanted = "a report of each epoch, or one that says last" if done else way
+        return TaskError(f"the command ended with exit status 0 {how_far}; allowed: {wanted}")
+    killed_by = -status if status < 0 else status - _SHELL_SIGNALS
+    if killed_by in _KILLS:
+        return LostError(f"the command was killed by signal {killed_by} ({where})")
+    text = "\n".join(last_lines)
+    for port in ports:
+        if _TAKEN.search(text) and re.search(rf"\b{port}\b", text):
+            return LostError(f"another process took port {port} before the command did ({where})")
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+    return error_of_text(f"the command {how} ({where})", last_lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The program has ended: see `exit_error` for the status."""
+
+    status: int | str | None
+
+
+Event = Question | Reported | ValueError | TrainingError | Exited | None
+"""What happens to a program; None once the trial is over."""
+
+
+class Inbox:
+    """A queue of events that can be looked into."""
+
+    def __init__(self) -> None:
+        self._new: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._seen: deque[Event] = deque()
+
+    def put(self, event: Event) -> None:
+        """Put an event in; for other threads."""
+        self._new.put(event)
+
+    def take(self, seconds: float) -> Event:
+        """Take the next event out, once there is one."""
+        return self._seen.popleft() if self._seen else self._new.get(timeout=seconds)
+
+    def has_report(self) -> bool:
+        """Return whether a line with metrics waits to be taken."""
+        with suppress(queue.Empty):
+            while True:
+                self._seen.append(self._new.get_nowait())
+        return any(isinstance(one, Reported) for one in self._seen)
+
 
 _LOOK_SECONDS = 1.0
 """Time between two looks whether the program has used its CPUs, which is a sign of life."""
@@ -53,14 +130,6 @@ class _End(Enum):
 
 class CommandTrainer:
     """Runs a command on one rank.
-
-    Args:
-        spec: The trial.
-        command: What is run.
-        assignment: Which rank this is, and the pool's store.
-        group: This rank's place in the gang; no process group is formed for it.
-        store: The pool's store; None is enough for one rank.
-        counter: Counts what this rank does, for threads that watch it.
 
     Raises:
         TrainingError: An option of the trial is wrong.
@@ -84,8 +153,8 @@ class CommandTrainer:
             self._base_folder = Path(spec.python_path[0] if spec.python_path else ".").absolute()
             self._events = Inbox()
             self._reader = reader_of(command.metrics) if group.rank == 0 else None
-            self._book = EpochBook(settings.epochs)
-            self._checkpoints = FolderCheckpoints(self._own)
+            self._checkpoints = CheckpointWriter(spec, settings, group, self._counter.tick)
+            self._book = EpochBook(settings.epochs, self._checkpoints.is_due)
             self._over = threading.Event()
             self._meeting = Meeting(assignment.key, group, store, self._over.is_set)
             self._has_begun = False
@@ -126,11 +195,21 @@ class CommandTrainer:
         self._kept = Path(places[0].folder) if places[0].host == place.host else kept
         is_own = self._kept == kept
         with counting(self._counter.tick):
-            self._book.start(self._checkpoints.restore(kept if is_own else None))
+            self._book.start(self._restore(kept if is_own else None))
         have_restored = self._meeting.gather("restored", "")
         self._counter.done()
         self._ports = places[0].port, place.worker_port
         return None if have_restored is None else places
+
+    def _restore(self, folder: Path | None) -> int:
+        """Put the files of the checkpoint to go on from into a folder, if one is given; returns the epochs done."""
+        path = self._spec.resume_from
+        if path is None:
+            return 0
+        content = self._checkpoints.read(path, together=False)
+        if folder is not None:
+            put_files(content, folder, path)
+        return int(content["position"]["epoch"])
 
     def _start(self, folder: WorkingFolder, places: list[Place]) -> Program:
         spec, command, rank = self._spec, self._command, self._group.rank
@@ -203,11 +282,7 @@ class CommandTrainer:
             self._signs = signs
 
     def _take(self, event: Event, course: Course) -> _End | None:
-        """Take in what has happened; returns how the work on the program ends, None while it goes on.
-
-        Raises:
-            TrainingError: The command failed, or did not keep to the form of one that trains.
-        """
+        """Take in what has happened; returns how the work on the program ends, None while it goes on."""
         if event is None:
             return _End.UNTOLD
         if isinstance(event, ValueError):
@@ -231,12 +306,7 @@ class CommandTrainer:
         return None
 
     def _begin(self, course: Course, *, with_program: bool = False) -> None:
-        """Tell that the first epoch begins: what was before it belongs to the start.
-
-        Args:
-            course: Who hears of it.
-            with_program: Whether it has begun with the program, which has not said when.
-        """
+        """Tell that the first epoch begins: what was before it belongs to the start."""
         if not self._has_begun:
             self._has_begun = True
             if not with_program:
@@ -258,11 +328,7 @@ class CommandTrainer:
         _offer(question, self._kept, said)
 
     def _report(self, reported: Reported, course: Course, question: Question | None) -> _End | None:
-        """Tell an epoch's measurement, and wait until the next one is granted; returns the end if the trial is over.
-
-        Raises:
-            TrainingError: The report cannot be that of the next epoch.
-        """
+        """Tell an epoch's measurement, and wait until the next one is granted; returns the end if the trial is over."""
         self._counter.done()
         if self._group.rank > 0:
             epoch = int(reported.epoch) if isinstance(reported.epoch, int) else self._book.epoch + 1
@@ -320,22 +386,21 @@ class CommandTrainer:
             self._program.go_on()
 
     def _measurement(self, epoch: int, metrics: dict[str, float], *, saves: bool, ends: bool) -> Measurement:
-        path, size = None, 0
-        if saves:
-            self._book.written()
+        path, write = None, None
+        if saves and self._spec.checkpoint_folder is not None:
             with counting(self._counter.tick):
-                path, size = self._checkpoints.write(self._kept, epoch, metrics)
+                files = files_in(self._kept)
+            if files:
+                content = self._checkpoints.content(epoch, metrics, **{FILES: files})
+                path, write = self._checkpoints.write(lambda: content, epoch)
+        size = 0 if write is None else write.wait()
         seconds = self._book.waited_seconds()
         return Measurement(
             epoch=epoch, metrics=metrics, checkpoint=path, checkpoint_bytes=size, wall_seconds=seconds, ended=ends
         )
 
     def _ended(self, exited: Exited, course: Course) -> _End:
-        """Take in the end of the program, which is right only after its last report.
-
-        Raises:
-            TrainingError: It failed, or ended too early.
-        """
+        """Take in the end of the program, which is right only after its last report."""
         book, rank = self._book, self._group.rank
         if exited.status == 0 and rank > 0:
             return _End.BY_ITSELF

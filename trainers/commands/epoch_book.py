@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from trainers.commands.metric_lines import Reported
 from trainers.errors import UnreadablePartError
@@ -15,21 +16,20 @@ class EpochBook:
     """The epochs of one attempt.
 
     Args:
-        epochs: Number of epochs of the trial.
+        is_due: Tells whether the last checkpoint is too old.
 
     Attributes:
-        epoch: Number of epochs done.
         held: Measurement of the last epoch, which is told once the program has ended.
         is_at_start: Whether this attempt has reported no new epoch yet.
         is_silent: Whether this attempt has reported no epoch at all yet, trained before or new.
     """
 
-    def __init__(self, epochs: int) -> None:
-        self._epochs = epochs
+    def __init__(self, epochs: int, is_due: Callable[[], bool]) -> None:
+        self._epochs, self._is_due = epochs, is_due
         self._retrained = 0
         self._asks = False
         self._wanted_at = 0
-        self._went_on_at = self._written_at = time.monotonic()
+        self._went_on_at = time.monotonic()
         self.is_at_start = self.is_silent = True
         self.epoch = 0
         self.held: Measurement | None = None
@@ -66,7 +66,6 @@ class EpochBook:
         """Take in the report of a new epoch; returns its metrics.
 
         Raises:
-            TaskError: It is not the next epoch, or a metric is no number.
             UnreadablePartError: What was saved is of a later epoch than the checkpoint says, as it can be where a
                 program does not wait for the answer to its report.
         """
@@ -85,14 +84,10 @@ class EpochBook:
         return metrics
 
     def is_wanted(self, epoch: object, spec: TrialSpec, *, ends: bool) -> bool:
-        """Return whether a checkpoint of an epoch is wanted, for a program that asks.
-
-        Raises:
-            TaskError: It is no number of an epoch.
-        """
+        """Return whether a checkpoint of an epoch is wanted, for a program that asks."""
         number = _whole(epoch)
         self._asks = True
-        wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due(spec)
+        wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due()
         if wanted:
             self._wanted_at = number
         return wanted
@@ -106,17 +101,10 @@ class EpochBook:
         """Return whether a checkpoint of this epoch is to be written."""
         if self._asks:
             return self._wanted_at == self.epoch
-        return ends or self.epoch in spec.milestones or self._is_due(spec)
-
-    def written(self) -> None:
-        """Count the time from a checkpoint."""
-        self._written_at = time.monotonic()
+        return ends or self.epoch in spec.milestones or self._is_due()
 
     def _epoch_of(self, reported: Reported) -> int:
         return self.epoch + 1 if reported.epoch is None else _whole(reported.epoch)
-
-    def _is_due(self, spec: TrialSpec) -> bool:
-        return time.monotonic() - self._written_at >= spec.checkpoint_every_seconds
 
 
 def _whole(epoch: object) -> int:
@@ -130,11 +118,7 @@ def _whole(epoch: object) -> int:
 
 
 def _numbers(reported: Reported) -> dict[str, float]:
-    """Return metrics as numbers; NaN and infinity are, and the controller judges them.
-
-    Raises:
-        TaskError: A value is no number, a name is the controller's, or there is none.
-    """
+    """Return metrics as numbers; NaN and infinity are, and the controller judges them."""
     if not reported.metrics:
         raise TaskError(f"the command reported epoch {reported.epoch} without a metric")
     metrics = {}

@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers import checkpoint as checkpoints
 from trainers.checkpoint_place import tick
 from trainers.errors import CheckpointError, StorageError
-from trainers.own_loop import OwnLoop
 from trainers.protocol import TaskError
 
 FILES = "files"
@@ -27,58 +25,11 @@ _CHUNK_BYTES = 2**24
 _TRIES, _PAUSE_SECONDS = 5, 0.2
 
 
-class FolderCheckpoints:
-    """Checkpoints of a trial whose state is the content of a folder.
-
-    Args:
-        own: The trial.
-    """
-
-    def __init__(self, own: OwnLoop) -> None:
-        self._own = own
-
-    def restore(self, folder: Path | None) -> int:
-        """Put the files of the checkpoint to go on from into a folder, if one is given; returns the epochs done.
-
-        Raises:
-            CheckpointError: The checkpoint cannot be read, or is of another trial.
-            StorageError: The disk takes nothing.
-        """
-        path = self._own.spec.resume_from
-        if path is None:
-            return 0
-        content = checkpoints.open_checkpoint(path)
-        self._own.check_belongs(content, path)
-        if folder is not None:
-            try:
-                put_files(content, folder, path)
-            except OSError as error:
-                raise StorageError(f"cannot write {folder}: {error.strerror or error}") from error
-        return int(content["position"]["epoch"])
-
-    def write(self, folder: Path, epoch: int, metrics: Mapping[str, float]) -> tuple[str | None, int]:
-        """Write a checkpoint of a folder after an epoch.
-
-        Returns:
-            Its path or URL and its size in bytes; None and 0 if the folder is empty, or the trial writes none.
-
-        Raises:
-            StorageError: The disk or the object store does not allow it.
-        """
-        path = checkpoints.checkpoint_path(self._own.spec, epoch)
-        if path is None or not (files := files_in(folder)):
-            return None, 0
-        return path, checkpoints.write_atomically(self._own.content(epoch, metrics, **{FILES: files}), path)
-
-
 def files_in(folder: Path) -> dict[str, Tensor]:
     """Return the content of all files below a folder, by their relative paths.
 
     The files are read, not mapped: one that the program makes shorter would kill whoever has it mapped. If something
     changes meanwhile all is read anew.
-
-    Raises:
-        TaskError: Something in it cannot be read, or changes all the time.
     """
     why = ""
     for _ in range(_TRIES):
@@ -97,17 +48,7 @@ def files_in(folder: Path) -> dict[str, Tensor]:
 
 
 def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:
-    """Write the files of a checkpoint into an empty folder.
-
-    Args:
-        content: Content of the checkpoint.
-        folder: The folder.
-        path: Path or URL of the checkpoint, for messages.
-
-    Raises:
-        CheckpointError: It holds no files, or names one outside the folder.
-        OSError: The disk takes nothing.
-    """
+    """Write the files of a checkpoint into an empty folder."""
     files = content.get(FILES)
     if not isinstance(files, dict) or not all(isinstance(file, Tensor) for file in files.values()):
         raise CheckpointError(f"checkpoint {path} holds no files of a command")
@@ -116,10 +57,13 @@ def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:
         if relative.is_absolute() or ".." in relative.parts or "\0" in name:
             raise CheckpointError(f"checkpoint {path} names the file {name!r} outside its folder")
         target = folder / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as written:
-            for part in file.split(_CHUNK_BYTES) if file.numel() else ():
-                written.write(part.numpy().tobytes())
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as written:
+                for part in file.split(_CHUNK_BYTES) if file.numel() else ():
+                    written.write(part.numpy().tobytes())
+        except OSError as error:
+            raise StorageError(f"cannot write {folder}: {error.strerror or error}") from error
 
 
 class _ChangedError(Exception):

@@ -6,13 +6,105 @@ Each rank says where it is; all are told by the pool's store.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from types import TracebackType
 
-from trainers.commands.meeting import Meeting
+from trainers.ddp import Group
+from trainers.errors import classify
+from trainers.group_store import StoreClient
+from trainers.protocol import LostError, TrainingError
+from trainers.store_gather import StoreGather, delete_once_read, wait_for
+
+
+class Meeting:
+    """Exchanges texts between the ranks of one attempt. A block that is left by an error tells the others.
+
+    Each request to the store is short, since one that waits would keep those of other threads waiting.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        group: Group,
+        store: StoreClient | None,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._prefix, self._group, self._is_over = f"command/{key}", group, is_over
+        self._store = store if group.world_size > 1 else None
+        self._set_here: set[str] = set()
+        self._last_heard: tuple[str, str] | None = None
+
+    def __enter__(self) -> Meeting:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Tell the others of an error, and take back what rank 0 has said."""
+        if self._store is None:
+            return
+        with suppress(Exception):  # a store that does not answer must not hide the error
+            if error is not None:
+                self._store.set(self._failed, f"rank {self._group.rank}: {error}")
+            for name in self._set_here:
+                self._store.delete_key(name)
+
+    def gather(self, what: str, own: str) -> list[str] | None:
+        """Return the texts of all ranks, by rank; None once the trial is over. All ranks have to ask, once.
+
+        Raises:
+            LostError: Another rank has failed, or did not come in time.
+        """
+        if self._store is None:
+            return [own]
+        gather = StoreGather(f"{self._prefix}/{what}", self._group, self._store, is_over=self._need_not_wait)
+        return gather(own) or None
+
+    def say(self, what: str, text: str) -> None:
+        """Tell the other ranks something; for rank 0."""
+        if self._store is not None:
+            self._set_here.add(f"{self._prefix}/{what}")
+            self._store.set(f"{self._prefix}/{what}", text)
+
+    def pass_on(
+        self, what: str, take: Callable[[str | None], None], take_error: Callable[[TrainingError], None]
+    ) -> None:
+        """Hand over what rank 0 says, once it does, however late; for the other ranks. A thread waits for it."""
+
+        def wait() -> None:
+            try:
+                take(self._heard(what))
+            except Exception as error:  # noqa: BLE001 - in a thread: the one that trains has to hear of it
+                take_error(classify(error))
+
+        threading.Thread(target=wait, name=what, daemon=True).start()
+
+    def _heard(self, what: str) -> str | None:
+        assert self._store is not None  # noqa: S101 - a gang of several ranks has one
+        if self._last_heard is None or self._last_heard[0] != what:
+            name = f"{self._prefix}/{what}"
+            if not wait_for(self._store, [name], what, math.inf, is_over=self._need_not_wait):
+                return None
+            self._last_heard = what, self._store.get(name).decode()
+            delete_once_read(self._store, [name], f"{name}/read", self._group.world_size - 1)
+        return self._last_heard[1]
+
+    @property
+    def _failed(self) -> str:
+        return f"{self._prefix}/failed"
+
+    def _need_not_wait(self) -> bool:
+        """Whether the trial is over."""
+        assert self._store is not None  # noqa: S101 - the callers have looked
+        if self._store.check([self._failed]):
+            raise LostError(f"another rank has failed: {self._store.get(self._failed).decode()}")
+        return self._is_over()
+
 
 _LOOPBACK = "127.0.0.1"
 
@@ -22,7 +114,6 @@ class Place:
     """Where a rank is.
 
     Attributes:
-        host: Address of its machine, by which the others reach it.
         port: Free port for the first connections of the ranks.
         worker_port: Free port for its part in TensorFlow's cluster.
         devices: GPUs of its own as CUDA_VISIBLE_DEVICES names them; empty where it has none, or sees them all.
@@ -57,14 +148,7 @@ class HeldPorts:
 
 
 def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bool, ports: HeldPorts) -> Place:
-    """Return the place of this rank.
-
-    Args:
-        folder: Folder of the program's checkpoints on this machine.
-        address: Host, port and secret of the pool's store.
-        one_host: Whether all ranks of the gang share a machine.
-        ports: Two ports.
-    """
+    """Return the place of this rank."""
     port, worker_port = ports.numbers
     host = _LOOPBACK if one_host or address is None else _address_towards(address[0], address[1])
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -72,11 +156,7 @@ def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bo
 
 
 def all_places(own: Place, meeting: Meeting) -> list[Place] | None:
-    """Return the places of all ranks, all of which have to ask; None once the trial is over.
-
-    Raises:
-        LostError: A rank has failed, or did not come in time.
-    """
+    """Return the places of all ranks, all of which have to ask; None once the trial is over."""
     texts = meeting.gather("places", json.dumps(asdict(own)))
     return None if texts is None else [Place(**json.loads(text)) for text in texts]
 

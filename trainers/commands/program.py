@@ -20,7 +20,7 @@ from typing import IO
 
 import psutil
 
-from trainers.commands.rank_log import RankLog
+from trainers.rank_output import RankLog
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CHUNK_BYTES = 2**16
@@ -42,11 +42,6 @@ class Program:
     """A running command.
 
     Args:
-        argv: Program and arguments.
-        environment: All variables of its processes.
-        folder: Folder in which it runs.
-        log: Where its output is kept.
-        on_line: Called with each line of its standard output, from another thread; None reads none.
         on_exit: Called once it has ended, with its exit status (a negative one is the signal that killed it), or with
             the reason for which it could not be run, or None where its supervisor was killed; from another thread.
         remove: Folders that are removed after its end, if this process is dead by then.
@@ -257,7 +252,6 @@ class _Lines:
     What stands before a carriage return is left out, as progress bars mean it; one at a line's end belongs to that end.
 
     Args:
-        take: Called with each line.
         pass_over: Called for each line that is too long to be one.
     """
 

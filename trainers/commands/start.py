@@ -1,18 +1,89 @@
-"""What a program is started with: its arguments, and the variables of its environment."""
+"""What a program is started with: its arguments, the variables of its environment, and a folder for temporary files.
+
+The folder is deleted whoever dies. No torch here:
+
+    automl-trial-HOST-PID-RANDOM/lock       locked (flock) as long as the process lives that has made the folder
+                                 channel    socket; in a folder of its own where this path would be too long for one
+
+A lock, not the number of a process: containers that share a folder have numbers of their own, and even names.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainers.code_files import hash_of
 from trainers.commands.command import Command, arguments, filled, search_path
-from trainers.commands.working_folder import WorkingFolder
-from trainers.own_environment import variables_here
 from trainers.own_loop import OwnLoop
+from trainers.process_state import variables_here
+
+_NAME = "automl-trial-"
+_SHORT_FOLDER = Path("/tmp")  # noqa: S108 - what is made there has a name that nobody knows
+_LONGEST_SOCKET_BYTES = 107
+"""Bytes of a socket's path on Linux (`sun_path` in unix(7), without its end)."""
+_LOCK = "lock"
+_BEGUN_SECONDS = 3600.0
+"""Age of a folder without a lock from which its process has died before it could lock it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkingFolder:
+    """A folder for the files of one attempt on one rank."""
+
+    path: Path
+    channel: Path
+
+
+@contextmanager
+def working_folder() -> Iterator[WorkingFolder]:
+    """Make a new folder, which is deleted in the end; those of processes that died are deleted, too."""
+    with ExitStack() as stack:
+        path = stack.enter_context(_locked_folder(Path(tempfile.gettempdir())))
+        channel = path / "channel"
+        if len(os.fsencode(channel)) > _LONGEST_SOCKET_BYTES:
+            channel = stack.enter_context(_locked_folder(_SHORT_FOLDER)) / "channel"
+        yield WorkingFolder(path=path, channel=channel)
+
+
+@contextmanager
+def _locked_folder(place: Path) -> Iterator[Path]:
+    for old in place.glob(f"{_NAME}*"):
+        with suppress(OSError):
+            _delete_if_left(old)
+    folder = Path(tempfile.mkdtemp(prefix=f"{_NAME}{socket.gethostname()[:16]}-{os.getpid()}-", dir=place))
+    try:
+        new = folder / f"{_LOCK}.new"  # nobody may take the lock before this process does
+        with new.open("wb") as lock:
+            with suppress(OSError):  # some network disks have no locks
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            new.rename(folder / _LOCK)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _delete_if_left(folder: Path) -> None:
+    """Delete a folder whose process has died."""
+    try:
+        lock = (folder / _LOCK).open("rb")
+    except FileNotFoundError:
+        if time.time() - folder.stat().st_mtime < _BEGUN_SECONDS:
+            return
+    else:
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    shutil.rmtree(folder, ignore_errors=True)
+
 
 _VARIABLE_PREFIX = "AUTOML_"
 _WITHHELD_PREFIXES = ("RAY_", _VARIABLE_PREFIX)
@@ -28,18 +99,7 @@ def start_of(
     folder: WorkingFolder,
     kept: Path,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and environment of a rank's program; its parameters are written to a file as well.
-
-    Args:
-        command: What is run.
-        own: The trial.
-        place: Variables that tell the program its rank.
-        folder: Place of this attempt's temporary files.
-        kept: Folder whose content is kept for going on.
-
-    Raises:
-        OSError: The file of the parameters cannot be written.
-    """
+    """Return arguments and environment of a rank's program; its parameters are written to a file as well."""
     spec = own.spec
     params = json.dumps(dict(spec.params))
     params_file = folder.path / "params.json"

@@ -105,16 +105,7 @@ def _send(pid: int, *numbers: signal.Signals) -> None:
 
 
 def _ends_by(moment: float, pid: int, wakes: int) -> bool:
-    """Wait for the program's end without a rank; what it prints meanwhile is read, and lost.
-
-    Args:
-        moment: Moment until which to wait, on the monotonic clock in seconds.
-        pid: Number of the program.
-        wakes: Descriptor that can be read from when a child has ended.
-
-    Returns:
-        Whether it has ended.
-    """
+    """Wait for the program's end without a rank; what it prints meanwhile is read, and lost."""
     streams = [wakes, *_PRINTED]
     while (status := _status_of(pid)) is None and (left := moment - time.monotonic()) > 0:
         for ready in select.select(streams, [], [], left)[0]:
@@ -124,11 +115,7 @@ def _ends_by(moment: float, pid: int, wakes: int) -> bool:
 
 
 def _start(what: dict[str, object]) -> int:
-    """Start the program in a session of its own; returns its number.
-
-    Raises:
-        OSError: It cannot be run.
-    """
+    """Start the program in a session of its own; returns its number."""
     argv, environment, folder = what["argv"], what["environment"], what["folder"]
     fails, failing = os.pipe()  # closed by a program that runs
     mine = os.getpid()

@@ -11,10 +11,9 @@ import numpy as np
 
 from trainers.protocol import TaskError
 from trainers.task import Params
-from trainers.tasks.parts import byte_tokens, options
-from trainers.tasks.parts.split_task import SplitTask
-from trainers.tasks.parts.splits import check_share, split
-from trainers.tasks.parts.tokens import Tokens, form_of
+from trainers.tasks.parts import options
+from trainers.tasks.parts.split_task import SplitTask, check_share, split
+from trainers.tasks.parts.tokens import END, FEWEST, Tokens, form_of, joined, train_byte_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -75,7 +74,7 @@ class LanguageModel(SplitTask):
         check_share(validation_share, "validation_share", lowest=0.001)
         check_share(test_share, "test_share", lowest=0.0)
         self.length = options.whole(length, "length", low=2, high=65536)
-        options.whole(vocabulary, "vocabulary", low=byte_tokens.FEWEST, high=1_000_000)
+        options.whole(vocabulary, "vocabulary", low=FEWEST, high=1_000_000)
         read = _Reader(files, separator, encoding)
         shares = {
             "validation": 0.0 if validation is not None else validation_share,
@@ -84,7 +83,7 @@ class LanguageModel(SplitTask):
         parts = _in_parts(read(options.path(train, "train")), shares)
         given = {"validation": validation, "test": test}
         parts |= {name: read(options.path(path, name)) for name, path in given.items() if path is not None}
-        self.tokenizer = byte_tokens.train_tokenizer(parts["train"], vocabulary)
+        self.tokenizer = train_byte_tokenizer(parts["train"], vocabulary)
         self._parts = {name: self._cut(texts, name) for name, texts in parts.items()}
 
     def describe(self) -> tuple[str, ...]:
@@ -106,7 +105,7 @@ class LanguageModel(SplitTask):
         Raises:
             TaskError: `heads` does not divide `width` into even parts.
         """
-        from trainers.tasks.parts.decoder_network import DecoderNetwork
+        from trainers.tasks.parts.text_network import DecoderNetwork
 
         width, heads = cast("int", params.get("width", 256)), cast("int", params.get("heads", 4))
         if width % (2 * heads):
@@ -161,7 +160,7 @@ class LanguageModel(SplitTask):
 
     def preprocessing(self) -> dict[str, Any]:
         """Return how a text that is to be continued becomes tokens, as plain values; its end counts."""
-        end = byte_tokens.END
+        end = END
         return form_of(self.tokenizer, longest=self.length, pad=None, keep="end", unknown=end, first=end)
 
     def postprocessing(self) -> dict[str, Any]:
@@ -200,7 +199,7 @@ class LanguageModel(SplitTask):
         Raises:
             TaskError: There are not enough tokens for one sequence.
         """
-        tokens = byte_tokens.joined(self.tokenizer, texts)
+        tokens = joined(self.tokenizer, texts)
         count = (len(tokens) - 1) // self.length
         if count < 1:
             what = f"found {len(tokens)} tokens of text for {name}, allowed: more than length, which is {self.length}"

@@ -16,14 +16,14 @@ from trainers.task import Params
 from trainers.tasks.parts import options
 from trainers.tasks.parts.columns import Matrix, fit_encoding
 from trainers.tasks.parts.folds import count_folds, folds_note, trained_levels, with_folds
-from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_rows
-from trainers.tasks.parts.split_task import SplitTask
-from trainers.tasks.parts.splits import Rows, check_share, part_sizes, split
+from trainers.tasks.parts.split_task import Rows, SplitTask, check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, as_written, find_column, read_like, read_table, table_of
-from trainers.tasks.parts.target_scale import fit_target
 from trainers.tasks.parts.targets import (
+    encode_classes,
     feature_columns,
+    fit_classes,
+    fit_target,
     has_classes,
     is_whole,
     learned_part,
@@ -230,8 +230,7 @@ class Tabular(SplitTask):
         Raises:
             TaskError: There is no such architecture.
         """
-        from trainers.tasks.parts.fold_model import fold_model
-        from trainers.tasks.parts.tabular_model import tabular_model
+        from trainers.tasks.parts.tabular_network import fold_model, tabular_model
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None
         models = [

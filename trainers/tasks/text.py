@@ -7,24 +7,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from automl.standalone.text_rows import cleaned
 from search_spaces.wording import install_command, listed, shown
 from trainers.protocol import TaskError
 from trainers.task import Params
 from trainers.tasks.parts import options, tokens
-from trainers.tasks.parts.labels import encode_classes, fit_classes
 from trainers.tasks.parts.new_rows import check_columns, check_kind
-from trainers.tasks.parts.ngram_sizes import fits_tfidf
-from trainers.tasks.parts.padding_token import pad_of
-from trainers.tasks.parts.split_task import SplitTask
-from trainers.tasks.parts.splits import check_share, part_sizes, split
+from trainers.tasks.parts.split_task import SplitTask, check_share, part_sizes, split
 from trainers.tasks.parts.tables import Table, as_written, find_column, read_like, read_table, texts
+from trainers.tasks.parts.targets import encode_classes, fit_classes
 from trainers.tasks.parts.text_space import (
     ARCHITECTURES,
     checkpoint_space,
+    fits_tfidf,
     text_baselines,
     text_first_trials,
     text_space,
 )
+from trainers.tasks.parts.tokens import pad_of
 from trainers.tasks.parts.trivial import most_frequent_class
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Text(SplitTask):
             check_columns(str(table.path), table.names, known=table.names, needed=[self._text])
             rows = _texts(table, self._text)
         check_kind(rows, (str,), "texts")
-        return torch.from_numpy(self._to_tokens([self._cleaned(row) for row in rows]))
+        return torch.from_numpy(self._to_tokens([cleaned(row, self._cleaning) for row in rows]))
 
     def decode(self, outputs: Tensor) -> list[str]:
         """Return the labels that the model's outputs [n, classes] say."""
@@ -200,7 +200,7 @@ class Text(SplitTask):
         if architecture == "ngrams":
             import torch
 
-            from trainers.tasks.parts.ngram_network import NgramNetwork
+            from trainers.tasks.parts.ngrams import NgramNetwork
 
             network = NgramNetwork(
                 vocabulary=vocabulary,
@@ -234,7 +234,7 @@ class Text(SplitTask):
 
     def rate_factors(self, model: nn.Module, params: Params) -> Mapping[str, float] | None:
         """Return multiples of the learning rate, which fall from the last layer to the first by `layer_rate_decay`."""
-        from trainers.tasks.parts.layer_rates import layer_rate_factors
+        from trainers.tasks.parts.text_space import layer_rate_factors
 
         return layer_rate_factors(model, params)
 
@@ -255,10 +255,6 @@ class Text(SplitTask):
     def _cleaning(self) -> dict[str, bool]:
         """What reading a file does to its texts; it matters to a checkpoint's tokenizer, ours leave spaces out."""
         return {"trimmed": True, "plain_line_ends": bool(self._written)}
-
-    def _cleaned(self, text: str) -> str:
-        """Return a text as it would be read from a file like that of training."""
-        return (text.replace("\r\n", "\n") if self._cleaning["plain_line_ends"] else text).strip()
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
         return tokens.to_matrix(self._tokenizer, words, longest=self._longest, pad=self._pad)

@@ -13,15 +13,14 @@ from trainers.protocol import TaskError
 from trainers.task import Params
 from trainers.tasks.parts import images, options
 from trainers.tasks.parts.new_rows import check_kind
-from trainers.tasks.parts.split_task import SplitTask
-from trainers.tasks.parts.splits import check_share, part_sizes, split
+from trainers.tasks.parts.split_task import SplitTask, check_share, part_sizes, split
 from trainers.tasks.parts.trivial import most_frequent_class
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from search_spaces.space import Space
-    from trainers.tasks.parts.mixup import Mixup
+    from trainers.tasks.parts.augmentation import Mixup
 
 _ARCHITECTURES = ("cnn", "residual")
 _CHECKPOINT_SIDE = 128
@@ -103,7 +102,7 @@ class Vision(SplitTask):
         } | {part: (one.pixels, one.labels) for part, one in others.items()}
         self._mean, self._deviation = _moments(self._parts["train"][0])
         if self._checkpoint is not None:
-            from trainers.tasks.parts.residual_checkpoint import layout_of, read_weights
+            from trainers.tasks.parts.residual_network import layout_of, read_weights
 
             self._layout = layout_of(read_weights(self._checkpoint), self._checkpoint)
 
@@ -162,8 +161,7 @@ class Vision(SplitTask):
         return self._network(params, body, features, self._mean, self._deviation)
 
     def _from_checkpoint(self, checkpoint: str, params: Params) -> nn.Module:
-        from trainers.tasks.parts.residual_checkpoint import DEVIATION, MEAN, fill
-        from trainers.tasks.parts.residual_network import ResidualBody
+        from trainers.tasks.parts.residual_network import DEVIATION, MEAN, ResidualBody, fill
 
         body = ResidualBody(self._layout)
         network = self._network(params, body, self._layout.features, MEAN, DEVIATION)
@@ -194,7 +192,7 @@ class Vision(SplitTask):
         )
 
     def _mixup(self, params: Params) -> Mixup | None:
-        from trainers.tasks.parts.mixup import Mixup, Partners
+        from trainers.tasks.parts.augmentation import Mixup, Partners
 
         alpha = options.number_parameter(params, "mixup", 0.0, low=0.0, high=10.0)
         return Mixup(alpha, Partners(*self.train_data(params)), len(self.classes)) if alpha > 0 else None
@@ -207,7 +205,7 @@ class Vision(SplitTask):
         """Return each image's cross entropy with smoothed targets, see `BaseTask.smoothed_loss`; shape [n]."""
         if outputs.dim() == 2:
             return super().smoothed_loss(outputs, targets, smoothing)
-        from trainers.tasks.parts.mixup import mixed_loss
+        from trainers.tasks.parts.augmentation import mixed_loss
 
         return mixed_loss(outputs, targets, smoothing)
 

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 from .errors import ServeError
-from .roles import CHALLENGER, CHAMPION
 from .serve import serve
-from .settings import PREFIX, Settings, settings_of
-from .sources import PathSource, Source
+from .settings import GONE, PREFIX, Settings, settings_of
+from .sources import PathSource
 
 
 def main() -> int:
@@ -18,11 +17,7 @@ def main() -> int:
     given = vars(_parser().parse_args())
     model, file = given.pop("model"), given.pop("settings")
     try:
-        settings = settings_of(given, file)
-        sources: dict[str, Source] = {CHAMPION: PathSource(model)}
-        if settings.challenger is not None:
-            sources[CHALLENGER] = PathSource(settings.challenger)
-        serve(settings, sources, _say)
+        serve(settings_of(given, file), PathSource(model), _say)
     except ServeError as error:
         _say(" ".join(str(error).split()))
         return 2
@@ -43,7 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--settings", type=Path, metavar="FILE", help=f"File with lines such as {PREFIX}PORT=8000.")
     for name, field in Settings.model_fields.items():
         if name != "token":
-            parser.add_argument(f"--{name.replace('_', '-')}", help=(field.description or "").replace("%", "%%"))
+            text = argparse.SUPPRESS if name in GONE else (field.description or "").replace("%", "%%")
+            parser.add_argument(f"--{name.replace('_', '-')}", help=text)
     return parser
 
 

@@ -13,16 +13,14 @@ from pydantic import SecretStr
 
 from .loopback import names_this_machine
 from .metrics import Metrics
-from .replies import Reply, ReplyHeaders
 from .settings import Settings
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-Headers = Mapping[bytes, bytes]
-OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/health"})
+_OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/health"})
 """What is answered without the token; the OpenAPI document then tells nothing of the model."""
-_PATHS = frozenset({"/", "/docs", "/openapi.json", "/health", "/metrics", "/predict", "/predict/batch"})
+_PATHS = _OPEN_PATHS | {"/metrics", "/predict", "/predict/batch"}
 _KNOWN_HOSTS = 16
 
 
@@ -31,7 +29,7 @@ def first_headers(scope: Scope) -> dict[bytes, bytes]:
     return dict(reversed(scope["headers"]))
 
 
-def brings_token(headers: Headers, token: SecretStr | None) -> bool:
+def brings_token(headers: Mapping[bytes, bytes], token: SecretStr | None) -> bool:
     """Whether a request has the token, compared in constant time; every request has, where none is needed."""
     if token is None:
         return True
@@ -41,13 +39,7 @@ def brings_token(headers: Headers, token: SecretStr | None) -> bool:
 
 
 class Gate:
-    """Lets requests through to the application.
-
-    Args:
-        app: The application.
-        settings: With the token.
-        metrics: Told of each request.
-    """
+    """An ASGI application that lets requests through to another one, and notes each of them."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], settings: Settings, metrics: Metrics):
         self._app, self._token, self._metrics = app, settings.token, metrics
@@ -57,6 +49,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
+            await self._app(scope, receive, send)
             return
         started = time.perf_counter()
         status = 500
@@ -68,35 +61,28 @@ class Gate:
             await send(message)
 
         try:
-            refused = self.refused(scope["path"], first_headers(scope))
-            if refused is None:
+            if (refused := self._refused(scope)) is None:
                 await self._app(scope, receive, noting)
             else:
-                await _send(refused, noting)
+                await _refuse(*refused, noting)
         finally:
-            self.answered(scope["path"], status, time.perf_counter() - started)
+            path = scope["path"] if scope["path"] in _PATHS else "other"
+            self._metrics.answered(path, status, time.perf_counter() - started)
 
-    def refused(self, path: str, headers: Headers) -> Reply | None:
-        """Return what a request gets that may not be answered; None for one that may."""
+    def _refused(self, scope: Scope) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
+        """Return status, detail and headers for a request that may not be answered; None for one that may."""
+        headers = first_headers(scope)
         if self._knows_host is not None and not self._knows_host(headers.get(b"host", b"")):
             # A web page can have its own name resolved to 127.0.0.1, and then read answers here ("DNS rebinding").
-            return _refusal(403, "header Host: found another name, allowed: this machine's own, or use a token")
-        if path not in OPEN_PATHS and not brings_token(headers, self._token):
+            return 403, "header Host: found another name, allowed: this machine's own, or use a token", []
+        if scope["path"] not in _OPEN_PATHS and not brings_token(headers, self._token):
             said = "header Authorization: found no valid token, allowed: Bearer TOKEN"
-            return _refusal(401, said, (("www-authenticate", "Bearer"),))
+            return 401, said, [(b"www-authenticate", b"Bearer")]
         return None
 
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """Note a request that was answered."""
-        self._metrics.answered(path if path in _PATHS else "other", status, seconds)
 
-
-def _refusal(status: int, message: str, headers: ReplyHeaders = ()) -> Reply:
-    return Reply(status, json.dumps({"detail": message}).encode(), headers)
-
-
-async def _send(reply: Reply, send: Send) -> None:
-    headers = (("content-type", "application/json"), ("content-length", str(len(reply.body))), *reply.headers)
-    encoded = [(name.encode(), value.encode()) for name, value in headers]
-    await send({"type": "http.response.start", "status": reply.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": reply.body})
+async def _refuse(status: int, detail: str, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+    body = json.dumps({"detail": detail}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -3,54 +3,82 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import random
+import re
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from ..batches import Encoded
 from . import docs_page
-from .access import brings_token, first_headers
-from .bodies import TOGETHER, Bodies
+from .access import Gate, brings_token, first_headers
+from .batching import Batcher
 from .errors import RequestError
+from .json_rows import UNPROCESSABLE, encoded_rows, rows_in
 from .metrics import CONTENT_TYPE, exposition
-from .predictions import KEYS, LARGE_BODY, Asked, Predictions
-from .replies import Reply, failure, json_reply, refusal
-from .roles import CHALLENGER, CHAMPION
 from .schema import openapi_of
+from .served import Served
+from .served_model import ServedModel
 from .settings import Settings
-from .state import ServingState
+
+_KEYS: Mapping[str, str] = {"/predict": "row", "/predict/batch": "rows"}
+"""The only key of a request's body, by path."""
+_LARGE_BODY = 32_768
+"""Bodies of more bytes are read by a thread, so that the event loop goes on."""
+_BODIES_TOGETHER = 4
+"""Number of largest bodies that a worker holds at once. Rows that wait are counted where they are queued, but whoever
+sends a body is not there yet, and connections have no limit."""
+_REQUEST_ID = "x-request-id"
+_GIVEN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)
+_ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
-def make_app(settings: Settings, state: ServingState, predictions: Predictions) -> FastAPI:
-    """Return the application, to which `access.Gate` lets requests through.
-
-    Args:
-        settings: Limits and the token.
-        state: The models.
-        predictions: Answers rows.
-    """
-    app = FastAPI(title="A trained model", version="1", openapi_url=None, docs_url=None, redoc_url=None)
-    endpoints = _Endpoints(settings, state, predictions)
-    app.add_route("/", endpoints.root, methods=["GET"])
-    app.add_route("/docs", endpoints.docs, methods=["GET"])
-    app.add_route("/openapi.json", endpoints.openapi, methods=["GET"])
-    app.add_route("/health", endpoints.health, methods=["GET"])
-    app.add_route("/metrics", endpoints.metrics, methods=["GET"])
-    for path in KEYS:
+def make_app(settings: Settings, model: ServedModel) -> Gate:
+    """Return the application of a worker."""
+    endpoints = _Endpoints(settings, model)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=endpoints.lifespan)
+    for path in _KEYS:
         app.add_route(path, endpoints.predict, methods=["POST"])
+    others = (endpoints.root, endpoints.docs, endpoints.openapi, endpoints.health, endpoints.metrics)
+    for path, endpoint in zip(("/", "/docs", "/openapi.json", "/health", "/metrics"), others, strict=True):
+        app.add_route(path, endpoint, methods=["GET"])
     app.add_exception_handler(RequestError, _told)
     app.add_exception_handler(HTTPException, _told_by_starlette)
     app.add_exception_handler(Exception, _failed)
-    return app
+    return Gate(app, settings, model.metrics)
 
 
 class _Endpoints:
     """What answers each path."""
 
-    def __init__(self, settings: Settings, state: ServingState, predictions: Predictions) -> None:
-        self._settings, self._state, self._predictions = settings, state, predictions
-        self._bodies = Bodies(settings.body_bytes, TOGETHER * settings.body_bytes)
+    def __init__(self, settings: Settings, model: ServedModel) -> None:
+        self._settings, self._model = settings, model
+        self._held_bytes = 0
+        self._new_id = random.Random()
+
+    @asynccontextmanager
+    async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+        """Run the model's thread, and follow the newest model."""
+        settings = self._settings
+        self._batcher = Batcher(
+            batch_rows=settings.batch_rows, wait_seconds=settings.batch_wait_ms / 1000, queue_rows=settings.queue_rows,
+            watcher=self._model.metrics,
+            on_broken=lambda: os.kill(os.getpid(), signal.SIGTERM),  # gunicorn starts another worker
+        )  # fmt: skip
+        following = asyncio.create_task(self._model.follow())
+        yield
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+        await asyncio.to_thread(self._batcher.close)
 
     async def root(self, _request: Request) -> Response:
         """Lead to the documentation."""
@@ -62,70 +90,93 @@ class _Endpoints:
 
     async def openapi(self, request: Request) -> Response:
         """Return the OpenAPI document; only who may ask for answers is told the model's columns and labels."""
-        return _response(json_reply(openapi_of(self._settings, self._state, tells_model=self._is_known(request))))
+        served = self._model.served if self._is_known(request) else None
+        return json_reply(openapi_of(self._settings, served))
 
     async def health(self, request: Request) -> Response:
-        """Say whether requests are answered; only who may ask for answers is told why a model does not load."""
-        state = self._state
-        is_ready = CHAMPION in state.models and not state.is_draining
-        status = "draining" if state.is_draining else "ok" if CHAMPION in state.models else "loading"
-        problem: str | None = state.problem or None
+        """Say what is served; only who may ask for answers is told why another model does not load."""
+        problem = self._model.problem or None
         if problem and not self._is_known(request):
             problem = "the newest model does not load; the server's log says why"
-        versions = state.versions()
-        content = {
-            "status": status,
-            "model_loaded": CHAMPION in state.models,
-            "model": versions.get(CHAMPION),
-            "challenger": versions.get(CHALLENGER),
-            "problem": problem,
-        }
-        return _response(json_reply(content) if is_ready else json_reply(content, 503, (("retry-after", "1"),)))
+        version = self._model.served.version
+        return json_reply({"status": "ok", "model_loaded": True, "model": version, "problem": problem})
 
     async def metrics(self, _request: Request) -> Response:
         """Return the figures of all workers."""
         return Response(await asyncio.to_thread(exposition), headers={"content-type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:
-        """Answer one row or a list of rows, as the path says."""
-        predictions = self._predictions
-        asked = predictions.asked(first_headers(request.scope), KEYS[request.scope["path"]])
+        """Answer one row or a list of rows, as the path says, all by the model that is served now."""
+        served, key = self._model.served, _KEYS[request.scope["path"]]
+        seconds = self._settings.timeout_seconds
         is_read = False
         try:
-            async with asyncio.timeout(self._settings.timeout_seconds), self._bodies.read(request) as body:
+            async with asyncio.timeout(seconds), self._body(request) as body:
                 is_read = True
-                rows = await self._rows(asked, body)
-                answers = await predictions.batcher.answers(asked.served, rows)
+                if served.is_slow_to_read or len(body) > _LARGE_BODY:
+                    rows = await asyncio.to_thread(self._rows, served, key, body)
+                else:
+                    rows = self._rows(served, key, body)
+                answers = await self._batcher.answers(served, rows)
         except TimeoutError:
             if not is_read:
-                seconds = f"{self._settings.timeout_seconds:g} seconds"
-                raise RequestError(408, f"body: found no end in {seconds}") from None
-            raise predictions.too_late() from None
-        return _response(predictions.reply(asked, answers))
+                raise RequestError(408, f"body: found no end in {seconds:g} seconds") from None
+            raise RequestError(503, f"there was no answer in {seconds:g} seconds", 1) from None
+        content = answers[0] if key == "row" else {"answers": answers}
+        given = request.headers.get(_REQUEST_ID, "")
+        request_id = given if _GIVEN_ID.fullmatch(given) else f"{self._new_id.getrandbits(128):032x}"
+        return json_reply(content | {"model": served.version}, headers={_REQUEST_ID: request_id})
 
-    async def _rows(self, asked: Asked, body: bytes) -> list[Encoded]:
-        if asked.served.is_slow_to_read or len(body) > LARGE_BODY:
-            return await asyncio.to_thread(self._predictions.rows, asked, body)
-        return self._predictions.rows(asked, body)
+    def _rows(self, served: Served, key: str, body: bytes) -> list[Encoded]:
+        return encoded_rows(rows_in(body, key, self._settings.request_rows), served.model.rows)
+
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """Give the body, which counts as it comes and until the answer is there: nobody gets room by a head alone."""
+        most = self._settings.body_bytes
+        told = request.headers.get("content-length", "")
+        if told.isdecimal() and int(told) > most:
+            raise RequestError(413, f"body: found {told} bytes, allowed: {most}")
+        parts = bytearray()
+        try:
+            async for part in request.stream():
+                parts += part
+                self._held_bytes += len(part)
+                if len(parts) > most:
+                    raise RequestError(413, f"body: found more than {most} bytes, allowed: {most}")
+                if self._held_bytes > _BODIES_TOGETHER * most:
+                    allowed = f"allowed: {_BODIES_TOGETHER * most}"
+                    raise RequestError(429, f"body: found {self._held_bytes} bytes of requests under way, {allowed}", 1)
+            yield bytes(parts)
+        except ClientDisconnect:
+            raise RequestError(400, f"body: found its end after {len(parts)} bytes, before the request's") from None
+        finally:
+            self._held_bytes -= len(parts)
 
     def _is_known(self, request: Request) -> bool:
         return brings_token(first_headers(request.scope), self._settings.token)
 
 
-def _response(reply: Reply) -> Response:
-    return Response(reply.body, reply.status, dict(reply.headers), "application/json")
+def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return plain values as JSON; numbers that it does not have are never sent."""
+    try:
+        body = _ENCODE(content)
+    except ValueError:
+        message = "rows: found numbers so large that the model's answer is not finite"
+        return json_reply({"detail": message}, UNPROCESSABLE)
+    return Response(body, status, headers, "application/json")
 
 
 async def _told(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)  # noqa: S101 - what it is registered for
-    return _response(refusal(error))
+    headers = None if error.retry_seconds is None else {"retry-after": str(error.retry_seconds)}
+    return json_reply({"detail": str(error)}, error.status, headers)
 
 
 async def _told_by_starlette(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - as above
-    headers = tuple((error.headers or {}).items())
-    return _response(json_reply({"detail": error.detail}, error.status_code, headers))
+    return json_reply({"detail": error.detail}, error.status_code, error.headers)
 
 
 async def _failed(_request: Request, error: Exception) -> Response:
-    return _response(failure(error))
+    return json_reply({"detail": f"the server failed: {type(error).__name__}"}, 500)

@@ -21,7 +21,6 @@ from .errors import BrokenDeviceError, RequestError
 from .served import Served
 
 log = logging.getLogger(__name__)
-_TOO_MANY = 429
 Answer = dict[str, Any]
 Result = list[Answer] | Exception
 
@@ -36,50 +35,14 @@ class Watcher(Protocol):
         """Note how many rows wait."""
 
 
-class Waiting:
-    """A request whose rows wait for their answers.
-
-    Args:
-        served: The model.
-        on_done: Called in the event loop with the answers to all rows, or with why there are none.
-        parts: Number of batches that its rows are spread over.
-
-    Attributes:
-        is_given_up: Whether nobody waits for the answers any more, so that nothing of it is run; set in the event loop.
-    """
-
-    __slots__ = ("_left", "_on_done", "_parts", "arrived", "is_given_up", "served")
-
-    def __init__(self, served: Served, on_done: Callable[[Result], None], parts: int) -> None:
-        self.served, self.is_given_up = served, False
-        self.arrived = time.monotonic()
-        self._on_done, self._left = on_done, parts
-        self._parts: list[list[Answer]] = [[]] * parts
-
-    def deliver(self, part: int, result: Result) -> None:
-        """Take the answers to a part of the rows; the last one, or one that fails, ends the request."""
-        if self.is_given_up:
-            return
-        self._left -= 1
-        if isinstance(result, Exception):
-            self._end(result)
-            return
-        self._parts[part] = result
-        if not self._left:
-            self._end([answer for some in self._parts for answer in some] if len(self._parts) > 1 else result)
-
-    def _end(self, result: Result) -> None:
-        self.is_given_up = True  # what other parts of it wait for is not run any more
-        self._on_done(result)
-
-
 class _Job:
     """Rows of one request that go through the model together, at most as many as a batch may have."""
 
-    __slots__ = ("part", "rows", "waiting")
+    __slots__ = ("answered", "arrived", "rows", "served")
 
-    def __init__(self, waiting: Waiting, part: int, rows: Sequence[Encoded]) -> None:
-        self.waiting, self.part, self.rows = waiting, part, rows
+    def __init__(self, served: Served, rows: Sequence[Encoded], answered: asyncio.Future[list[Answer]]) -> None:
+        self.served, self.rows, self.answered = served, rows, answered
+        self.arrived = time.monotonic()
 
 
 class Batcher:
@@ -115,51 +78,18 @@ class Batcher:
         self._thread.start()
 
     async def answers(self, served: Served, rows: Sequence[Encoded]) -> list[Answer]:
-        """Return the answer to each row.
+        """Return the answer to each row, at least one; what is cancelled is not run.
 
         Raises:
             RequestError: Too many rows wait, or the model cannot take these.
         """
-        answered: asyncio.Future[list[Answer]] = self._loop.create_future()
-
-        def done(result: Result) -> None:
-            if answered.done():
-                return
-            if isinstance(result, Exception):
-                answered.set_exception(result)
-            else:
-                answered.set_result(result)
-
-        waiting = self.submit(served, rows, done)
+        jobs = self._queued(served, rows)
         try:
-            return await answered
+            parts = await asyncio.gather(*[job.answered for job in jobs])
         finally:
-            waiting.is_given_up = True
-
-    def submit(self, served: Served, rows: Sequence[Encoded], on_done: Callable[[Result], None]) -> Waiting:
-        """Have rows answered, at least one.
-
-        Args:
-            served: The model.
-            rows: The rows.
-            on_done: Called in the event loop with the answers, or with why there are none; not once it is given up.
-
-        Raises:
-            RequestError: Too many rows wait.
-        """
-        size = self._batch_rows
-        with self._changed:
-            if self._rows + len(rows) > self._queue_rows:
-                raise RequestError(_TOO_MANY, f"{self._rows} rows wait already, allowed: {self._queue_rows}", 1)
-            starts = range(0, len(rows), size)
-            waiting = Waiting(served, on_done, len(starts))
-            before = self._rows
-            self._jobs.extend(_Job(waiting, part, rows[start : start + size]) for part, start in enumerate(starts))
-            self._rows += len(rows)
-            self._watcher.waiting(self._rows)
-            if not before or before < self._enough <= self._rows:
-                self._changed.notify()
-        return waiting
+            for job in jobs:
+                job.answered.cancel()
+        return [answer for part in parts for answer in part]
 
     def close(self) -> None:
         """End the thread, once it has answered what waits."""
@@ -167,6 +97,21 @@ class Batcher:
             self._closed = True
             self._changed.notify()
         self._thread.join()
+
+    def _queued(self, served: Served, rows: Sequence[Encoded]) -> list[_Job]:
+        size = self._batch_rows
+        with self._changed:
+            if self._rows + len(rows) > self._queue_rows:
+                raise RequestError(429, f"{self._rows} rows wait already, allowed: {self._queue_rows}", 1)
+            starts = range(0, len(rows), size)
+            jobs = [_Job(served, rows[start : start + size], self._loop.create_future()) for start in starts]
+            before = self._rows
+            self._jobs.extend(jobs)
+            self._rows += len(rows)
+            self._watcher.waiting(self._rows)
+            if not before or before < self._enough <= self._rows:
+                self._changed.notify()
+        return jobs
 
     def _work(self) -> None:
         while batch := self._next_batch():
@@ -192,7 +137,7 @@ class Batcher:
 
     def _wait_for_others(self) -> None:
         """Wait until as many rows are there as were under way when the batch before ended, or for the deadline."""
-        deadline = max(self._jobs[0].waiting.arrived, self._free_since) + self._wait
+        deadline = max(self._jobs[0].arrived, self._free_since) + self._wait
         while self._rows < self._enough and not self._closed:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -206,10 +151,10 @@ class Batcher:
         rows = 0
         while self._jobs:
             job = self._jobs[0]
-            if job.waiting.is_given_up:
+            if job.answered.done():  # nobody waits for it any more
                 self._rows -= len(self._jobs.popleft().rows)
                 continue
-            is_other = bool(batch) and job.waiting.served is not batch[0].waiting.served
+            is_other = bool(batch) and job.served is not batch[0].served
             if not is_other and batch and rows + len(job.rows) > self._batch_rows:
                 break
             self._jobs.popleft()
@@ -224,7 +169,7 @@ class Batcher:
 
     def _run(self, batch: list[_Job]) -> list[Result]:
         """Return the answers to each job; if they fail together, each is tried alone."""
-        served = batch[0].waiting.served
+        served = batch[0].served
         started = time.perf_counter()
         rows = [row for job in batch for row in job.rows]
         try:
@@ -245,7 +190,9 @@ class Batcher:
 
 def _deliver(batch: list[_Job], results: list[Result]) -> None:
     for job, result in zip(batch, results, strict=True):
-        try:
-            job.waiting.deliver(job.part, result)
-        except Exception:  # one connection must not keep the answers of the others
-            log.exception("an answer could not be delivered")
+        if job.answered.done():
+            continue
+        if isinstance(result, Exception):
+            job.answered.set_exception(result)
+        else:
+            job.answered.set_result(result)

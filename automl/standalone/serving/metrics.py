@@ -1,7 +1,7 @@
 """Figures for Prometheus, added up over the worker processes, also those that have ended.
 
 prometheus-client decides when it is imported whether values lie in files that processes share: the variable
-PROMETHEUS_MULTIPROC_DIR, which the supervisor sets for its workers, says where.
+PROMETHEUS_MULTIPROC_DIR, which `serve` sets before, says where.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import functools
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -34,9 +33,8 @@ class Metrics:
         )
         self._waiting = Gauge("automl_serve_waiting_rows", "Rows that wait.", multiprocess_mode="livesum")
         self._loaded = Gauge(
-            "automl_serve_model_loaded", "Workers that have the model loaded.", ["model", "role"],
-            multiprocess_mode="livesum",
-        )  # fmt: skip
+            "automl_serve_model_loaded", "Workers that have the model loaded.", ["model"], multiprocess_mode="livesum"
+        )
         self._loads = Counter("automl_serve_loads", "Attempts to load a model.", ["result"])
         self._request_counter = functools.cache(self._requests.labels)
         self._request_timer = functools.cache(self._seconds.labels)
@@ -63,9 +61,9 @@ class Metrics:
         """Note an attempt to load models."""
         self._loads.labels("loaded" if succeeded else "failed").inc()
 
-    def is_loaded(self, version: str, role: str, *, loaded: bool) -> None:
+    def is_loaded(self, version: str, *, loaded: bool) -> None:
         """Note that this worker has a model, or has it no longer."""
-        self._loaded.labels(version, role).set(float(loaded))
+        self._loaded.labels(version).set(float(loaded))
 
 
 def exposition() -> bytes:
@@ -76,10 +74,5 @@ def exposition() -> bytes:
 
 
 def worker_ended(pid: int, folder: str) -> None:
-    """Take a worker's gauges out of the figures; what it counted stays.
-
-    Args:
-        pid: Number of its process.
-        folder: Where the workers put their figures.
-    """
+    """Take a worker's gauges out of the figures; what it counted stays."""
     mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .json_rows import LONGEST_TEXT
-from .roles import CHAMPION
+from .served import Served
 from .settings import Settings
-from .state import ServingState
 
 _NUMBER_TEXT = r"^[+-]?([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,2})?$"
 _LARGEST = sys.float_info.max
@@ -36,10 +35,6 @@ _HEADERS = [
         "description": "Id of the request, which the answer repeats if it is made of at most 200 letters, digits and "
         "._:-; otherwise, and without one, the answer names a new one.",
     },
-    {
-        "name": "AB-Key", "in": "header", "schema": {"type": "string"},
-        "description": "Of two models the same one answers all requests with the same key, such as a person's.",
-    },
 ]  # fmt: skip
 _RETRY = {"Retry-After": {"description": "Seconds after which the request may succeed.", "schema": {"type": "integer"}}}
 _ERRORS: Mapping[str, tuple[str, str]] = {
@@ -50,22 +45,15 @@ _ERRORS: Mapping[str, tuple[str, str]] = {
     "422": ("The body is not what the model takes.", "row 1, column 'age': found 'old', allowed: a finite number"),
     "429": ("Too many rows wait.", "4096 rows wait already, allowed: 4096"),
     "500": ("The server failed.", "the server failed: RuntimeError"),
-    "503": ("No model is loaded yet, or there was no answer in time.", "the model is not loaded yet"),
+    "503": ("There was no answer in time.", "there was no answer in 30 seconds"),
 }
 _RETRIED = ("429", "503")
 
 
-def openapi_of(settings: Settings, state: ServingState, *, tells_model: bool = True) -> dict[str, Any]:
-    """Return the document for the model that is served; without one, for any row.
-
-    Args:
-        settings: Limits and the token.
-        state: The models.
-        tells_model: Whether to tell the model's name, columns and labels; else the document is that for any row.
-    """
-    served = state.models.get(CHAMPION) if tells_model else None
+def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
+    """Return the document for a model; for None that for any row, which tells no name, columns and labels."""
     about = "Answers rows by a trained model. `model` in an answer names the version that gave it."
-    if not tells_model:
+    if served is None:
         about += " With the token this document has the form of rows and answers, and examples."
     manifest: Mapping[str, Any] = {} if served is None else served.model.manifest
     row = row_schema(manifest.get("rows"))
@@ -92,11 +80,7 @@ def openapi_of(settings: Settings, state: ServingState, *, tells_model: bool = T
 
 
 def row_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the JSON schema of a row, with an example.
-
-    Args:
-        form: `rows` of the manifest.
-    """
+    """Return the JSON schema of a row, with an example, by `rows` of the manifest."""
     if form is None:
         return {"description": "A row as the model takes it."}
     if form["kind"] == "table":
@@ -111,11 +95,7 @@ def row_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def answer_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the JSON schema of an answer, without the version.
-
-    Args:
-        form: `answers` of the manifest.
-    """
+    """Return the JSON schema of an answer, without the version, by `answers` of the manifest."""
     kind = None if form is None else form["kind"]
     number = {"type": "number"}
     properties: dict[str, Any] = {"outputs": {"description": "The model's outputs as they are."}}
@@ -211,14 +191,13 @@ def _post(settings: Settings, summary: str, body: Any, answer: Any, example: Any
 def _health() -> dict[str, Any]:
     text = {"type": ["string", "null"]}
     properties = {
-        "status": {"type": "string", "enum": ["ok", "loading", "draining"]},
+        "status": {"type": "string", "enum": ["ok"]},
         "model_loaded": {"type": "boolean"},
         "model": text,
-        "challenger": text,
         "problem": text | {"description": "Why the newest model is not the one that is served."},
     }
     found = _OBJECT | {"properties": properties, "required": list(properties)}
-    responses = {"200": _response("Requests are answered.", found), "503": _response("They are not now.", found)}
+    responses = {"200": _response("Requests are answered.", found)}
     return {"summary": "Say whether requests are answered.", "responses": responses, "security": []}
 
 

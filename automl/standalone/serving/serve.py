@@ -1,28 +1,170 @@
-"""Serves models until a signal ends it."""
+"""gunicorn with uvicorn's workers: who owns the port, starts workers, and replaces those that end."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+import logging
+import math
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+from uvicorn_worker import UvicornWorker
+
+from .errors import ServeError
+from .listening import BACKLOG, address, listening_socket
 from .settings import Settings
 from .sources import Source
-from .supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from .served_model import ServedModel
+
+_FIGURES = "PROMETHEUS_MULTIPROC_DIR"
+"""Variable that prometheus-client reads when it is imported: the folder in which processes share their figures."""
+_GRACE_SECONDS = 10
+"""How long a worker may take to end beyond the time that a request may take."""
+_KEEP_ALIVE_SECONDS = 75
+_MOST_HEAD_BYTES = 65_536
+_MOST_FILES = 65_536
+_SWITCH_SECONDS = 0.0005
+"""How long the event loop may keep the model's thread waiting for the interpreter, of which the default is 5 ms: the
+model's operations are many and short, and each asks for it."""
+_PROBLEM, _SERVED = "problem", "served"
 
 
-def serve(settings: Settings, sources: Mapping[str, Source], say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; SIGHUP loads the models again.
-
-    Args:
-        settings: The settings.
-        sources: Where the model of each role, champion and perhaps challenger, comes from.
-        say: Prints a line.
+def serve(settings: Settings, source: Source, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; SIGHUP loads the model again.
 
     Raises:
-        ServeError: The port cannot be had, or a model cannot be served.
+        ServeError: The port cannot be had, or the model cannot be served.
     """
+    source.look()  # what is no model is refused before anything is started
+    listening = listening_socket(settings.host, settings.port)
+    with TemporaryDirectory() as folder:
+        os.environ |= {_FIGURES: folder, "OMP_NUM_THREADS": str(settings.worker_threads)}
+        _allow_many_connections()
+        try:
+            _Master(_Application(settings, source, Path(folder), listening, say)).run()
+        except SystemExit as end:
+            with contextlib.suppress(FileNotFoundError):
+                raise ServeError(Path(folder, _PROBLEM).read_text(encoding="utf-8")) from None
+            if end.code:
+                raise ServeError(f"the server ended with exit code {end.code}") from None
 
-    async def run() -> None:
-        await Supervisor(settings, sources, say).run()
 
-    asyncio.run(run())
+class _Application(BaseApplication):
+    """What gunicorn runs: its settings, and the application that each worker makes for itself."""
+
+    def __init__(self, settings: Settings, source: Source, folder: Path, listening: Any, say: Callable[[str], None]):
+        self._settings, self._source, self._folder, self._say = settings, source, folder, say
+        self._address, self._listening = address(listening), listening.detach()
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Set gunicorn's settings."""
+        options: dict[str, Any] = {
+            "bind": f"fd://{self._listening}",
+            "backlog": BACKLOG,
+            "workers": self._settings.workers,
+            "worker_class": _Worker,
+            "keepalive": _KEEP_ALIVE_SECONDS,
+            "timeout": 0,  # a large model may take minutes to load
+            "graceful_timeout": math.ceil(self._settings.timeout_seconds) + _GRACE_SECONDS,
+            "loglevel": "warning",
+            "control_socket_disable": True,
+            "child_exit": _worker_ended,
+        }
+        for name, value in options.items():
+            if name in self.cfg.settings:  # there is no control socket in older versions
+                self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        """Return the application of a worker, whose model is loaded."""
+        from .app import make_app
+        from .served_model import ServedModel
+
+        logging.basicConfig(level=logging.WARNING, format=f"worker {os.getpid()}: %(message)s")
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        model = ServedModel(self._settings, self._source, self._folder, self._say)
+        while not self._is_loaded(model):
+            time.sleep(1)
+        return make_app(self._settings, model)
+
+    def _is_loaded(self, model: ServedModel) -> bool:
+        """Load; before the first model is served a failure ends the server, later it may be over soon."""
+        has_served = (self._folder / _SERVED).exists()
+        try:
+            model.load_first()
+        except ServeError as error:
+            if not has_served:
+                (self._folder / _PROBLEM).write_text(str(error), encoding="utf-8")
+                sys.exit(Arbiter.WORKER_BOOT_ERROR)
+            return False
+        with contextlib.suppress(FileExistsError):
+            (self._folder / _SERVED).touch(exist_ok=False)
+            self._say(f"serving {model.served.version} at {self._address}; /docs describes it")
+        return True
+
+
+class _Master(Arbiter):
+    """Lets workers end in peace by Ctrl-C as by SIGTERM, at a second signal at once; SIGHUP lets them load again."""
+
+    def handle_term(self) -> None:
+        """End."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.kill_workers(signal.SIGKILL))
+        super().handle_term()
+
+    handle_int = handle_quit = handle_term
+
+    def handle_hup(self) -> None:
+        """Pass the signal on: workers load while they answer, where gunicorn would replace them before others do."""
+        self.kill_workers(signal.SIGHUP)
+
+    def spawn_worker(self) -> Any:
+        """Start a worker, which does not go on in the code behind this call when it ends."""
+        try:
+            return super().spawn_worker()
+        except SystemExit as end:  # in the worker alone
+            os._exit(end.code if isinstance(end.code, int) else 1)
+
+
+class _Worker(UvicornWorker):
+    """uvicorn with h11, which limits heads."""
+
+    CONFIG_KWARGS = {  # noqa: RUF012 - a base class reads it so
+        "loop": "asyncio",
+        "http": "h11",
+        "h11_max_incomplete_event_size": _MOST_HEAD_BYTES,
+        "ws": "none",
+        "lifespan": "on",
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+    }
+
+    def init_signals(self) -> None:
+        """Ignore SIGHUP until the application takes it."""
+        super().init_signals()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def _worker_ended(_master: Arbiter, worker: Any) -> None:
+    """Take a worker's gauges out of the figures; what it counted stays."""
+    from .metrics import worker_ended
+
+    worker_ended(worker.pid, os.environ[_FIGURES])
+
+
+def _allow_many_connections() -> None:
+    """Raise the number of open files: a client that sends half a head keeps one as long as it likes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _MOST_FILES)), hard))

@@ -61,7 +61,7 @@ def load_served(path: str, version: str | None, device: str) -> Served:
     Args:
         path: Place of the model.
         version: Name of the version; None makes one from study, trial and epoch.
-        device: Where to compute.
+        device: Where to compute, such as "cuda".
 
     Raises:
         ServeError: It does not load, or does not answer.
@@ -85,29 +85,6 @@ def version_of(manifest: Mapping[str, Any], path: str) -> str:
     """Return study, trial and epoch, such as `moons/2@6`; the name of the file where they are not known."""
     parts = [manifest.get(name) for name in ("study", "trial", "epoch")]
     return Path(path).name if None in parts else f"{parts[0]}/{parts[1]}@{parts[2]}"
-
-
-def check_pair(champion: Served, challenger: Served) -> None:
-    """Refuse two models between which a request cannot be switched.
-
-    Raises:
-        ServeError: They take other rows or give other answers.
-    """
-    first, second = champion.model, challenger.model
-    if _form(first) != _form(second):
-        raise ServeError(
-            f"--challenger: found {challenger.version}, which takes other rows or gives other answers than "
-            f"{champion.version}, allowed: a model of the same columns, shapes and kind of answers"
-        )
-
-
-def _form(model: Model) -> tuple[Any, ...]:
-    rows = model.manifest["rows"]
-    known = frozenset(rows.get("known", ()))
-    columns = frozenset(getattr(model.rows, "columns", ()))
-    shape = model.rows.shape if model.rows.kind == "array" else ()
-    dtype = model.rows.dtype if model.rows.kind == "array" else ""
-    return model.rows.kind, known, columns, shape, dtype, model.answers.kind
 
 
 def _blank(model: Model) -> Encoded:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .errors import ServeError
@@ -15,6 +16,8 @@ from .loopback import is_loopback
 
 PREFIX = "AUTOML_SERVE_"
 _SHORTEST_TOKEN = 16
+GONE = ("challenger", "share", "answers", "answers_mib")
+"""Settings that there were; each is refused."""
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -43,10 +46,10 @@ class Settings(BaseSettings):
     poll_seconds: float = Field(
         2.0, gt=0, le=3600, description="How often it is looked whether the model was replaced, in seconds."
     )
-    challenger: str | None = Field(None, description="A second model, which answers a share of the requests.")
-    share: float = Field(0.1, ge=0, le=1, description="The challenger's share of the requests.")
-    answers: Path | None = Field(None, description="Folder in which the answers are kept, for `automl ab`.")
-    answers_mib: Positive = Field(1024, description="Size of that folder in MiB; the oldest answers are deleted.")
+    challenger: str | None = None
+    share: str | None = None
+    answers: str | None = None
+    answers_mib: str | None = None
     token_file: Path | None = Field(None, description="File with the token that requests have to bring.")
     token: SecretStr | None = Field(None, description="The token itself; by the environment alone.")
 
@@ -55,6 +58,13 @@ class Settings(BaseSettings):
     def _empty_is_default(cls, value: Any, info: Any) -> Any:
         """Take an empty environment variable for one that is not set."""
         return cls.model_fields[info.field_name].get_default() if value == "" else value
+
+    @field_validator(*GONE)
+    @classmethod
+    def _is_gone(cls, value: Any) -> Any:
+        if value is not None:
+            raise PydanticCustomError("gone", "nothing: it was removed; share requests in front of two servers")
+        return value
 
     @property
     def body_bytes(self) -> int:

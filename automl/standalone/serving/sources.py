@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import ModelError
 from ..model import read_manifest
 from .errors import ServeError
+
+_SILENT_SECONDS = 120.0
+"""How long nothing may be heard of who writes a `FollowedSource`, which looks every few seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,37 +30,22 @@ class Place:
     version: str | None
     fingerprint: str
 
-    def plain(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
 
 class Source(Protocol):
     """Says where the newest model lies."""
 
     def look(self) -> Place:
-        """Return the place; raises ServeError if there is none now. Called in a thread, one call at a time."""
-
-    def served(self, place: Place) -> None:
-        """Note that workers serve the model of a place, and load it again when they are replaced."""
+        """Return the place; raises ServeError if there is none now."""
 
 
 class PathSource:
-    """A folder or a file that `automl export` wrote, and that may be replaced by another one.
-
-    Args:
-        path: Its path.
-    """
+    """A folder or a file that `automl export` wrote, and that may be replaced by another one."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
 
     def look(self) -> Place:
-        """Return the place.
-
-        Raises:
-            ServeError: There is no model.
-        """
+        """Return the place; raises ServeError if there is no model."""
         try:
             if self._path.suffix != ".onnx" or not self._path.is_file():  # ONNX Runtime would have to be loaded
                 read_manifest(self._path)
@@ -67,8 +57,28 @@ class PathSource:
         parts = [f"{name} {one.st_ino} {one.st_size} {one.st_mtime_ns}" for name, one in stats]
         return Place(path=str(self._path.absolute()), version=None, fingerprint="\n".join(parts))
 
-    def served(self, place: Place) -> None:
-        """Do nothing: the files are the user's."""
-
     def _files(self) -> list[Path]:
         return [one for one in self._path.iterdir() if one.is_file()] if self._path.is_dir() else [self._path]
+
+
+class FollowedSource:
+    """A file in which another process says where the newest model lies, or why there is none: see `write_place`."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def look(self) -> Place:
+        """Return the place; raises ServeError if the other process has none, or has ended."""
+        content: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+        if "problem" in content:
+            raise ServeError(content["problem"])
+        if time.time() - self._file.stat().st_mtime > _SILENT_SECONDS:
+            raise ServeError("MODEL: nobody looks for another version any more; start the server anew")
+        return Place(path=content["path"], version=content["version"], fingerprint=content["version"])
+
+
+def write_place(file: Path, content: dict[str, str]) -> None:
+    """Write `path` and `version` of the newest model, or a `problem`, for a `FollowedSource`."""
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(content), encoding="utf-8")
+    new.replace(file)

@@ -44,7 +44,7 @@ def spec_of(mapping: Mapping[str, Any], **sections: Any) -> StudySpec:
 
 
 def written(folder: Path, target: Target, machines: Machines = MACHINES, **sections: Any) -> Path:
-    for name in ("fastapi", "httptools", "uvicorn", "prometheus_client", "pydantic_settings", "psycopg"):
+    for name in ("fastapi", "uvicorn", "prometheus_client", "pydantic_settings", "psycopg"):
         optional.module(name)
     file = folder / "small.yaml"
     file.write_text(yaml.safe_dump(DIGITS))

@@ -18,7 +18,7 @@ from tests.support.ray_pool import LentPool
 from tests.support.stored_study import StoredStudy
 from tests.support.task_files import HEADER, people, write
 from trainers.data import load_samples
-from trainers.task import load_task
+from trainers.task_loading import load_task
 
 AGES: dict[str, Any] = {
     "study": "ages",

@@ -19,10 +19,9 @@ from automl.standalone.model import load
 from tests.automl.exporting.test_onnx import PLAIN
 from tests.support import function_trials, optional
 from trainers.ddp import Group
-from trainers.model_capture import model_of_function
-from trainers.programs import example_call, traced
+from trainers.programs import example_call, model_of_function, traced
 from trainers.protocol import TaskError, TrialSpec
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 
 MODELS = """
 import torch

@@ -27,8 +27,7 @@ from tests.support.trainer_pool import run_trial
 from trainers.ddp import Group
 from trainers.programs import traced
 from trainers.protocol import Measurement, TrialSpec
-from trainers.task import load_task
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_task, load_trainable
 from trainers.training_function import TrainingFunction
 
 PREDICT = "from predictor.model import load\nprint(json.dumps(load('.').predict(given)))"
@@ -249,7 +248,7 @@ def test_tasks_whose_rows_are_numbers_give_the_recorded_metrics_from_both_runtim
 
 
 def test_every_built_in_task_is_one_of_those_above() -> None:
-    from trainers.task import built_in_tasks
+    from trainers.task_loading import built_in_tasks
 
     assert set(built_in_tasks()) == {"digits", "language_model", "tabular", "text", "vision"}
 

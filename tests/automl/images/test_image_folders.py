@@ -32,7 +32,7 @@ TOKEN = "only-for-this-test-0123456789"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for name in ("fastapi", "httptools", "uvicorn", "prometheus_client", "pydantic_settings"):
+    for name in ("fastapi", "gunicorn", "uvicorn_worker", "prometheus_client", "pydantic_settings"):
         optional.module(name)
     place = tmp_path_factory.mktemp("people")
     write(place / "train.csv", [HEADER, *people(200)])

@@ -26,7 +26,7 @@ from trainers.ddp import Group
 from trainers.export import export_model
 from trainers.function_trainer import FunctionTrainer
 from trainers.protocol import TaskError, TrialFacts, TrialSpec
-from trainers.trainable import load_trainable
+from trainers.task_loading import load_trainable
 
 pytestmark = pytest.mark.filterwarnings("default")  # what libraries warn of is their own
 

@@ -36,8 +36,8 @@ from tests.support.trainer_pool import run_trial
 from tests.support.waiting import wait_until
 from trainers.ddp import Group
 from trainers.export import load_exported
-from trainers.output_files import log_folder, log_path
 from trainers.protocol import TrialSpec
+from trainers.rank_output import log_folder, log_path
 
 pytestmark = pytest.mark.xdist_group("service")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def _packages() -> None:
-    for module in ("fastapi", "uvicorn", "prometheus_client", "pydantic_settings"):
+    for module in ("fastapi", "gunicorn", "uvicorn_worker", "prometheus_client", "pydantic_settings"):
         optional.module(module)
 
 
@@ -89,18 +88,6 @@ def cubes_model(_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="session")
-def other_columns(people_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that has another column instead of one of people_model's."""
-    folder = tmp_path_factory.mktemp("models") / "columns"
-    folder.mkdir()
-    for file in people_model.glob("*.pt2"):
-        (folder / file.name).write_bytes(file.read_bytes())
-    manifest = json.loads((people_model / "manifest.json").read_text().replace('"city"', '"town"'))
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"trial": 7}))
-    return folder
-
-
-@pytest.fixture(scope="session")
 def server(people_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of people_model without a token."""
     options = ("--body-mib", "0.5", "--request-rows", "100")
@@ -115,16 +102,4 @@ def guarded_server(cubes_model: Path, tmp_path_factory: pytest.TempPathFactory) 
     (folder / "token").write_text(f"{TOKEN}\n")
     options = ("--token-file", str(folder / "token"), "--timeout-seconds", "2", "--batch-rows", "1")
     with served(folder, cubes_model, *options, "--queue-rows", "4", "--request-rows", "4") as one:
-        yield one
-
-
-@pytest.fixture(scope="session")
-def text_server(text_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with served(tmp_path_factory.mktemp("text_server"), text_model) as one:
-        yield one
-
-
-@pytest.fixture(scope="session")
-def image_server(image_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with served(tmp_path_factory.mktemp("image_server"), image_model) as one:
         yield one

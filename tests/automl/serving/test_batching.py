@@ -135,15 +135,16 @@ def test_a_request_that_fails_spoils_no_other_one() -> None:
 def test_nothing_is_run_of_what_was_given_up_and_its_place_is_free() -> None:
     async def steps(batcher: Batcher, model: Any) -> None:
         tasks = await begun(batcher, model, 1.0)
-        called: list[Any] = []
-        given_up = batcher.submit(model, rows(*[5.0] * 19), called.append)
-        with pytest.raises(RequestError, match="20 rows wait already, allowed: 20"):
-            batcher.submit(model, rows(6.0), called.append)
-        given_up.is_given_up = True
+        given_up = asyncio.create_task(batcher.answers(model, rows(*[5.0] * 19)))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError, match="20 rows wait already, allowed: 20") as refused:
+            await batcher.answers(model, rows(6.0))
+        assert (refused.value.status, refused.value.retry_seconds) == (429, 1)
+        given_up.cancel()
+        await asyncio.sleep(0)
         model.may_answer.set()
         await asyncio.gather(*tasks)
         assert (await batcher.answers(model, rows(*[7.0] * 20)))[0] == {"value": 7.0}
-        assert called == []
 
     batches = run(steps, wait_seconds=0.0).batches
     assert not any(5.0 in one for one in batches)

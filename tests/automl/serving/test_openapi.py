@@ -23,8 +23,8 @@ RUN = (
 @pytest.mark.parametrize(
     ("name", "examples"),
     [
-        *[(name, 5) for name in ("server", "text_server", "guarded_server")],
-        *[pytest.param(name, 100, marks=pytest.mark.slow) for name in ("server", "text_server", "guarded_server")],
+        *[(name, 5) for name in ("server", "guarded_server")],
+        *[pytest.param(name, 100, marks=pytest.mark.slow) for name in ("server", "guarded_server")],
     ],
 )
 def test_schemathesis_finds_nothing(name: str, examples: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -14,10 +14,17 @@ from tests.automl.exporting.test_program_check import HOSTILE, Hostile, changed
 from tests.automl.serving.models import cubes
 from tests.support import optional
 from tests.support.command_line import Workplace
+from tests.support.served import start
+
+
+def ended(folder: Path, model: Path, *options: str) -> str:
+    """What a server says that cannot load its model, and ends with exit code 2."""
+    assert start(folder, model, "--port", "0", *options).wait(100) == 2
+    return (folder / "server.log").read_text()
 
 
 def refused(folder: Path, *arguments: object) -> str:
-    """What `automl serve-model` says, which ends with exit code 2."""
+    """What `automl serve-model` says, which ends with exit code 2 before it starts anything."""
     said = Workplace(folder, None, has_mlflow=False).run("serve-model", *arguments, code=2).stderr
     assert said.count("\n") == 1, said
     return said
@@ -62,7 +69,6 @@ def test_an_archive_of_somebody_else(tmp_path: Path) -> None:
         (("--port", "http"), "--port (AUTOML_SERVE_PORT): found 'http', allowed: a valid integer"),
         (("--port", "70000"), "--port (AUTOML_SERVE_PORT): found '70000', allowed: less than or equal to 65535"),
         (("--workers", "0"), "--workers (AUTOML_SERVE_WORKERS): found '0', allowed: greater than or equal to 1"),
-        (("--share", "1.5"), "--share (AUTOML_SERVE_SHARE): found '1.5', allowed: less than or equal to 1"),
         (("--timeout-seconds", "nan"), "--timeout-seconds (AUTOML_SERVE_TIMEOUT_SECONDS): found 'nan', allowed: "),
         (("--queue-rows", "10"), "--queue-rows: found 10, allowed: at least the 1000 of --request-rows"),
         (("--host", "0.0.0.0"), "--host: found '0.0.0.0' without a token, allowed: 127.0.0.1 or another loopback"),
@@ -111,25 +117,27 @@ def test_a_registry_without_the_model(tmp_path: Path) -> None:
 def test_a_model_that_could_run_code(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     hostile = changed(cubes(tmp_path / "m.pt2"), lambda content: HOSTILE["pickled examples"](content, marker))
-    said = refused(tmp_path, hostile, "--port", "0")
+    said = ended(tmp_path, hostile)
     assert f"MODEL: {hostile}: found examples, which are pickled, allowed: a program that `automl export` wrote" in said
     assert not marker.exists()
 
 
-def test_a_challenger_of_other_columns(people_model: Path, other_columns: Path, tmp_path: Path) -> None:
-    said = refused(tmp_path, people_model, "--challenger", other_columns, "--port", "0")
-    assert "--challenger: found t/7@2, which takes other rows or gives other answers than t/0@2, allowed: " in said
-    said = refused(tmp_path, people_model, "--challenger", tmp_path / "none", "--port", "0")
-    assert f"MODEL: {tmp_path}/none: found no model" in said
+@pytest.mark.parametrize("name", ["challenger", "share", "answers", "answers-mib"])
+def test_what_was_removed(people_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    variable = f"AUTOML_SERVE_{name.replace('-', '_').upper()}"
+    told = f"--{name} ({variable}): found '1', allowed: nothing: it was removed; share requests in front of two servers"
+    assert told in refused(tmp_path, people_model, f"--{name}", "1")
+    monkeypatch.setenv(variable, "1")
+    assert told in refused(tmp_path, people_model)
 
 
 @pytest.mark.slow
 def test_a_device_that_is_not_there(people_model: Path, tmp_path: Path) -> None:
-    said = refused(tmp_path, people_model, "--device", "abacus", "--port", "0")
+    said = ended(tmp_path, people_model, "--device", "abacus")
     assert f"MODEL: {people_model} does not load: RuntimeError: " in said
 
 
 def test_an_empty_onnx_file(tmp_path: Path) -> None:
     optional.module("onnxruntime")
     (tmp_path / "empty.onnx").touch()
-    assert f"MODEL: {tmp_path}/empty.onnx does not load: " in refused(tmp_path, tmp_path / "empty.onnx", "--port", "0")
+    assert f"MODEL: {tmp_path}/empty.onnx does not load: " in ended(tmp_path, tmp_path / "empty.onnx")

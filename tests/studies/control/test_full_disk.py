@@ -85,8 +85,8 @@ def test_a_store_on_a_full_disk_is_waited_for_beyond_all_patience(disk: Path) ->
         with engine.begin() as connection:
             connection.exec_driver_sql("insert into t values (zeroblob(100000))")
 
-    retry(write, on_wait, give_up_after_seconds=0.0)
-    assert waited == ["database or disk is full"] * 2
+    retry(write, warn=on_wait, give_up_after_seconds=0.0)
+    assert waited == ["the store does not answer (database or disk is full); waiting for it"] * 2
     engine.dispose()
     with closing(sqlite3.connect(disk / "some.db")) as check:
         assert check.execute("select count(*) from t").fetchone() == (1,)

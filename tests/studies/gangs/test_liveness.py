@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from studies.control.retraining import Retrained, Retraining
+from studies.control.confirmation import Retrained, train_again
 from studies.gangs.protocol import Measured, Progress
+from studies.simulation.memory_store import MemoryStore
 from studies.spec.sections import FaultsSpec
 from tests.support.ray_pool import FOLDER, LentPool, train_to, trial_spec
+from tests.support.simulated_study import confirming_machine
 from trainers.protocol import TrialSpec
 
 pytestmark = pytest.mark.ray
@@ -27,7 +29,7 @@ def pool(warm_pool: LentPool) -> Iterator[LentPool]:
 
 def hanging(trial: int, folder: Path, fault: str, *, world_size: int = 2, **params: Any) -> TrialSpec:
     return trial_spec(
-        trial, folder, world_size=world_size, epochs=2, checkpoint_folder=None,
+        trial, folder, world_size=world_size, epochs=2, checkpoint_folder=None, test_at=(2,),
         params={"learning_rate": 0.05, "batch_per_rank": 8, "fault": fault, "at_epoch": 1, **params},
         training={"epochs": 2, "warmup_epochs": 0}, task="faulty_tasks:Hanging", python_path=(FOLDER,),
     )  # fmt: skip
@@ -35,22 +37,16 @@ def hanging(trial: int, folder: Path, fault: str, *, world_size: int = 2, **para
 
 def trained(pool: LentPool, *specs: TrialSpec, silence_seconds: float) -> list[Retrained]:
     faults = FaultsSpec(start_seconds=2 * silence_seconds, silence_seconds=silence_seconds, attempts=1)
-    retraining = Retraining(
-        pool=pool,  # type: ignore[arg-type]
-        slots=2,
-        usd_per_slot_hour=1.0,
-        epochs=2,
-        commit=lambda _: None,
-        faults=faults,
-    )
-    return retraining.run(specs)
+    machine = confirming_machine(pool, *specs, faults=faults)  # type: ignore[arg-type]
+    rows = MemoryStore("s", (), {})
+    return train_again(machine, pool, rows, study_id=1, lease_token=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.medium
 def test_epochs_that_take_longer_than_the_longest_silence_are_no_hang(pool: LentPool, tmp_path: Path) -> None:
     (one,) = trained(pool, hanging(1, tmp_path, "very slow"), silence_seconds=2.0)
-    assert (one.failure, one.epochs) == ("", 2)
-    assert one.seconds > 2 * 4 * 0.6
+    assert (one.failure, one.at(2).epochs) == ("", 2)
+    assert one.at(2).wall_seconds > 2 * 4 * 0.6
 
 
 def test_progress_says_how_much_of_the_epoch_is_done(pool: LentPool, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def commit_often(store: Store, study_id: int, trial_id: int, epochs: range) -> i
                     seconds=1.0, usd_per_slot_hour=1.0, cost_nano_usd=7, at=float(epoch)),
             TrialChanged(trial_id=trial_id, columns={"resume_epoch": epoch}),
         ]  # fmt: skip
-        retry(lambda: store.commit(study_id, None, changes, commit_id=commit_id), told.append)  # noqa: B023 - at once
+        retry(lambda: store.commit(study_id, None, changes, commit_id=commit_id), warn=told.append)  # noqa: B023 - at once
     return len(told)
 
 
@@ -90,7 +90,7 @@ def test_what_else_is_inserted_is_inserted_once(either_url: str) -> None:
         enqueue_id, told = new_id(), list[str]()
         trial_id = retry(
             lambda: store.enqueue(study_id, {}, world_size=1, origin="enqueue", enqueue_id=enqueue_id),  # noqa: B023
-            told.append,
+            warn=told.append,
         )
         lease = leases.acquire(store, study_id)
         assert isinstance(lease, leases.Lease), "its own lease is not another controller's"

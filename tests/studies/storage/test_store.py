@@ -435,7 +435,7 @@ def test_commits_wait_for_a_locked_database(store: Store, study_id: int, monkeyp
             if len(told) == 2:
                 connection.rollback()
 
-        retry(lambda: impatient.commit(study_id, None, [charge_of(None)]), wait)
+        retry(lambda: impatient.commit(study_id, None, [charge_of(None)]), warn=wait)
     assert len(told) == 2
     assert "lock" in told[0]
     assert len(rows(store, t.charges)) == 1
@@ -459,7 +459,7 @@ def test_commits_outlive_a_broken_connection(url: str, store: Store, study_id: i
                 connection.exec_driver_sql("SELECT 1")
         store.commit(study_id, None, [charge_of(None)])
 
-    retry(commit, told.append)
+    retry(commit, warn=told.append)
     assert len(told) == 2
     assert len(rows(store, t.charges)) == 1
 
@@ -485,7 +485,7 @@ def test_commits_wait_while_a_failover_leaves_the_database_read_only(url: str, s
             let_write("off")
 
     let_write("on")
-    retry(lambda: store.commit(study_id, None, [charge_of(None)]), wait)
+    retry(lambda: store.commit(study_id, None, [charge_of(None)]), warn=wait)
     assert len(told) == 2
     assert "read-only" in told[0]
     assert len(rows(store, t.charges)) == 1
@@ -507,19 +507,19 @@ def test_pauses_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", pauses.append)
     away = OperationalError("commit", {}, Exception("database is locked\nsecond line"))
     told: list[str] = []
-    assert retry(failing(8, away), told.append) == "done"
+    assert retry(failing(8, away), warn=told.append) == "done"
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert set(told) == {"database is locked"}
+    assert set(told) == {"the store does not answer (database is locked); waiting for it"}
     with pytest.raises(OperationalError):
-        retry(failing(10**6, away), told.append, give_up_after_seconds=60.0)
+        retry(failing(10**6, away), give_up_after_seconds=60.0)
 
 
 def test_what_a_retry_cannot_mend_is_raised_at_once() -> None:
     wrong = IntegrityError("insert", {}, Exception("unique"))
     with pytest.raises(IntegrityError):
-        retry(failing(1, wrong), lambda cause: pytest.fail(f"waited for {cause}"))
+        retry(failing(1, wrong), warn=pytest.fail)
     broken = DBAPIError("select", {}, Exception("server closed the connection"), connection_invalidated=True)
-    assert retry(failing(1, broken), lambda _: None) == "done"
+    assert retry(failing(1, broken)) == "done"
 
 
 # ---------------------------------------------------------------------- opening and migrating

@@ -22,15 +22,15 @@ from studies.control.own_logging import OwnLogging
 from tests.support.command_trials import COUNTS, Grants, run, script, spec_of
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
-from trainers.commands.kept_folder import FolderCheckpoints
+from trainers.commands.kept_folder import put_files
 from trainers.commands.places import own_place
-from trainers.commands.working_folder import working_folder
+from trainers.commands.start import working_folder
 from trainers.ddp import Group
 from trainers.errors import CheckpointError, UnreadablePartError
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
-from trainers.output_files import log_folder, logs_in
 from trainers.protocol import LostError, OutOfMemoryError, TaskError, TrainingError
+from trainers.rank_output import log_folder, logs_in
 
 ASLEEP = f"trial-of-a-test-that-sleeps-{os.getpid()}"
 """Argument by which processes that must not be left over are found."""
@@ -874,13 +874,12 @@ def test_no_program_of_a_gang_starts_before_all_ranks_have_restored(tmp_path, st
     script(tmp_path, text)
     spec = spec_of(tmp_path, world_size=2)
     first = run_ranks(spec, store, 2, "a", until=2)
-    restore = FolderCheckpoints.restore
 
-    def slow(self, folder):
-        time.sleep(1.5 if folder else 0.0)  # rank 0, whose folder the other one uses
-        return restore(self, folder)
+    def slow(*of_checkpoint):
+        time.sleep(1.5)  # rank 0, whose folder the other one uses
+        put_files(*of_checkpoint)
 
-    monkeypatch.setattr(FolderCheckpoints, "restore", slow)
+    monkeypatch.setattr("trainers.commands.command_trainer.put_files", slow)
     run_ranks(replace(spec, attempt=2, resume_from=first[-1].checkpoint), store, 2, "b")
     assert [(tmp_path / f"has-files-{rank}").read_text() for rank in range(2)] == ["True", "True"]
 

@@ -15,7 +15,7 @@ from tests.support.task_files import HEADER, metrics_of, people, trained, write
 from trainers.ddp import Group
 from trainers.grown_model import grows
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.tasks.parts import tree_growth
 from trainers.tasks.parts.boosted_trees import BoostedTrees
 from trainers.tasks.parts.tree_growth import TreeOptions

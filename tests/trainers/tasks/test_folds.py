@@ -21,8 +21,8 @@ from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.grown_model import grows
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task import load_task
-from trainers.tasks.parts.target_scale import Target
+from trainers.task_loading import load_task
+from trainers.tasks.parts.targets import Target
 from trainers.tasks.tabular import Tabular
 from trainers.trainer import Trainer
 

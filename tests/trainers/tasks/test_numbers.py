@@ -16,7 +16,7 @@ from automl.launching.quickstart import quickstart
 from automl.standalone.table_rows import TableRows
 from tests.support.task_files import HEADER, metrics_of, people, trained, write
 from trainers.protocol import TaskError
-from trainers.task import TaskLoadError, load_task
+from trainers.task_loading import TaskLoadError, load_task
 from trainers.tasks.parts.columns import bin_edges
 from trainers.tasks.tabular import Tabular
 

@@ -16,7 +16,7 @@ from tests.support.task_files import trained, write
 from trainers.ddp import Group
 from trainers.evaluate import evaluate
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task import load_task
+from trainers.task_loading import load_task
 from trainers.tasks.parts.ranking import Ndcg
 from trainers.tasks.tabular import Tabular
 from trainers.trainer import Trainer

@@ -16,9 +16,8 @@ from tests.trainers.tasks.test_vision import folder, image_folder  # noqa: F401 
 from trainers.model_size import count
 from trainers.probe import probe
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task import TaskLoadError, load_task
-from trainers.tasks.parts.residual_checkpoint import fill, layout_of
-from trainers.tasks.parts.residual_network import Layout, ResidualBody
+from trainers.task_loading import TaskLoadError, load_task
+from trainers.tasks.parts.residual_network import Layout, ResidualBody, fill, layout_of
 from trainers.tasks.vision import Vision
 
 PUBLISHED = {

@@ -23,7 +23,7 @@ from automl.standalone.table_rows import TableRows
 from automl.standalone.text_rows import TextRows
 from tests.trainers.tasks.test_text_checkpoint import byte_tokenizer
 from trainers.protocol import TaskError
-from trainers.tasks.parts.splits import split
+from trainers.tasks.parts.split_task import split
 from trainers.tasks.parts.tokens import form_of
 from trainers.tasks.tabular import Tabular
 from trainers.tasks.text import Text

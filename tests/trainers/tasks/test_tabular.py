@@ -19,8 +19,9 @@ from tests.support.task_files import HEADER, metrics_of, people, real, trained, 
 from trainers.export import export_model, load
 from trainers.probe import probe
 from trainers.protocol import TaskError
-from trainers.task import TaskLoadError, built_in_tasks, declared_metrics, load_task
-from trainers.tasks.parts.splits import split
+from trainers.task import declared_metrics
+from trainers.task_loading import TaskLoadError, built_in_tasks, load_task
+from trainers.tasks.parts.split_task import split
 from trainers.tasks.parts.tables import read_table
 from trainers.tasks.parts.tabular_network import MEMBERS
 from trainers.tasks.tabular import Tabular
@@ -85,7 +86,7 @@ def test_it_learns_to_classify_and_an_exported_model_takes_new_rows(file: str, t
     task, trainer = trained("tabular", options, GOOD, 15)
     assert metrics_of(task, trainer, "test")["val_accuracy"] > 0.9
     checkpoint = tmp_path / "checkpoint.pt"
-    torch.save(trainer._checkpoints.content(trainer._state), checkpoint)
+    torch.save(trainer._content(), checkpoint)
     export_model(checkpoint, tmp_path / "model.pt")
     again: Any
     model, again, _ = load(tmp_path / "model.pt")
@@ -251,7 +252,7 @@ def test_the_probe_finds_nothing_wrong(file: str) -> None:
 @pytest.mark.medium
 def test_loading_the_task_does_not_load_torch(file: str) -> None:
     code = (
-        "import sys\nfrom trainers.task import load_task\n"
+        "import sys\nfrom trainers.task_loading import load_task\n"
         "task = load_task('tabular', {'train': sys.argv[1]})\ntask.space(), task.metric_names\n"
         "assert 'torch' not in sys.modules"
     )

@@ -16,8 +16,8 @@ from tests.support.paths import ROOT
 from tests.support.task_files import metrics_of, real, trained, write
 from trainers.probe import probe
 from trainers.protocol import TaskError
-from trainers.task import TaskLoadError, load_task
-from trainers.tasks.parts.ngram_network import NgramNetwork
+from trainers.task_loading import TaskLoadError, load_task
+from trainers.tasks.parts.ngrams import NgramNetwork
 from trainers.tasks.parts.text_network import _set_dropout
 from trainers.tasks.parts.tokens import MASK, PAD, UNKNOWN, train_tokenizer
 from trainers.tasks.text import Text

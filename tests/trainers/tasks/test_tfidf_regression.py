@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainers.protocol import TaskError
-from trainers.tasks.parts.ngram_sizes import count_of, fits_tfidf
 from trainers.tasks.parts.ngrams import Ngrams
-from trainers.tasks.parts.text_space import text_baselines, text_first_trials, text_space
+from trainers.tasks.parts.text_space import count_of, fits_tfidf, text_baselines, text_first_trials, text_space
 from trainers.tasks.parts.tfidf_regression import TfidfRegression
 from trainers.tasks.parts.tokens import PAD
 

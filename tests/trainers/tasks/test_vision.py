@@ -20,7 +20,7 @@ from tests.trainers.test_epoch_parts import trained_in_parts
 from trainers.ddp import Group
 from trainers.probe import probe
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task import TaskLoadError, load_task
+from trainers.task_loading import TaskLoadError, load_task
 from trainers.tasks.vision import Vision
 
 PARAMS = {"optimizer": "adamw", "learning_rate": 0.005, "batch_per_rank": 32, "channels": 4, "depth": 2}

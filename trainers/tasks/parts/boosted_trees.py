@@ -28,9 +28,7 @@ class BoostedTrees(nn.Module):
 
     Args:
         dense: Number of dense columns, d.
-        category_sizes: Number of levels of each category.
         outputs: Number of classes; None for a single number.
-        options: Parameters of the trees.
         meaning: What decides the encoding of rows, see `DataMark`.
     """
 
@@ -150,11 +148,7 @@ class BoostedTrees(nn.Module):
 
 
 def _check_size(trees: int, nodes: int, levels: int) -> None:
-    """Refuse tables of levels that no checkpoint should have to hold.
-
-    Raises:
-        TaskError: They would.
-    """
+    """Refuse tables of levels that no checkpoint should have to hold."""
     size = trees * nodes * levels
     if size > _MOST_SET_BYTES:
         raise TaskError(

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from search_spaces.wording import shown
 from trainers.protocol import TaskError
-from trainers.tasks.parts.splits import Rows
+from trainers.tasks.parts.split_task import Rows
 from trainers.tasks.parts.tables import Table, holds_numbers, is_number, texts
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
@@ -48,7 +48,6 @@ class Number:
     """A column of numbers, or of dates, which count as days.
 
     Attributes:
-        name: Name of the column.
         is_date: Whether cells are dates.
         mean: Centre: mean over the training rows that have a value, or their median where scaling is robust.
         deviation: Scale: standard deviation over the training rows that have a value, or the distance of their
@@ -117,11 +116,7 @@ class Encoding:
         return (self.numbers, self.categories, *(["robust"] if self.is_robust else []))
 
     def encode(self, table: Table) -> Matrix:
-        """Return a table's rows, float32 [rows, dense + categories].
-
-        Raises:
-            TaskError: A cell of a column of numbers is none.
-        """
+        """Return a table's rows, float32 [rows, dense + categories]."""
         values = [values_of(table, number.name, is_date=number.is_date) for number in self.numbers]
         limited = _bent if self.is_robust else _cut
         scaled = [limited(_scaled(value, number)) for value, number in zip(values, self.numbers, strict=True)]
@@ -143,14 +138,10 @@ def fit_encoding(
 
     Args:
         table: All rows, so that a slip in any of them is found.
-        rows: The training rows.
         names: The columns to use.
         as_numbers: Columns that must be numbers, whatever they look like.
         as_categories: Columns that must be categories, whatever they look like.
         is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.
-
-    Raises:
-        TaskError: A column of numbers has a cell that is none, or no column says anything.
     """
     numbers: list[Number] = []
     categories: list[Category] = []
@@ -176,11 +167,7 @@ def fit_encoding(
 
 
 def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
-    """Return a column as numbers, float64 [rows], NaN where the cell is missing.
-
-    Raises:
-        TaskError: A cell is no number; the message names its row.
-    """
+    """Return a column as numbers, float64 [rows], NaN where the cell is missing."""
     column = table.columns[name]
     if _is_moment(column):
         return _days(column)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainers.protocol import TaskError
 from trainers.tasks.parts.columns import Encoding, Matrix
-from trainers.tasks.parts.splits import Rows
+from trainers.tasks.parts.split_task import Rows
 
 SMALL = 2000
 """Number of rows below which `folds: auto` takes folds."""
@@ -31,9 +31,6 @@ def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bo
         rows: Number of rows to train on and to validate with.
         has_validation: Whether there is a file for validation.
         is_ranked: Whether rows of a query compete with each other.
-
-    Raises:
-        TaskError: There cannot be as many folds.
     """
     if given == "auto":
         return FOLDS if rows < SMALL and rows >= 2 * FOLDS and not has_validation and not is_ranked else 1
@@ -54,7 +51,6 @@ def with_folds(
     Args:
         parts: Inputs [n, columns] and targets of each part.
         classes: Class of each training row [n], of which each fold gets its share; None to draw from all alike.
-        folds: Number of folds.
     """
     inputs, targets = parts["train"]
     order = np.random.default_rng(_SEED).permutation(len(inputs))

@@ -16,7 +16,7 @@ import numpy as np
 
 from search_spaces.wording import found, install_command, listed, shown
 from trainers.protocol import TaskError
-from trainers.tasks.parts.splits import Rows
+from trainers.tasks.parts.split_task import Rows
 from trainers.tasks.parts.tables import read_bytes
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -63,9 +63,6 @@ def find_sources(path: Path) -> dict[str, Source]:
 
     It holds idx files under MNIST's names, or folders train, validation and test with a sub-folder for each class, or
     those sub-folders themselves.
-
-    Raises:
-        TaskError: It holds none of them.
     """
     if not path.is_dir():
         what = "a file" if path.exists() else "no such folder"
@@ -88,11 +85,7 @@ def _idx_source(path: Path, part: str) -> Source | None:
 
 
 def class_folders(path: Path) -> tuple[str, ...]:
-    """Return the names of a folder's sub-folders with images, sorted; numbers as numbers.
-
-    Raises:
-        TaskError: There are fewer than two.
-    """
+    """Return the names of a folder's sub-folders with images, sorted; numbers as numbers."""
     names = [one.name for one in path.iterdir() if one.is_dir() and any(image_files(one))]
     if len(names) < 2:
         what = f"found {len(names)} sub-folders with images ({', '.join(ENDINGS[:4])}, ...)"
@@ -102,11 +95,7 @@ def class_folders(path: Path) -> tuple[str, ...]:
 
 
 def read_idx(source: Source) -> Images:
-    """Read images and labels from idx files, gzip or not.
-
-    Raises:
-        TaskError: A file is damaged, or there are not as many labels as images.
-    """
+    """Read images and labels from idx files, gzip or not."""
     if source.labels is None:
         raise TaskError(f"{source.images}: found no file of labels, allowed: an idx file of them beside it")
     pixels, labels = _idx(source.images, 3), _idx(source.labels, 1)
@@ -126,9 +115,6 @@ def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] |
         size: (height, width) to which every image is scaled and cropped; None takes the images' own if all agree and
             none is larger than 64, else 64 or the smallest side, whichever is less.
         channels: 1 for grey, 3 for colours, None for what the first image has.
-
-    Raises:
-        TaskError: An image cannot be read, or a class is unknown.
     """
     image_library()
     unknown = [
@@ -154,11 +140,7 @@ def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] |
 
 
 def read_image(path: Path, channels: int, height: int, width: int) -> Pixels:
-    """Return one image, uint8 [c, h, w]: scaled until it covers the size, then its middle.
-
-    Raises:
-        TaskError: The file is no image.
-    """
+    """Return one image, uint8 [c, h, w]: scaled until it covers the size, then its middle."""
     from PIL import Image, ImageOps
 
     try:
@@ -184,11 +166,7 @@ def _eight_bits(image: Any) -> Any:
 
 
 def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Images:
-    """Return images from idx files with classes numbered from 0: some sets count from 1.
-
-    Raises:
-        TaskError: A label is no class.
-    """
+    """Return images from idx files with classes numbered from 0: some sets count from 1."""
     known = np.array([int(name) for name in classes])
     unknown = images.labels[~np.isin(images.labels, known)]
     if len(unknown):
@@ -198,11 +176,7 @@ def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Imag
 
 
 def check_labels(images: Images, classes: Sequence[str], *, path: Path) -> None:
-    """Check that every class of the training images has two, one to train on and one for validation.
-
-    Raises:
-        TaskError: One has fewer.
-    """
+    """Check that every class of the training images has two, one to train on and one for validation."""
     counts = np.bincount(images.labels, minlength=len(classes))
     for number, name in enumerate(classes):
         if counts[number] < 2:
@@ -211,11 +185,7 @@ def check_labels(images: Images, classes: Sequence[str], *, path: Path) -> None:
 
 
 def image_library() -> None:
-    """Check that Pillow is installed.
-
-    Raises:
-        TaskError: It is not; the message says how to.
-    """
+    """Check that Pillow is installed."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError:

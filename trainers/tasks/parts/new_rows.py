@@ -17,9 +17,6 @@ def check_rows(rows: Sequence[Mapping[str, object]], *, known: Sequence[str], ne
         known: Columns that a row may have, all those of the training file.
         needed: Columns that a row must have, if only with the value None: a column that is left out by mistake would
             otherwise give a prediction from the other columns alone.
-
-    Raises:
-        TaskError: The first row that is wrong, on one line.
     """
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
@@ -35,13 +32,7 @@ def check_columns(
 
     Args:
         where: The file or row, for the message.
-        names: Names of the columns that are there.
-        known: Names that are allowed.
-        needed: Names that have to be there.
         absent: What stands in for a value that is missing, for the message; empty if there is nothing.
-
-    Raises:
-        TaskError: What was found, what is allowed, and the nearest valid name, on one line.
     """
     unknown = [name for name in names if name not in known]
     missing = [name for name in needed if name not in names]
@@ -58,12 +49,7 @@ def check_kind(rows: Iterable[object], kinds: tuple[type, ...], what: str) -> No
     """Refuse anything but a list of values of some types.
 
     Args:
-        rows: What the user gave.
-        kinds: Types of the values.
         what: What a list of them is called, for the message.
-
-    Raises:
-        TaskError: Value and place, on one line.
     """
     if isinstance(rows, str | Path | Mapping):
         raise TaskError(f"rows: found {shown(rows)}, allowed: a list of {what}")

@@ -12,22 +12,14 @@ _DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "p
 
 
 def choice(value: object, name: str, choices: Sequence[str]) -> str:
-    """Return the value of an option that is one of a few words.
-
-    Raises:
-        TaskError: It is another.
-    """
+    """Return the value of an option that is one of a few words."""
     if not isinstance(value, str) or value not in choices:
         raise TaskError(f"task_options.{name}: {found(value, ', '.join(choices), nearest(value, choices))}")
     return value
 
 
 def names(value: object, name: str) -> tuple[str, ...]:
-    """Return the value of an option that is a list of columns; one name alone counts as a list of it.
-
-    Raises:
-        TaskError: It is something else.
-    """
+    """Return the value of an option that is a list of columns; one name alone counts as a list of it."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
         raise TaskError(f"task_options.{name}: {found(value, 'a list of names of columns')}")
@@ -35,22 +27,14 @@ def names(value: object, name: str) -> tuple[str, ...]:
 
 
 def whole(value: object, name: str, *, low: int, high: int) -> int:
-    """Return the value of an option that is a whole number.
-
-    Raises:
-        TaskError: It is none, or out of bounds.
-    """
+    """Return the value of an option that is a whole number."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise TaskError(f"task_options.{name}: {found(value, f'a whole number from {low} to {high}')}")
     return value
 
 
 def whole_parameter(params: Mapping[str, object], name: str, default: int, *, low: int, high: int) -> int:
-    """Return a trial's parameter that is a whole number.
-
-    Raises:
-        TaskError: It is none, or out of bounds.
-    """
+    """Return a trial's parameter that is a whole number."""
     value = params.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise TaskError(f"{name}: {found(value, f'a whole number from {low} to {high}')}")
@@ -58,11 +42,7 @@ def whole_parameter(params: Mapping[str, object], name: str, default: int, *, lo
 
 
 def number_parameter(params: Mapping[str, object], name: str, default: float, *, low: float, high: float) -> float:
-    """Return a trial's parameter that is a number.
-
-    Raises:
-        TaskError: It is none, or out of bounds.
-    """
+    """Return a trial's parameter that is a number."""
     value = params.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise TaskError(f"{name}: {found(value, f'a number from {low:g} to {high:g}')}")
@@ -70,22 +50,14 @@ def number_parameter(params: Mapping[str, object], name: str, default: float, *,
 
 
 def path(value: object, name: str) -> str:
-    """Return the value of an option that names a file or a folder.
-
-    Raises:
-        TaskError: It is no text, or empty.
-    """
+    """Return the value of an option that names a file or a folder."""
     if not isinstance(value, str) or not value:
         raise TaskError(f"task_options.{name}: {found(value, 'the path of a file')}")
     return value
 
 
 def form(*, delimiter: object, header: object, encoding: object, missing: object) -> Form:
-    """Return what the options say about how a text file is written.
-
-    Raises:
-        TaskError: One of them is wrong.
-    """
+    """Return what the options say about how a text file is written."""
     if header not in (True, False, None, "auto"):
         raise TaskError(f"task_options.header: {found(header, 'true, false or auto')}")
     if delimiter is not None and (

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainers.protocol import TaskError
 from trainers.tasks.parts.columns import Matrix, Vector
-from trainers.tasks.parts.splits import Rows, split
+from trainers.tasks.parts.split_task import Rows, split
 from trainers.tasks.parts.tables import Table, texts
 
 MOST_RANKED = 10
@@ -22,11 +22,7 @@ MOST_RANKED = 10
 
 
 def queries_of(table: Table, column: str) -> Rows:
-    """Return the number of each row's query, int64 [n]; equal cells are one query.
-
-    Raises:
-        TaskError: A cell is missing.
-    """
+    """Return the number of each row's query, int64 [n]; equal cells are one query."""
     cells = texts(table.columns[column])
     if cells.null_count:
         row = int(np.argmax(pc.is_null(cells).to_numpy(zero_copy_only=False)))
@@ -42,9 +38,6 @@ def split_queries(queries: Rows, *, validation: float, test: float) -> tuple[Row
         queries: Query of each row, int64 [n].
         validation: Share of the queries, from 0 to 1.
         test: Share of the queries, from 0 to 1.
-
-    Raises:
-        TaskError: Too few queries for a part that should have some.
     """
     different = np.unique(queries)
     try:
@@ -62,12 +55,6 @@ def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, co
     Args:
         standardised: Relevance as the model learns it, [n].
         relevance: Numbers of the target column, [n].
-        table: Table of the rows.
-        column: Name of the target column.
-        query: Name of the column of queries.
-
-    Raises:
-        TaskError: A number is below 0, which NDCG does not know.
     """
     if (relevance < 0).any():
         row = int(np.argmax(relevance < 0))
@@ -119,12 +106,7 @@ def ndcg_without_order(targets: Any) -> dict[str, float]:
 
 
 def _mean_ndcg(scores: Any, targets: Any) -> float:
-    """Return the mean NDCG over queries; NaN where no row is relevant.
-
-    Args:
-        scores: Scores by which rows are sorted, [n].
-        targets: Relevance and query of each row, [n, 2].
-    """
+    """Return the mean NDCG over queries; NaN where no row is relevant."""
     order = np.argsort(targets[:, 1], kind="stable")
     ends = np.flatnonzero(np.diff(targets[order, 1])) + 1
     found = [_ndcg(scores[rows], targets[rows, 0]) for rows in np.split(order, ends)]

@@ -1,16 +1,130 @@
 """The residual networks of He et al. 2016 (arXiv 1512.03385), with the names that torchvision gives to their tensors.
 
 Shapes: n images of c channels, height h, width w.
+
+Weights of residual networks from a file, as torchvision has published them.
+
+A file says by its names and shapes which one it holds: 18, 34, 50, 101 or 152 layers, or a wide one (arXiv 1605.07146).
 """
 
 from __future__ import annotations
 
+import pickle
+import re
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
+
+from search_spaces.wording import one_line
+from trainers.protocol import TaskError
+
+MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+"""Of the images of ImageNet in each colour, from 0 to 255: with them the published weights were trained."""
+_HEAD = ("fc.weight", "fc.bias")
+_WRAPPED = ("state_dict", "model")
+"""Keys below which training programs keep the weights."""
+_BLOCK = re.compile(r"layer([1-4])\.(\d{1,3})\.conv1\.weight")
+_ALLOWED = "weights of a ResNet (18, 34, 50, 101, 152 layers, or wide) of torchvision, as .pt, .pth or .safetensors"
+
+
+def read_weights(path: str) -> dict[str, Tensor]:
+    """Return the tensors of a file by their names, on the CPU.
+
+    Nothing in the file is run: what is neither a tensor nor a plain value is refused.
+    """
+    file = Path(path)
+    if not file.is_file():
+        what = "a folder" if file.is_dir() else "no such file"
+        raise TaskError(f"task_options.checkpoint: {path}: found {what}, allowed: {_ALLOWED}")
+    try:
+        found = _safe_tensors(path) if file.suffix == ".safetensors" else _torch_file(path)
+    except pickle.UnpicklingError:
+        problem = "found an object that is no tensor, which is code when it is read"
+        raise TaskError(f"task_options.checkpoint: {path}: {problem}, allowed: {_ALLOWED}") from None
+    except TaskError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a damaged file makes torch raise
+        reason = one_line(str(error))[:120]
+        raise TaskError(
+            f"task_options.checkpoint: {path}: found a damaged file ({reason}), allowed: {_ALLOWED}"
+        ) from None
+    for key in _WRAPPED:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    ):
+        raise TaskError(f"task_options.checkpoint: {path}: found no mapping of names to tensors, allowed: {_ALLOWED}")
+    return {name.removeprefix("module."): value for name, value in found.items()}
+
+
+def layout_of(weights: Mapping[str, Tensor], path: str) -> Layout:
+    """Return which network weights are of, after a trial to fill it."""
+    blocks = [0] * len(_STAGES)
+    for name in weights:
+        found = _BLOCK.fullmatch(name)
+        if found is not None:
+            blocks[int(found[1]) - 1] += 1
+    first, head = weights.get("layer1.0.conv1.weight"), weights.get("fc.weight")
+    if first is None or first.dim() != 4 or not all(blocks) or sum(blocks) > 100:
+        near = next(iter(weights), None)
+        said = "no weights" if near is None else f"weights of another network, such as {one_line(near)[:80]!r}"
+        raise TaskError(f"task_options.checkpoint: {path}: found {said}, allowed: {_ALLOWED}")
+    layout = Layout(
+        blocks=tuple(blocks),
+        has_bottlenecks="layer1.0.conv3.weight" in weights,
+        width=len(first),
+        classes=0 if head is None else len(head),
+    )
+    with torch.device("meta"):
+        own = ResidualBody(layout).state_dict()
+    problem = next((name for name in own.keys() ^ (weights.keys() - set(_HEAD)) if "num_batches" not in name), None)
+    problem = problem or next(
+        (name for name in own if name in weights and own[name].shape != weights[name].shape), None
+    )
+    if problem is not None:
+        has = f"{problem!r} {list(weights[problem].shape)}" if problem in weights else f"no {problem!r}"
+        wanted = f"one of shape {list(own[problem].shape)}" if problem in own else "no such tensor"
+        raise TaskError(f"task_options.checkpoint: {path}: found {has}, allowed: {wanted} in {layout.layers} layers")
+    return layout
+
+
+def fill(body: ResidualBody, head: nn.Linear, path: str) -> None:
+    """Give a body the weights of a file, and the head too if the file has one of as many classes.
+
+    A model without values is left so.
+    """
+    own = body.state_dict()
+    if any(value.is_meta for value in own.values()):
+        return
+    weights = read_weights(path)
+    layout_of(weights, path)
+    body.load_state_dict({name: weights.get(name, value) for name, value in own.items()})
+    kept = [weights.get(name) for name in _HEAD]
+    if kept[0] is not None and kept[1] is not None and kept[0].shape == head.weight.shape:
+        head.load_state_dict({"weight": kept[0], "bias": kept[1]})
+
+
+def _torch_file(path: str) -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forms of pickles, which are told by the error that follows
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _safe_tensors(path: str) -> object:
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        problem = f"{path} needs the package safetensors: pip install safetensors"
+        raise TaskError(f"task_options.checkpoint: {problem}") from None
+    return load_file(path)
+
 
 _STAGES = (64, 128, 256, 512)
 _EPS = 1e-5

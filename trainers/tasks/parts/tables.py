@@ -58,9 +58,7 @@ class Table:
     """Columns by name, each an Arrow array of as many rows: trimmed strings, or what Parquet says; null is missing.
 
     Attributes:
-        path: The file, for messages.
         form: How the file is written, complete; None for Parquet and for rows that came from Python.
-        columns: Columns by name, in the file's order.
     """
 
     path: Path
@@ -115,11 +113,7 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
 
 
 def read_like(train: Table, path: str | Path, form: Form) -> Table:
-    """Read another file that must have the columns of `train`, and return it with these, in their order.
-
-    Raises:
-        TaskError: As `read_table` and `same_columns`.
-    """
+    """Read another file that must have the columns of `train`, and return it with these, in their order."""
     if train.form is not None and form.header is None and not train.form.header:
         form = replace(form, header=False)
     has_names = train.form is None or train.form.header
@@ -135,11 +129,7 @@ def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form
 
 
 def find_column(table: Table, wanted: str | int, option: str) -> str:
-    """Return the name of the column that an option names: by its name, its number from 0 (-1 is the last), or "last".
-
-    Raises:
-        TaskError: There is no such column; the message lists those there are.
-    """
+    """Return the name of the column that an option names: by name, by number from 0 (-1 is the last), or "last"."""
     names = table.names
     if isinstance(wanted, str) and wanted in names:
         return wanted
@@ -155,11 +145,7 @@ def find_column(table: Table, wanted: str | int, option: str) -> str:
 
 
 def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) -> Table:
-    """Return `other` with the columns of `train`, in its order.
-
-    Raises:
-        TaskError: It lacks one or has one more.
-    """
+    """Return `other` with the columns of `train`, in its order."""
     if train.form is not None and other.form is not None and not train.form.header:
         if len(train.names) != len(other.names):
             problem = f"found {len(other.names)} columns, allowed: {len(train.names)}, as in {train.path}"
@@ -248,11 +234,7 @@ def _existing(path: Path) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content, unzipped where its name ends in .gz.
-
-    Raises:
-        TaskError: It cannot be read.
-    """
+    """Return a file's content, unzipped where its name ends in .gz."""
     try:
         content = _existing(path).read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content

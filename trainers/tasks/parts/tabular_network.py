@@ -1,17 +1,151 @@
-"""Networks for rows of a table. Shapes: n rows, d dense columns, c categories, b bins of each number, k members."""
+"""Networks for rows of a table. Shapes: n rows, d dense columns, c categories, b bins of each number, k members.
+
+A `FoldModel` is several that train together, one for each of k folds: m members, o outputs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainers.tasks.parts.columns import Matrix
+from trainers.grown_model import GrownModel, grows
+from trainers.protocol import Params
+from trainers.tasks.parts import options
+from trainers.tasks.parts.boosted_trees import BoostedTrees
+from trainers.tasks.parts.columns import Encoding, Matrix, bin_edges
 from trainers.tasks.parts.data_mark import DataMark
+from trainers.tasks.parts.tabular_space import ARCHITECTURES
+from trainers.tasks.parts.tree_growth import TreeOptions
+
+
+class FoldModel(nn.Module):
+    """Models of which each one trains on all folds but its own.
+
+    Input float32 [n, c] of new rows, which are answered by the mean of all models; or [n, c + 1] with the fold of each
+    row in the last column, as training and validation have it. While it trains, a row is answered by the models that
+    it trains, apart: [n, k - 1, o], or [n, k - 1]. Otherwise it is answered by the one model that has not seen it.
+
+    Args:
+        is_number: Whether outputs are numbers, and not logits.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], *, columns: int, is_number: bool) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+        self._columns, self._is_number = columns, is_number
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return logits [n, o], or standardised numbers [n]; several of each row while it trains."""
+        answers = torch.stack([model(rows[:, : self._columns]) for model in self.models], dim=1)
+        if rows.shape[1] == self._columns:
+            return answers.mean(1) if self._is_number else torch.logsumexp(answers.log_softmax(-1), 1)
+        fold = rows[:, self._columns].long()
+        return self._trained(answers, fold) if self.training else _of(answers, fold[:, None])[:, 0]
+
+    def _trained(self, answers: Tensor, fold: Tensor) -> Tensor:
+        """Return the answers of the models that each row trains; members of an ensemble stand beside each other."""
+        others = torch.arange(1, len(self.models), device=fold.device)
+        chosen = _of(answers, (fold[:, None] + others) % len(self.models))
+        return chosen.flatten(1, 2) if chosen.dim() > (2 if self._is_number else 3) else chosen
+
+
+class GrownFoldModel(FoldModel):
+    """Models that are grown, see `trainers.grown_model`, each on all folds but its own."""
+
+    def grow_epoch(
+        self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
+        tick: Callable[[], None],
+    ) -> Tensor:  # fmt: skip
+        """Grow each model by an epoch; see `trainers.grown_model.GrownModel`."""
+        rows, fold = inputs[:, : self._columns].contiguous(), inputs[:, self._columns].long()
+        answers = list[Tensor]()
+        for number, model in enumerate(self.models):
+            trains = fold != number
+            grown = cast("GrownModel", model).grow_epoch(
+                rows[trains],
+                targets[trains],
+                epoch=epoch,
+                epochs=epochs,
+                seed=seed + number,
+                threads=threads,
+                tick=tick,
+            )
+            answer = grown.new_zeros((len(rows), *grown.shape[1:]))
+            answer[trains] = grown
+            answers.append(answer)
+        return self._trained(torch.stack(answers, dim=1), fold)
+
+
+def _of(answers: Tensor, chosen: Tensor) -> Tensor:
+    """Return some models' answers to each row, [n, j, ...] of [n, k, ...], for their numbers [n, j]."""
+    places = chosen.view(*chosen.shape, *[1] * (answers.dim() - 2)).expand(*chosen.shape, *answers.shape[2:])
+    return answers.gather(1, places)
+
+
+def fold_model(models: Sequence[nn.Module], *, columns: int, is_number: bool) -> FoldModel:
+    """Return one model of several; arguments as of `FoldModel`."""
+    kind = GrownFoldModel if grows(models[0]) else FoldModel
+    return kind(models, columns=columns, is_number=is_number)
+
+
+def tabular_model(
+    params: Params,
+    encoding: Encoding,
+    rows: Matrix,
+    *,
+    levels: NDArray[np.bool_],
+    outputs: int | None,
+    target: object,
+) -> nn.Module:
+    """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
+
+    Args:
+        encoding: What the columns of a row are.
+        rows: Training rows, from which bins are learned, [n, columns].
+        levels: Which levels of the categories the rows have that this very model trains on, as `trained_levels` says.
+        outputs: Number of classes; None for a number.
+        target: What is learned, and its scale: weights are refused by a model of another one.
+    """
+    architecture = options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
+    meaning = (*encoding.meaning, target)
+    sizes = [category.size for category in encoding.categories]
+    if architecture == "trees":
+        return BoostedTrees(
+            dense=encoding.dense,
+            category_sizes=sizes,
+            outputs=outputs,
+            options=TreeOptions.of(params),
+            meaning=meaning,
+        )
+    bins, numbers = cast("int", params.get("bins", 16)), len(encoding.numbers)
+    return TabularNetwork(
+        dense=encoding.dense,
+        category_sizes=sizes,
+        levels=levels,
+        edges=bin_edges(rows[:, :numbers], bins) if bins and numbers else None,
+        waves=_waves(params, numbers),
+        outputs=outputs,
+        architecture=architecture,
+        width=cast("int", params.get("width", 128)),
+        depth=cast("int", params.get("depth", 2)),
+        dropout=cast("float", params.get("dropout", 0.1)),
+        embedding=cast("int", params.get("embedding", 8)),
+        meaning=meaning,
+    )
+
+
+def _waves(params: Params, numbers: int) -> Waves | None:
+    """Return the periodic embedding of the numbers, None where there is none."""
+    waves = options.whole_parameter(params, "waves", 0, low=0, high=256)
+    scale = options.number_parameter(params, "wave_scale", 0.1, low=1e-3, high=100.0)
+    return Waves(numbers, waves, scale) if waves and numbers else None
+
 
 MEMBERS = 8
 """Number of models that an ensemble within one network has; TabM takes 32, which cost four times as much."""
@@ -128,8 +262,6 @@ class Waves(nn.Module):
     arXiv 2407.04491, section 3), which goes back to PLR (Gorishniy et al. 2022, arXiv 2203.05556).
 
     Args:
-        numbers: Number of columns of numbers, which come first.
-        waves: Number of cosines of each.
         scale: Standard deviation of the frequencies at first.
     """
 
@@ -156,8 +288,6 @@ class _Categories(nn.Module):
     its vector would be as random as at first, and so would the answer. It gets the mean of its column's other vectors.
 
     Args:
-        sizes: Number of levels of each category.
-        embedding: Length of a vector.
         is_trained: Which levels of all categories, one behind the other, the training rows have.
     """
 

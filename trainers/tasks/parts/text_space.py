@@ -1,12 +1,77 @@
-"""What the search varies in models of texts, and where it begins."""
+"""What the search varies in models of texts, and where it begins.
+
+Learning rates may fall from a model's last layer to its first, for fine-tuning: Howard and Ruder 2018 (arXiv
+1801.06146, section 3.2) call them discriminative fine-tuning; the form with one factor is that of Clark et al. 2020
+(arXiv 2003.10555, appendix B).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
+from trainers.protocol import Params, TaskError
+from trainers.tasks.parts import options
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LAYER_RATE_DECAY = "layer_rate_decay"
+"""Parameter of a trial: learning rate of a layer over that of the layer above it; 1 is one rate for all."""
+
+
+def layer_rate_factors(model: nn.Module, params: Params) -> dict[str, float] | None:
+    """Return multiples of the learning rate, by names of parameters; None where all layers have the same.
+
+    The layers are the longest list of modules within the model. With decay d, layer i of n, counted from 0, has
+    d^(n - i); what is registered before the layers, embeddings as a rule, has d^(n + 1); what comes after them has 1.
+    """
+    decay = options.number_parameter(params, LAYER_RATE_DECAY, 1.0, low=0.01, high=1.0)
+    if decay == 1:
+        return None
+    prefix, layers = _layers(model)
+    if not layers:
+        raise TaskError(f"{LAYER_RATE_DECAY}: found {decay:g}, allowed: 1, since the model has no list of layers")
+    factors: dict[str, float] = {}
+    has_come = False
+    for name, _ in model.named_parameters():
+        if name.startswith(prefix):
+            has_come = True
+            factors[name] = decay ** (layers - int(name.removeprefix(prefix).partition(".")[0]))
+        elif not has_come:
+            factors[name] = decay ** (layers + 1)
+    return factors
+
+
+def _layers(model: nn.Module) -> tuple[str, int]:
+    """Return the prefix of the layers' names, and their number; 0 where there are none."""
+    from torch import nn
+
+    lists = [(name, len(one)) for name, one in model.named_modules() if isinstance(one, nn.ModuleList)]
+    prefix, layers = max(lists, key=lambda each: each[1], default=("", 0))  # of equal ones the first, the outermost
+    return f"{prefix}.", layers
+
+
+BUCKETS = 2**15
+"""Number of places that all n-grams of two tokens and more share; those that fall together are told apart by others.
+
+The optimizer of a network goes over all of them in each step, which takes most of a step's time.
+"""
+MOST_WEIGHTS = 20_000_000
+"""Most weights of TF-IDF: its optimizer keeps some twenty copies of them in double precision, 3 GB."""
+
+
+def count_of(vocabulary: int, longest_ngram: int) -> int:
+    """Return the number of different n-grams of up to `longest_ngram` of so many tokens, as they are told apart."""
+    return vocabulary + (BUCKETS if longest_ngram > 1 else 0)
+
+
+def fits_tfidf(vocabulary: int, classes: int) -> bool:
+    """Return whether TF-IDF of n-grams of any length has few enough weights for so many tokens and classes."""
+    return count_of(vocabulary, 2) * classes <= MOST_WEIGHTS
+
 
 NETWORKS = ("transformer", "ngrams")
 ARCHITECTURES = (*NETWORKS, "tfidf")

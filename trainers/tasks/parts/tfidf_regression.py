@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from trainers.protocol import TaskError
 from trainers.tasks.parts.data_mark import DataMark
-from trainers.tasks.parts.ngram_sizes import MOST_WEIGHTS
 from trainers.tasks.parts.ngrams import Ngrams
+from trainers.tasks.parts.text_space import MOST_WEIGHTS
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -42,15 +42,10 @@ class TfidfRegression(nn.Module):
     `BLOCKS` of iterations. Input: tokens int64 [n, t], filled up with PAD; output: logits float32 [n, k].
 
     Args:
-        vocabulary: Number of tokens.
-        outputs: Number of classes, k.
         longest_ngram: Most tokens of an n-gram, from 1 to 3.
         l2: Strength of the penalty on squared weights, 1 / C of scikit-learn's LogisticRegression for three classes and
             more, 2 / C for two, which have weights of their own each.
         meaning: What decides the tokens, see `DataMark`.
-
-    Raises:
-        TaskError: There are more weights than `MOST_WEIGHTS`.
     """
 
     idf: Tensor

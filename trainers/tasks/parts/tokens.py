@@ -6,11 +6,14 @@ trains on tens of thousands of sentences in a second, and reads the `tokenizer.j
 Ranks learn their tokenizers apart and must arrive at the same one. BPE without a prefix for the inside of words does.
 WordPiece and Unigram do not in version 0.23: ties are broken by the order of a hash map, so that two ranks had 3,191
 and 3,195 tokens (https://github.com/huggingface/tokenizers/issues/1794). They are not offered.
+
+For language models a byte-pair tokenizer loses nothing: its alphabet is the 256 bytes, so every text has tokens, and
+they give back that text. Ranks learn their tokenizers apart and arrive at the same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,83 @@ import numpy as np
 
 from search_spaces.wording import install_command
 from trainers.protocol import TaskError
+
+_USUAL = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
+
+
+def pad_of(tokenizer: Any, checkpoint: str) -> int:
+    """Return the number of a checkpoint's padding token: by a usual name, else as the checkpoint's files say.
+
+    No text may have it, since the model does not see it: only added tokens count, not those that words become.
+
+    Args:
+        checkpoint: A folder, or a name on the Hugging Face hub.
+    """
+    usual = next((number for number in map(tokenizer.token_to_id, _USUAL) if number is not None), None)
+    if usual is not None:
+        return int(usual)
+    added = tokenizer.get_added_tokens_decoder()
+    said = next((number for number in _said(tokenizer, checkpoint) if number in added), None)
+    if said is None:
+        allowed = "a pad_token in its tokenizer_config.json, or pad_token_id or eos_token_id in its config.json"
+        problem = f"found no special token in {checkpoint!r} to fill shorter texts up with"
+        raise TaskError(f"task_options.checkpoint: {problem}, allowed: {allowed}")
+    return said
+
+
+def _said(tokenizer: Any, checkpoint: str) -> Iterator[int]:
+    """Yield the numbers of the tokens that a checkpoint's files name for padding, and for the end of a text."""
+    from transformers import PretrainedConfig
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    name = get_tokenizer_config(checkpoint).get("pad_token")
+    number = tokenizer.token_to_id(str(name["content"] if isinstance(name, dict) else name))
+    if number is not None:
+        yield number
+    try:
+        config, _ = PretrainedConfig.get_config_dict(checkpoint)
+    except OSError:
+        return
+    for key in ("pad_token_id", "eos_token_id"):
+        named = config.get(key)
+        yield from (one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int))
+
+
+END = 0
+"""Token that stands behind each document."""
+_END_TEXT = "<|endoftext|>"
+FEWEST = 257
+"""Fewest tokens of a vocabulary: all bytes, and the end of a document."""
+
+
+def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
+    """Return a byte-level BPE tokenizer learned from texts; `END` is its first token.
+
+    Args:
+        vocabulary: Largest number of tokens.
+    """
+    tk = library("language_model")
+    import tokenizers.decoders
+
+    tokenizer = tk.Tokenizer(tk.models.BPE())
+    tokenizer.pre_tokenizer = tk.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tk.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        min_frequency=2,
+        special_tokens=[_END_TEXT],
+        initial_alphabet=sorted(tk.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def joined(tokenizer: Any, texts: Sequence[str]) -> Tokens:
+    """Return the tokens of all texts in a row, int64 [tokens], each text with `END` behind it."""
+    rows = [np.asarray([*one.ids, END], dtype=np.int64) for one in tokenizer.encode_batch_fast(list(texts))]
+    return np.concatenate(rows)
+
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
 """Token numbers, int64 [texts, length]; `PAD` fills up."""
@@ -30,12 +110,8 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
     """Return a BPE tokenizer learned from texts; PAD, UNKNOWN and MASK are its first tokens.
 
     Args:
-        texts: The training texts only.
         vocabulary: Largest number of tokens, special ones included.
         lowercase: Whether capitals are small letters; accents go with them.
-
-    Raises:
-        TaskError: The library is not installed.
     """
     tk = library()
     tokenizer = tk.Tokenizer(tk.models.BPE(unk_token=_SPECIAL[UNKNOWN]))
@@ -52,11 +128,7 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
 
 
 def load_tokenizer(checkpoint: str) -> Any:
-    """Return the tokenizer of a checkpoint: the tokenizer.json of a folder, or of a name on the Hugging Face hub.
-
-    Raises:
-        TaskError: The library is not installed, or there is no such tokenizer.
-    """
+    """Return the tokenizer of a checkpoint: the tokenizer.json of a folder, or of a name on the Hugging Face hub."""
     tk = library()
     file = Path(checkpoint) / "tokenizer.json"
     if not file.is_file() and Path(checkpoint).is_dir():
@@ -98,14 +170,7 @@ def form_of(
 
 
 def library(task: str = "text") -> Any:
-    """Return the package `tokenizers`.
-
-    Args:
-        task: Name of the task that needs it, for the message.
-
-    Raises:
-        TaskError: It is not installed; the message says how to.
-    """
+    """Return the package `tokenizers`."""
     try:
         import tokenizers
         import tokenizers.models

@@ -47,11 +47,7 @@ class TreeOptions:
 
     @classmethod
     def of(cls, params: Params) -> TreeOptions:
-        """Return the options that a trial's parameters give.
-
-        Raises:
-            TaskError: One of them is out of its bounds.
-        """
+        """Return the options that a trial's parameters give."""
         default = cls()
         return cls(
             trees=whole_parameter(params, "trees", default.trees, low=1, high=100_000),
@@ -114,13 +110,9 @@ class Growth:
         margins: What the trees before say, float64 [n, m].
         categories: Columns that hold levels of categories.
         classes: Number of classes; None for a number.
-        options: Parameters of the trees.
 
     Attributes:
         margins: What all trees so far say, float64 [n, m]; whoever takes up trees adds what they say.
-
-    Raises:
-        TaskError: LightGBM is not installed, or cannot be loaded.
     """
 
     def __init__(
@@ -164,11 +156,7 @@ class Growth:
 
 
 def load_lightgbm() -> Any:
-    """Return the package lightgbm.
-
-    Raises:
-        TaskError: It is not installed, or the system lacks the library for threads that it needs.
-    """
+    """Return the package lightgbm."""
     try:
         import lightgbm
     except (ImportError, OSError) as error:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from trainers.tasks.parts.columns import Vector
-from trainers.tasks.parts.splits import Rows
-from trainers.tasks.parts.target_scale import Target
+from trainers.tasks.parts.split_task import Rows
+from trainers.tasks.parts.targets import Target
 
 
 def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
@@ -19,10 +19,6 @@ def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
 
     Its `val_loss` is that of answering each class with its share in the training part; it is left out where a class of
     the validation part is in no training row.
-
-    Args:
-        training: Classes of the training part, [n].
-        validation: Classes of the validation part, [n].
     """
     counts = np.bincount(training, minlength=int(validation.max()) + 1)
     right = float((validation == counts.argmax()).mean())
@@ -58,8 +54,6 @@ def mean_of_table(validation: Any, target: Target, *, is_ranked: bool) -> dict[s
 
     Args:
         validation: Targets of the validation part, standardised, [n]; where rows are ranked the first column of it.
-        target: Scale of the target.
-        is_ranked: Whether rows are ranked.
     """
     numbers = validation[:, 0] if is_ranked else validation
     found = mean_of_targets(numbers, deviation=target.deviation, variance=target.variance)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trainers.tasks.parts.augmentation import Augmentation
+from trainers.tasks.parts.augmentation import Augmentation, Mixup
 from trainers.tasks.parts.data_mark import DataMark
-from trainers.tasks.parts.mixup import Mixup
 
 _GROUPS = 4
 

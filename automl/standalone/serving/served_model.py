@@ -1,0 +1,114 @@
+"""The model that a worker serves, and the newest one that takes its place while requests are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from .errors import ServeError
+from .metrics import Metrics
+from .served import Served, load_served
+from .settings import Settings
+from .sources import Place, Source
+
+
+class ServedModel:
+    """It is changed in the event loop alone; requests that wait are answered by the model that they met.
+
+    Args:
+        settings: Device, and how often the source is looked at.
+        source: Where the model comes from.
+        folder: Folder that all workers share.
+        say: Prints a line.
+
+    Attributes:
+        served: The loaded model.
+        problem: Why the newest model could not replace it; empty if all is well.
+        metrics: Told of models and requests.
+    """
+
+    served: Served
+
+    def __init__(self, settings: Settings, source: Source, folder: Path, say: Callable[[str], None]) -> None:
+        self._settings, self._source, self._lock = settings, source, folder / "lock"
+        self._print = say
+        self.problem, self.metrics = "", Metrics()
+        self._place: Place | None = None
+        self._master = os.getppid()
+        self._again = asyncio.Event()
+
+    def load_first(self) -> None:
+        """Load before there is an event loop; raises ServeError."""
+        place = self._source.look()
+        self._replace(place, self._loaded(place))
+
+    async def follow(self) -> None:
+        """Look again and again whether there is another model, and at once after SIGHUP."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._again.set)
+        before = tried = self._place
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._again.wait(), self._settings.poll_seconds)
+            is_asked = self._again.is_set()
+            self._again.clear()
+            if os.getppid() != self._master:  # it was killed, and nobody else would end its workers
+                os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                now = await asyncio.to_thread(self._source.look)
+            except Exception as error:  # noqa: BLE001 - the watching must go on, whatever a file does
+                kind = (
+                    "" if isinstance(error, ServeError) else f"MODEL: it cannot be looked at: {type(error).__name__}: "
+                )
+                self._tell(f"{kind}{error}")
+                before = None
+                continue
+            # What is being written changes from look to look: it is loaded once it has stayed the same.
+            is_whole, before = now == before, now
+            if is_asked or (is_whole and now != tried):
+                tried = now
+                await self._load(now)
+            elif now == tried == self._place:
+                self._tell("")
+
+    async def _load(self, place: Place) -> None:
+        try:
+            served = await asyncio.to_thread(self._loaded_alone, place)
+        except ServeError as error:
+            self._tell(str(error))
+            return
+        self._replace(place, served)
+        self._say(f"now serving {served.version}")
+
+    def _loaded_alone(self, place: Place) -> Served:
+        """Load one worker after the other: one of them alone is busy with it, and has two models in its memory."""
+        with self._lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return self._loaded(place)
+
+    def _loaded(self, place: Place) -> Served:
+        try:
+            served = load_served(place.path, place.version, self._settings.device)
+        except ServeError:
+            self.metrics.loading_ended(succeeded=False)
+            raise
+        self.metrics.loading_ended(succeeded=True)
+        return served
+
+    def _replace(self, place: Place, served: Served) -> None:
+        if self._place is not None:
+            self.metrics.is_loaded(self.served.version, loaded=False)
+        self.metrics.is_loaded(served.version, loaded=True)
+        self.served, self._place, self.problem = served, place, ""
+
+    def _say(self, line: str) -> None:
+        self._print(f"worker {os.getpid()}: {line}")
+
+    def _tell(self, problem: str) -> None:
+        if problem != self.problem:
+            self._say(f"the model that is served stays: {problem}" if problem else "the model is there again")
+        self.problem = problem
