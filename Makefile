@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-thorough test-slow test-gpu test-gpu-studies chaos screenshots install install-dev lint clean
+.PHONY: demo test test-fast test-slow test-gpu test-gpu-studies chaos screenshots install install-dev lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/automl launch examples/digits.yaml
@@ -17,9 +17,9 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(PYTEST)
 
-# Whole programs that start, are killed and go on, for half an hour: before a release, and after changes in what they run.
-test-thorough: $(VENV)/.installed-dev
-	$(PYTEST) -m thorough
+# Tests of less than a second that start no process, for whoever edits.
+test-fast: $(VENV)/.installed-dev
+	$(PYTEST) -m 'small and not slow'
 
 # Statistics over many studies, and long rows of trials; `make test` runs a smaller part of each.
 test-slow: $(VENV)/.installed-dev

@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,15 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 
+from automl.launching import probing
+from automl.service import asking
 from studies.storage.engine import parse_url
 from studies.storage.store import Store
 from tests.support import optional, store_address
 from tests.support.databases import create_database, database_of, empty_database
+from tests.support.preloaded import Preloaded
 from tests.support.ray_pool import LentPool
+from tests.support.sizes import Sizes, mark_with_size
 
 os.environ["CUDA_VISIBLE_DEVICES"] = (
     ""  # a machine with GPUs has the same slots as one without; `make test-gpu` has them
@@ -29,11 +33,23 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers how wide the t
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # torch's compiler would try out each kind of vector instructions in a process of its own, ten in all.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+# An MLflow server would start seven consumers of jobs, of 1.3 GB between them, which nothing here asks for a job.
+os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 
 # `nohup` and a shell that starts a job in the background let children ignore these; tests send them to their own.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
+
+# What asks tasks and checks specs is a fork of a process that has torch loaded.
+probing.PROBE = Preloaded("-P", "-m", "trainers.probe")
+
+
+def _ask_preloaded(command: list[str], *rest: Any, ended: Callable[..., Any] = asking._ended) -> Any:
+    return ended(Preloaded(*command[1:]), *rest)
+
+
+asking._ended = _ask_preloaded
 
 # A machine with company is not a defect.
 settings.register_profile("untimed", deadline=None)
@@ -47,8 +63,15 @@ GROUPS = {"ray_address": "ray", "postgres_server": "postgresql", "browser": "bro
 """What is too large to be had twice: tests that use such a fixture run in one worker, one after the other."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hold every test to its size, or write down what it needs, where the environment asks for that."""
+    if asked := os.environ.get("AUTOML_TESTS_SIZES"):
+        config.pluginmanager.register(Sizes(None if asked == "hold" else Path(asked).absolute()))
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Group the tests for the workers of `pytest --dist loadgroup`, which reads the groups after collecting."""
+    mark_with_size(item)
     for fixture, group in GROUPS.items():
         if fixture in getattr(item, "fixturenames", ()):
             # Two workers may have a Ray cluster each: one for whole studies, one for gangs.

@@ -159,7 +159,7 @@ def test_every_command_of_the_documents_is_run_or_has_a_reason() -> None:
     assert not RUN & set(LEFT_OUT)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.timeout(300)
 def test_a_task_of_ones_own(tmp_path: Path) -> None:
     """The README's five minutes."""
@@ -172,6 +172,7 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     assert (tmp_path / "artifacts" / "moons" / "report.html").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_data_of_ones_own(tmp_path: Path) -> None:
@@ -190,6 +191,7 @@ def test_data_of_ones_own(tmp_path: Path) -> None:
             file.unlink()  # the next study may have the same name
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_what_clusters_read_is_written(tmp_path: Path) -> None:
@@ -201,6 +203,7 @@ def test_what_clusters_read_is_written(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} >= {"digits.sbatch", "digits-rayjob", "automl-compose"}
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("command", TRAININGS)
@@ -209,6 +212,7 @@ def test_one_training(command: str, tmp_path: Path) -> None:
     Newcomer(tmp_path).types(command)
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("command", COMPARED)
@@ -217,6 +221,7 @@ def test_world_sizes_compared(command: str, tmp_path: Path) -> None:
     Newcomer(tmp_path).types(command)
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_study_from_launch_to_deletion(tmp_path: Path) -> None:
@@ -232,6 +237,7 @@ def test_a_study_from_launch_to_deletion(tmp_path: Path) -> None:
     assert (tmp_path / ".config" / "fish" / "completions" / "automl.fish").stat().st_size > 100
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_model_goes_to_the_registry_and_answers(tmp_path: Path) -> None:
@@ -251,6 +257,7 @@ def test_a_model_goes_to_the_registry_and_answers(tmp_path: Path) -> None:
     assert (tmp_path / "moons-image" / "Dockerfile").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
@@ -266,7 +273,7 @@ def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
     assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 21
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_limits_and_a_backup(tmp_path: Path) -> None:
     person = Newcomer(tmp_path)
     said = [person.types(command) for command in MONEY]

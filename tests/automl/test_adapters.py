@@ -208,6 +208,7 @@ def test_a_bounded_objective_counts_as_well() -> None:
     assert decision.numbers["violation"] == pytest.approx(0.2)
 
 
+@pytest.mark.medium
 def test_break_even_pays_nothing_for_what_will_not_be_feasible() -> None:
     free, unbound = all_at_the_first_rung()
     held, bound = all_at_the_first_rung(constraints=[{"metric": "gap", "max": 0.005}])
@@ -425,7 +426,7 @@ def tuned(folder: Path, *, samples: int, stride: int = 1, **options: Any) -> tup
     return ended, scheduler.debug_string()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
 @pytest.mark.usefixtures("ray_address")
@@ -439,6 +440,7 @@ def test_a_tuner_pauses_and_thaws_and_leaves_nothing_waiting(tmp_path: Path) -> 
     assert abs(math.log10(best[0]) + 1.5) < 0.7
 
 
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
 @pytest.mark.usefixtures("ray_address")
@@ -459,6 +461,7 @@ def test_a_tuner_whose_reports_jump_over_rungs_stops_trials(tmp_path: Path) -> N
     assert int(line.split()[0]) == sum(epochs < 12 for _, epochs in ended) > 0
 
 
+@pytest.mark.medium
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
 @pytest.mark.usefixtures("ray_address")
@@ -467,6 +470,7 @@ def test_a_tuner_whose_reports_jump_over_the_end_stops_there(tmp_path: Path) -> 
     assert {epochs for _, epochs in ended} == {15}
 
 
+@pytest.mark.medium
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # of Ray Tune's own
 @pytest.mark.usefixtures("ray_address")

@@ -263,6 +263,7 @@ def test_revisions_of_views_are_compared_with_the_studys_of_the_same_moment(
     assert audit(study.store, NAME)["findings"] == []
 
 
+@pytest.mark.medium
 def test_a_process_that_outlives_its_command_is_a_finding(
     artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def growing(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         cluster.end()
 
 
+@pytest.mark.medium
 @pytest.mark.slow  # nodes come and go
 @pytest.mark.ray
 @pytest.mark.timeout(400)
@@ -111,6 +112,7 @@ def test_nodes_come_for_a_study_and_leave_when_it_needs_them_no_more(growing: Gr
     assert idle < 0.1 * charged
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(500)
@@ -134,6 +136,7 @@ def test_studies_on_one_cluster_add_up_and_a_dead_controller_asks_for_nothing(gr
     growing.check_books("one")
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(500)

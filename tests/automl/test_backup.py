@@ -31,7 +31,7 @@ def study(tmp_path: Path, either_url: str) -> Iterator[SimulatedStudy]:
     one.store.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_a_backup_taken_while_a_study_runs_is_whole_and_the_study_goes_on_from_it(
     study: SimulatedStudy, tmp_path: Path
 ) -> None:

@@ -464,6 +464,7 @@ def test_init_writes_a_spec_that_a_dry_run_accepts(mistyped: Mistyped) -> None:
     assert "exists" in mistyped.refused("init")
 
 
+@pytest.mark.medium
 def test_the_command_itself_ends_with_code_2() -> None:
     for arguments in (["launch"], ["lanch", "x"], ["launch", "x", "--sett"], ["trials", "x", "--format", "xml"]):
         done = subprocess.run([AUTOML, *arguments], capture_output=True, text=True, check=False)
@@ -471,6 +472,7 @@ def test_the_command_itself_ends_with_code_2() -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.medium
 def test_help_needs_no_heavy_library() -> None:
     heavy = ["torch", "ray", "optuna", "sqlalchemy", "mlflow", "plotly", "numpy", "pydantic", "rich"]
     code = (
@@ -658,7 +660,7 @@ class Accurate(Digits):
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_init_takes_the_metric_that_the_task_measures(mistyped: Mistyped) -> None:
     (mistyped.folder / "accurate.py").write_text(ACCURATE)
     assert mistyped.run("init", "accurate:Accurate")[0] == 0

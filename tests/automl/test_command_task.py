@@ -19,6 +19,7 @@ import yaml
 
 from automl.stored.opening import open_store
 from studies.records import StudyRecord
+from studies.storage import lease as leases
 from studies.storage.reader import load_study
 from tests.support import optional
 from tests.support.command_line import Workplace, finish
@@ -90,6 +91,7 @@ def task(*further: str, **options: Any) -> dict[str, Any]:
     return SPEC["task"] | {"command": [*SPEC["task"]["command"], *further]} | options
 
 
+@pytest.mark.large
 def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported(place: Workplace) -> None:
     summary = place.json("launch", place.spec(SPEC))
     assert summary["trials"]["complete"] >= 1
@@ -115,6 +117,7 @@ def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported(place: Wor
     assert "--rank: found 7, allowed: 0" in refused.stderr
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workplace) -> None:
     slow = {"task": task("--seconds=0.3"), "search": {"pruner": {"name": "none"}}, "budget": {"trials": 3}}
@@ -139,53 +142,37 @@ def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workpl
     place.audit("command")
 
 
-@pytest.mark.thorough
-def test_a_command_that_keeps_nothing_starts_anew_and_that_is_charged(place: Workplace) -> None:
+@pytest.mark.large
+def test_epochs_that_an_older_state_repeats_are_lost_and_no_cost_of_the_trial(place: Workplace) -> None:
+    """The trial is stopped with a state of epoch 1, and trains again what follows."""
     stopped = place.folder / "stopped"
-    waits = f"time.sleep(options.seconds if epoch <= 3 or Path({str(stopped)!r}).exists() else 6)"
-    script(
-        place.folder,
-        SCRIPT.replace("automl.checkpoint(epoch)", "None").replace("time.sleep(options.seconds)", waits),
-    )
-    spec = place.spec(SPEC, task=task("--seconds=0.6"), budget={"trials": 1}, search={"pruner": {"name": "none"}})
+    waits = f"time.sleep(options.seconds if epoch <= 5 or Path({str(stopped)!r}).exists() else 6)"
+    script(place.folder, SCRIPT.replace("str(epoch)", "'1'").replace("time.sleep(options.seconds)", waits))
+    search = {"pruner": {"name": "none"}}
+    one = {"space": {"world_size": {"type": "categorical", "choices": [1]}}, "resources": {"slots": 1}}
+    spec = place.spec(SPEC, task=task("--seconds=0.4"), budget={"trials": 1}, search=search, **one)
 
     def stop() -> None:
-        place.wait_for(lambda rows: len(rows[0].epochs) >= 3, "command")
-        code, _, err = finish(place.start("stop", "command"))
-        assert code == 0, err
+        place.wait_for(lambda rows: len(rows[0].epochs) >= 5, "command")
+        with closing(open_store(f"sqlite:///{place.folder}/automl.db")) as store:
+            assert leases.request_stop(store, store.require("command").id)
 
     place.run("launch", spec, code=130, meanwhile=stop)
     stopped.touch()
+    done = len(record_of(place).started[0].epochs)
     place.run("resume", "command")
     record = record_of(place)
-    assert [epoch.epoch for epoch in record.started[0].epochs] == list(range(1, 10))
-    assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") > 0
+    trial = record.started[0]
+    of_trial = {
+        kind: [one for one in record.charges if (one.kind, one.trial) == (kind, 0)] for kind in ("train", "lost")
+    }
+    assert [epoch.epoch for epoch in trial.epochs] == list(range(1, 10))
+    assert sum(one.cost_nano_usd for one in of_trial["train"]) == sum(one.cost_nano_usd for one in trial.epochs)
+    assert sum(one.seconds for one in of_trial["lost"]) >= 0.4 * (done - 1), "each repeated epoch sleeps for so long"
     place.audit("command")
 
 
-@pytest.mark.thorough
-def test_epochs_that_an_older_state_repeats_are_lost_and_no_cost_of_the_trial(place: Workplace) -> None:
-    """The first trial is stopped with a state of epoch 1, and trains again what follows; the second one is not."""
-    script(place.folder, SCRIPT.replace("str(epoch)", "'1'"))
-    search = {"pruner": {"name": "none"}}
-    one = {"space": {"world_size": {"type": "categorical", "choices": [1]}}, "resources": {"slots": 1}}
-    spec = place.spec(SPEC, task=task("--seconds=0.4"), budget={"trials": 2}, search=search, **one)
-
-    def stop() -> None:
-        place.wait_for(lambda rows: bool(rows) and len(rows[0].epochs) >= 5, "command")
-        code, _, err = finish(place.start("stop", "command"))
-        assert code == 0, err
-
-    place.run("launch", spec, code=130, meanwhile=stop)
-    place.run("resume", "command")
-    record = record_of(place)
-    paused, other = (sum(epoch.cost_nano_usd for epoch in trial.epochs) for trial in record.started)
-    lost = sum(charge.cost_nano_usd for charge in record.charges if charge.kind == "lost")
-    assert lost > 0
-    assert paused < other + lost / 2
-    place.audit("command")
-
-
+@pytest.mark.medium
 def test_a_command_whose_trial_is_cut_has_time_to_end_and_leaves_nothing(place: Workplace) -> None:
     asleep = f"trial-of-a-study-that-sleeps-{os.getpid()}"
     script(
@@ -215,7 +202,7 @@ def test_a_command_whose_trial_is_cut_has_time_to_end_and_leaves_nothing(place: 
     wait_until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if asleep in (one.info["cmdline"] or [])])
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace) -> None:
     script(place.folder, "raise ValueError('the reason')")
     done = place.run("launch", place.spec(SPEC, budget={"trials": 1}), "--json", code=3)
@@ -226,7 +213,7 @@ def test_a_command_that_fails_fails_its_trials_with_the_reason(place: Workplace)
     assert "ValueError: the reason" in place.run("logs", "command", "0").stdout
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_command_that_reports_nan_has_diverged_and_the_study_goes_on(place: Workplace) -> None:
     script(
         place.folder,

@@ -153,7 +153,7 @@ def test_the_largest_difference_is_that_of_all_weights(tmp_path: Path) -> None:
         largest_difference(one, checkpoint(tmp_path / "3.pt", a=torch.tensor([1.0])))
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_bandwidth_is_measured_for_each_size() -> None:
     measured = measure_bandwidth(3, sizes_bytes=[4, 12_288])
     found = [(one.collective, one.bytes) for one in measured]

@@ -29,6 +29,7 @@ def completed(folder: Path, *words: str, store: str | None = None) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
+@pytest.mark.medium
 def test_commands_and_options_are_completed(tmp_path: Path) -> None:
     assert completed(tmp_path, "") == sorted(COMMANDS)
     assert completed(tmp_path, "pr") == ["predict", "price", "promote", "prune-checkpoints"]
@@ -36,7 +37,7 @@ def test_commands_and_options_are_completed(tmp_path: Path) -> None:
     assert completed(tmp_path, "completion", "f") == ["fish"]
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_studies_of_the_store_are_completed_newest_first(tmp_path: Path) -> None:
     study = StoredStudy(tmp_path)
     spec = dict(study.store.require("small").spec)
@@ -54,6 +55,7 @@ def test_studies_of_the_store_are_completed_newest_first(tmp_path: Path) -> None
     assert list(elsewhere.iterdir()) == [], "looking makes no store"
 
 
+@pytest.mark.medium
 def test_a_store_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
     (tmp_path / "automl.db").write_bytes(b"no database" * 100)
     assert completed(tmp_path, "trials", "") == []
@@ -61,6 +63,7 @@ def test_a_store_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
     assert completed(tmp_path, "trials", "", store="nonsense") == []
 
 
+@pytest.mark.medium
 def test_completing_a_command_loads_no_heavy_library() -> None:
     heavy = ["torch", "ray", "optuna", "sqlalchemy", "mlflow", "plotly", "numpy", "pydantic", "rich"]
     code = (
@@ -76,6 +79,7 @@ def test_completing_a_command_loads_no_heavy_library() -> None:
     assert "LOADED []" in done.stdout
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_one_of_its_shell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shell: str
@@ -87,6 +91,7 @@ def test_the_script_is_one_of_its_shell(
         subprocess.run([shell, "-n"], input=out, text=True, check=True)
 
 
+@pytest.mark.medium
 def test_bash_completes_with_the_script(tmp_path: Path) -> None:
     if shutil.which("bash") is None:
         pytest.skip("bash is not installed")

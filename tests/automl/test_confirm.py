@@ -347,7 +347,7 @@ def test_only_the_last_epoch_has_the_metrics_of_the_test_part() -> None:
     assert on_the_test_part(last)["val_error"] != last.metrics["val_error"]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_ranks_share_the_test_part() -> None:
     spec_two = TrialSpec(
         study="s", trial=0, task="digits", params={"batch_per_rank": 32}, training={"epochs": 1}, test_at_end=True

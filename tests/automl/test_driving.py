@@ -19,6 +19,7 @@ from tests.support.command_line import DIGITS, ViewsInThisProcess
 from tests.support.simulated_study import Params, smooth_curve
 
 
+@pytest.mark.medium
 def test_views_start_again_when_a_study_goes_on_after_it_waited_for_a_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

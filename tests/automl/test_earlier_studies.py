@@ -157,6 +157,7 @@ def forecast_at(model: CurveModel, *rates: float) -> list[float]:
     return [float(v) for v in model.forecast(some).curves[0].mean[:, -1]]
 
 
+@pytest.mark.medium
 def test_before_anything_was_seen_an_earlier_study_tells_good_from_bad() -> None:
     model = CurveModel(problem(study()))
     model.learn([], refit=True)

@@ -87,6 +87,7 @@ def assert_every_slot_second_is_charged_once(place: Workplace) -> None:
     store.close()
 
 
+@pytest.mark.medium
 def test_a_study_ends_with_one_story_in_all_its_views(finished: tuple[Workplace, dict[str, Any]]) -> None:
     place, summary = finished
     assert summary["trials"]["complete"] >= 1
@@ -130,7 +131,7 @@ def _children_in_mlflow(place: Workplace) -> list[Run]:
     return [run for run in runs if "mlflow.parentRunId" in run.data.tags]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_trials_that_stop_improving_are_complete_and_cost_no_more(place: Workplace) -> None:
     """Whole trials end before their time, at epochs that no milestone was planned for."""
     epochs, patience = 30, 2
@@ -150,6 +151,7 @@ def test_trials_that_stop_improving_are_complete_and_cost_no_more(place: Workpla
         assert f"complete after {len(losses)} of {epochs} epochs" in trial.reason
 
 
+@pytest.mark.medium
 def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(place: Workplace) -> None:
     most = 2500.0
     wanted = [{"metric": "model_parameters", "max": most}]
@@ -171,6 +173,7 @@ def test_models_above_a_bound_end_at_their_first_rung_and_count_nowhere(place: W
         kept_checkpoint(record, large[0].number, None)
 
 
+@pytest.mark.medium
 def test_a_study_in_which_nothing_is_feasible_ends_well_and_says_so(place: Workplace) -> None:
     wanted = [{"metric": "val_loss", "max": 0.0}]
     changes = {"constraints": wanted, "training": {"epochs": 2}, "budget": {"trials": 2}, "search": {"pruner": "none"}}
@@ -190,6 +193,7 @@ def test_launching_again_prints_the_same_summary_and_changes_nothing(
     assert "archive" in place.run("launch", "small.yaml").stdout
 
 
+@pytest.mark.medium
 def test_an_exported_model_has_the_recorded_error(finished: tuple[Workplace, dict[str, Any]]) -> None:
     place, summary = finished
     point = summary["archive"][0]
@@ -205,6 +209,7 @@ def test_an_exported_model_has_the_recorded_error(finished: tuple[Workplace, dic
     assert not (place.folder / "no.pt").exists()
 
 
+@pytest.mark.medium
 def test_what_reads_a_study_says_what_is_in_it(finished: tuple[Workplace, dict[str, Any]]) -> None:
     place, summary = finished
     status = place.json("status", "small")
@@ -244,19 +249,7 @@ def test_another_spec_under_the_same_name_is_refused(finished: tuple[Workplace, 
     assert "training.epochs: 6 in the store, 7 given" in other
 
 
-@pytest.mark.thorough
-def test_more_trials_reopen_a_closed_study(place: Workplace) -> None:
-    place.json("launch", place.spec(DIGITS, budget={"trials": 4}))
-    more = place.json("resume", "small", "--set", "budget.trials=7")
-    assert more["budget"]["trials"]["spent"] == 7
-    assert_consistent(place, "small")
-    mirror = optuna.load_study(study_name="small", storage=f"sqlite:///{place.folder}/automl.db")
-    assert len(mirror.trials) == 7
-    refused = place.run("resume", "small", "--set", "search.seed=1", code=2)
-    assert "budget, resources" in refused.stderr
-
-
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(place: Workplace) -> None:
     budget = {"trials": 30, "least_percent_per_10_usd": 1e9}
     ended = place.json("launch", place.spec(DIGITS, search={"sampler": "auto", "pruner": "auto"}, budget=budget))
@@ -273,7 +266,7 @@ def test_a_study_whose_money_buys_too_little_ends_and_goes_on_once_it_may(place:
     assert_consistent(place, "small")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     """As users run it: in a process of its own, from an empty folder, with processes that keep the views."""
     process = place.start("launch", place.spec(SLOW, budget={"trials": 60}), "--json")
@@ -292,29 +285,7 @@ def test_ctrl_c_drains_and_resume_goes_on(place: Workplace) -> None:
     assert not any(charge.kind == "lost" and charge.seconds > 2 for charge in record.charges)
 
 
-@pytest.mark.thorough
-def test_stop_drains_from_another_process(place: Workplace) -> None:
-    said: list[Any] = []
-
-    def stop() -> None:
-        place.wait_for(lambda rows: rows[-1].epochs, "slow")
-        for words in (("enqueue", "slow", "--param", "learning_rate=0.123"), ("stop", "slow")):
-            code, out, err = finish(place.start(*words, "--json"))
-            assert code == 0, err
-            said.append(json.loads(out))
-
-    done = place.run("launch", place.spec(SLOW, budget={"trials": 60}), "--json", code=130, meanwhile=stop)
-    queued, stopped = said
-    assert queued["params"]["learning_rate"] == 0.123
-    assert stopped["state"] == "drained"
-    assert json.loads(done.stdout)["stop_reason"] == "stopped"
-    started = len(record_of(place, "slow").started)
-    place.json("resume", "slow", "--set", f"budget.trials={started + 1}")
-    record = assert_consistent(place, "slow")
-    enqueued = [trial for trial in record.started if trial.origin == "enqueue"]
-    assert [dict(trial.params)["learning_rate"] for trial in enqueued] == [0.123]
-
-
+@pytest.mark.large
 def test_a_killed_controller_loses_nothing_and_one_that_stands_by_takes_over(place: Workplace) -> None:
     spec = place.spec(SLOW, budget={"trials": 60})  # more than the first one ends before the second one is there
     first = place.start("launch", spec)
@@ -362,7 +333,7 @@ def test_a_killed_rank_costs_its_epoch_and_nothing_more(
     assert any(charge.kind == "lost" for charge in record.charges)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_faulty_configurations_fail_with_their_reason_and_the_study_goes_on(place: Workplace) -> None:
     space = dict(SLOW["space"], fault={"type": "categorical", "choices": ["none", "raise", "diverge", "memory"]})
     space["at_epoch"] = {"type": "categorical", "choices": [2]}
@@ -380,18 +351,7 @@ def test_faulty_configurations_fail_with_their_reason_and_the_study_goes_on(plac
     assert [t.state.name == "FAIL" for t in mirror.trials] == [t.state == "failed" for t in record.started]
 
 
-def test_nothing_complete_is_exit_code_3(place: Workplace) -> None:
-    space = dict(
-        SLOW["space"],
-        fault={"type": "categorical", "choices": ["diverge"]},
-        at_epoch={"type": "categorical", "choices": [1]},
-    )
-    summary = place.json("launch", place.spec(SLOW, study="hopeless", space=space, budget={"trials": 2}), code=3)
-    assert summary["trials"]["failed"] == 2
-    assert summary["hypervolume"] is None
-
-
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_trial_is_cancelled_from_another_process(place: Workplace) -> None:
     said: list[Any] = []
 
@@ -411,6 +371,7 @@ def test_a_trial_is_cancelled_from_another_process(place: Workplace) -> None:
     assert trial.attempts[-1].outcome == "cut"
 
 
+@pytest.mark.large
 def test_the_budget_binds_and_what_was_drained_goes_on_to_equal_weights(place: Workplace) -> None:
     sections: dict[str, Any] = {
         # Equal metrics in opposite directions: no milestone dominates another, so all their checkpoints are kept.
@@ -478,6 +439,7 @@ def _watch_budget(path: Path, seen: list[int], over: threading.Event) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.medium
 def test_a_locked_database_and_a_dead_mlflow_stop_nothing(place: Workplace) -> None:
     def lock() -> None:
         place.wait_for(lambda rows: rows[-1].epochs, "slow")
@@ -494,7 +456,7 @@ def test_a_locked_database_and_a_dead_mlflow_stop_nothing(place: Workplace) -> N
     assert_consistent(place, "slow")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_own_task_of_thirty_lines(place: Workplace) -> None:
     example = EXAMPLES / "own_task.py"
     assert len(example.read_text().splitlines()) <= 30
@@ -541,6 +503,7 @@ class Talkative(Moons):
 """
 
 
+@pytest.mark.medium
 def test_what_the_ranks_of_an_own_task_print_is_kept_with_the_trial(place: Workplace) -> None:
     (place.folder / "own_task.py").write_text((EXAMPLES / "own_task.py").read_text())
     (place.folder / "talkative.py").write_text(TALKATIVE)

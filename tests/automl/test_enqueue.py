@@ -178,7 +178,7 @@ def test_after_a_drain_or_a_close_it_is_the_next_trial(tmp_path: Path, trials: i
     assert place_of_mine(once) == started
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(("pruner", "state", "count"), [(BreakEven, "paused", 5), (AlwaysThaws, "complete", 3)])
 def test_in_a_running_study_it_goes_before_paused_trials(
     tmp_path: Path, pruner: type[BreakEven], state: str, count: int

@@ -75,7 +75,7 @@ def assert_whole(place: Workplace) -> StudyRecord:
     return record
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_killed_rank_and_a_drain_within_an_epoch_lose_what_was_not_saved(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +99,7 @@ def test_a_killed_rank_and_a_drain_within_an_epoch_lose_what_was_not_saved(
     assert sum(charge.seconds for charge in record.charges if charge.kind == "train") < 2 * EPOCH_SECONDS
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_killed_controller_leaves_the_part_and_a_damaged_one_costs_its_epoch(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import pytest
 import torch
 import yaml
 
@@ -43,6 +44,7 @@ def test_it_goes_on_with_the_same_bits(ranks, tmp_path):
             assert torch.equal(value, kept[1][network][name]), name
 
 
+@pytest.mark.medium
 def test_a_training_shows_the_metrics_that_the_function_has_named(tmp_path):
     for name in ("gan.py", "own_task.py"):
         shutil.copy(EXAMPLES / name, tmp_path)

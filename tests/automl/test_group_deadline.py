@@ -82,7 +82,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize(
     "command",
     [(AUTOML, "compare", "--world-sizes", "2"), pytest.param((*TORCHRUN, "train"), marks=pytest.mark.slow)],
@@ -92,7 +92,7 @@ def test_a_rank_that_loads_for_longer_than_the_deadline_is_waited_for(folder: Pa
     assert trained.get("world_size", 2) == 2
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_rank_that_stops_while_it_loads_ends_the_training(folder: Path) -> None:
     done = run(folder, AUTOML, "compare", "--world-sizes", "2", *GIVEN, "--option", "how=stops")
     assert done.returncode == 1
@@ -102,7 +102,7 @@ def test_a_rank_that_stops_while_it_loads_ends_the_training(folder: Path) -> Non
     assert "printed last" in done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_rank_that_nobody_starts_ends_the_others(folder: Path, rank: str, free_port: str) -> None:
     place = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port}

@@ -71,7 +71,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return Place(tmp_path, capsys, monkeypatch)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_study_of_a_function_is_picked_and_said(place: Place) -> None:
     spec = place.spec("loops.py:train")
     assert (spec["study"], spec["task"]) == ("loops-train", "loops:train")
@@ -88,6 +88,7 @@ def test_a_study_of_a_function_is_picked_and_said(place: Place) -> None:
     assert place.spec("loops:train") == spec, "a module of this folder is the same"
 
 
+@pytest.mark.medium
 def test_what_a_function_reports_may_be_unknown_and_its_space_an_attribute(place: Place) -> None:
     spec = place.spec("loops.py:bare")
     assert set(spec["space"]) == {"rate"}
@@ -96,6 +97,7 @@ def test_what_a_function_reports_may_be_unknown_and_its_space_an_attribute(place
     assert "val_error: bare has to report it; --set 'objectives=" in said
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("function", "metric", "words"),
     [
@@ -120,6 +122,7 @@ def test_a_bound_on_what_a_function_does_not_measure_is_warned_of(
     assert words is None or warned + words in said
 
 
+@pytest.mark.large
 def test_set_works_on_top_of_what_was_picked(place: Place) -> None:
     spec = place.spec(
         "loops.py:train", "--set", "training.epochs=3", "--set", "budget.trials=2", "--set", "study=mine", "--set",
@@ -135,6 +138,7 @@ def test_set_works_on_top_of_what_was_picked(place: Place) -> None:
     assert set(whole["space"]) == {"rate"}
 
 
+@pytest.mark.medium
 def test_a_task_of_ones_own_brings_metrics_and_space(place: Place) -> None:
     (place.folder / "own_task.py").write_text((EXAMPLES / "own_task.py").read_text())
     spec = place.spec("own_task.py:Moons")
@@ -142,6 +146,7 @@ def test_a_task_of_ones_own_brings_metrics_and_space(place: Place) -> None:
     assert set(spec["space"]) == {"learning_rate", "width"}
 
 
+@pytest.mark.medium
 def test_a_file_of_a_package_is_imported_as_a_part_of_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     package = place.folder / "mine" / "inner"
     package.mkdir(parents=True)
@@ -154,7 +159,7 @@ def test_a_file_of_a_package_is_imported_as_a_part_of_it(place: Place, monkeypat
     assert place.spec("loops.py:train")["task"] == "mine.inner.loops:train"
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_the_saved_spec_means_the_same(place: Place) -> None:
     code, _, err = place.run("loops.py:train", "--set", "training.epochs=7", "--save-spec", "saved.yaml", "--dry-run")
     assert code == 0, err
@@ -164,7 +169,7 @@ def test_the_saved_spec_means_the_same(place: Place) -> None:
     assert "exists" in place.refused("loops.py:train", "--save-spec", "saved.yaml", "--dry-run")
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -206,6 +211,7 @@ def test_search_takes_the_space_that_a_function_has(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_function_is_searched_to_the_end_without_a_spec(tmp_path: Path, warm_pool: LentPool) -> None:
     place = Workplace(tmp_path, warm_pool)

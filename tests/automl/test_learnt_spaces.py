@@ -101,7 +101,7 @@ def _stored(store: Store) -> Any:
     return load_resume_state(store, store.require("learnt").id, before_lease=0).trials
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
 def test_a_space_is_learnt_over_a_kill_on_two_ranks(place: Workplace, sampler: str) -> None:
     process = place.start("launch", place.spec(SPEC, search={"sampler": sampler}))

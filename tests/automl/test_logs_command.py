@@ -21,6 +21,7 @@ from tests.support.stored_study import StoredStudy
 from trainers.rank_output import RankLog, folders_of_trial, log_folder, log_path, logs_in
 
 
+@pytest.mark.medium
 def test_no_line_is_lost_when_the_file_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_logs, "LOOK_SECONDS", 0.002)
     path = log_path(tmp_path, 1, 0)
@@ -42,6 +43,7 @@ def test_no_line_is_lost_when_the_file_is_begun_anew(tmp_path: Path, monkeypatch
     assert text.splitlines() == [f"line {number} \u00e4" for number in range(18_000)]
 
 
+@pytest.mark.medium
 def test_a_log_that_is_just_being_begun_anew_does_not_end_who_follows_it(tmp_path: Path) -> None:
     path = log_path(tmp_path, 1, 0)
     log = RankLog(path, 2**17)

@@ -66,6 +66,7 @@ def test_a_table_is_compared_with_its_own_package(tmp_path: Path, rows: list[lis
     assert not found.is_better
 
 
+@pytest.mark.medium
 def test_an_ensemble_answers_by_its_mean_on_both_sides(two: tuple[Trained, Trained], tmp_path: Path) -> None:
     good, poor = two
     task = good.source.task

@@ -67,7 +67,7 @@ def place(tmp_path, warm_pool):
     return Workplace(tmp_path, warm_pool)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_it_goes_from_headlines_to_answers(example, news_files, place, monkeypatch, capsys):
@@ -87,6 +87,7 @@ def test_it_goes_from_headlines_to_answers(example, news_files, place, monkeypat
     assert not [one for one in psutil.Process().children(recursive=True) if "serve-model" in one.cmdline()]
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("is_fine_tuned", [False, True], ids=["from scratch", "fine-tuned"])
@@ -159,6 +160,7 @@ def test_made_headlines_are_the_same_each_time_and_those_of_the_test_part_are_ot
     assert len(tested - trained) > 0.95 * len(tested)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -118,6 +118,7 @@ def test_the_second_interrupt_of_a_notebook_ends_the_study_and_not_the_process()
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.medium
 def test_handlers_are_set_in_the_main_thread_only() -> None:
     before = signal.getsignal(signal.SIGINT)
     during: list[Any] = []
@@ -215,7 +216,7 @@ def trained_trials(folder: Path) -> int:
         store.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_kernel_shows_a_study_drains_it_and_lives_on(tmp_path: Path) -> None:
     optional.module("nbclient")
@@ -243,7 +244,7 @@ def test_a_kernel_shows_a_study_drains_it_and_lives_on(tmp_path: Path) -> None:
         assert "ended" in text_of(kernel.run(thread)), "outside the main thread no handler is set"
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_the_example_runs_and_its_committed_outputs_are_those_of_any_machine(tmp_path: Path) -> None:
     optional.module("nbclient")

@@ -65,7 +65,7 @@ def assert_nothing_but(store: FaultyStore, mentioned: set[str]) -> None:
 # ---------------------------------------------------------------------- a study from its launch to its models
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_killed_study_goes_on_from_the_store_on_another_node_and_its_models_are_taken_from_there(
     place: Workplace, object_store: FaultyStore, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +107,7 @@ def test_a_killed_study_goes_on_from_the_store_on_another_node_and_its_models_ar
     assert SECRET not in done.stdout + done.stderr + (place.folder / "automl.db").read_bytes().decode("latin-1")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(
     place: Workplace, object_store: FaultyStore
@@ -129,6 +129,7 @@ def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(
     place.audit("small")
 
 
+@pytest.mark.medium
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_bucket_that_goes_while_a_study_runs_pauses_it_and_no_trial_goes_back(
@@ -182,6 +183,7 @@ def test_models_of_a_study_in_a_store_are_confirmed(place: Workplace) -> None:
 # ---------------------------------------------------------------------- damage is found
 
 
+@pytest.mark.medium
 @pytest.mark.ray
 def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(
     place: Workplace, object_store: FaultyStore
@@ -272,6 +274,7 @@ def test_a_file_url_is_the_folder(inside: InProcess) -> None:
 # ---------------------------------------------------------------------- one training
 
 
+@pytest.mark.medium
 def test_a_single_training_goes_on_from_the_store(
     inside: InProcess, object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

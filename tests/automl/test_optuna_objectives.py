@@ -225,6 +225,7 @@ def test_what_an_objective_cannot_do_is_refused(driven: list[StudySpec], tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.medium
 def test_an_objective_is_saved_under_its_own_source_with_its_helpers(driven: list[StudySpec], tmp_path: Path) -> None:
     with pytest.raises(DrivenError):
         automl.search(
@@ -292,7 +293,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_script_searches_an_objective_on_our_slots(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -58,7 +58,7 @@ def runs_of(folder: Path) -> list[Run]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.parametrize("kind", TASKS)
 def test_what_the_code_logs_is_in_the_run_of_its_trial(tmp_path: Path, warm_pool: LentPool, kind: str) -> None:

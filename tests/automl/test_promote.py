@@ -173,7 +173,7 @@ def test_a_threshold_that_is_missed_needs_a_reason(place: Workplace, tmp_path: P
     assert "the files of small/1 cannot be had" in again["comparison"]
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -46,7 +46,7 @@ def error_of(model: Path) -> float:
     return sum(one["label"] != label for one, label in zip(answers, labels, strict=True)) / len(rows)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_an_ensemble_of_seeds_goes_through_the_registry_to_http(place: Workplace, tmp_path: Path) -> None:
     refused = place.run("promote", "small", "ensemble", code=2).stderr
     assert "point: found 'ensemble', but no models of two seeds of a trial are kept; `automl confirm small" in refused

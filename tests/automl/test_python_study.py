@@ -94,8 +94,8 @@ def test_an_unknown_table_and_a_missing_pandas_are_told_in_one_line(monkeypatch:
 # ---------------------------------------------------------------------------- figures
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", unusual())
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["empty", "paused", "five"])
 def test_figures_are_those_of_the_page(name: str) -> None:
     record = unusual()[name]
     gallery = Gallery(record)

@@ -80,6 +80,7 @@ def test_time_and_dollars_end_a_study_and_not_a_number_of_trials(place: Place) -
     assert (budget["hours"], budget["usd"], budget["trials"]) == (0.25, 2.0, None)
 
 
+@pytest.mark.medium
 def test_numbers_are_estimated_with_their_own_objective(place: Place) -> None:
     plan = place.plan("--task", "tabular", "--data", "people.csv", "--target", "0", "--set", "study=ages")
     assert plan["spec"]["task_options"]["target"] == 0
@@ -101,6 +102,7 @@ def test_set_works_on_top_of_what_was_picked(place: Place) -> None:
     assert spec["store"].endswith("other.db")
 
 
+@pytest.mark.medium
 def test_the_saved_spec_is_commented_and_means_the_same(place: Place) -> None:
     code, _, err = place.run(*TABULAR, "--set", "training.epochs=7", "--save-spec", "picked.yaml", "--dry-run")
     assert code == 0, err
@@ -212,6 +214,7 @@ def test_what_init_writes_for_a_task_with_data_launches_with_its_data(place: Pla
     assert "PATH" in err
 
 
+@pytest.mark.large
 @pytest.mark.ray
 def test_launch_without_a_spec_ends_with_a_model_that_takes_new_rows(tmp_path: Path, warm_pool: LentPool) -> None:
     place = Workplace(tmp_path, warm_pool)

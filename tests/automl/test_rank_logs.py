@@ -92,7 +92,7 @@ def test_rows_add_up_to_the_epochs_loss(place: InProcess, accumulate: int) -> No
     check_against(json.loads(out), [rows_of(place, 0)], accumulate)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_under_torchrun_each_rank_has_its_log(place: InProcess) -> None:
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = subprocess.run(

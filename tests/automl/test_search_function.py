@@ -103,6 +103,7 @@ name_of(train, Path.cwd(), "study")
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("was", "becomes"),
     [("", ""), ("width = 8", "width = 9"), ("0123456789abcdef0", "fedcba9876543210f"), ('"two", ', "")],
@@ -178,7 +179,7 @@ def test_what_is_no_training_function_is_refused_in_one_line(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_script_searches_its_own_function(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -43,7 +43,7 @@ def record_of(place: Workplace, study: str) -> StudyRecord:
         store.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_launch_without_a_reader_goes_on_and_sigterm_drains_it(place: Workplace) -> None:
     process = place.start("launch", place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20}))
@@ -65,7 +65,7 @@ def test_a_launch_without_a_reader_goes_on_and_sigterm_drains_it(place: Workplac
     assert "lost" not in {attempt.outcome for trial in record.started for attempt in trial.attempts}
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_confirm_is_ended_by_sigterm_with_its_time_charged(place: Workplace) -> None:
     place.json("launch", place.spec(DIGITS, training={"epochs": 2}, budget={"trials": 1}))
@@ -82,7 +82,7 @@ def test_confirm_is_ended_by_sigterm_with_its_time_charged(place: Workplace) -> 
     assert "Traceback" not in err
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_cluster_of_our_own_listens_on_loopback_only_and_outlives_its_terminal_to_drain(tmp_path: Path) -> None:
     place = Workplace(tmp_path, None)
     spec = place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20})
@@ -128,6 +128,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.medium
 def test_a_full_disk_under_the_output_is_said_at_the_end() -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
         process = subprocess.run([AUTOML, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -135,6 +136,7 @@ def test_a_full_disk_under_the_output_is_said_at_the_end() -> None:
     assert process.stderr == "automl: a part of the output could not be written (No space left on device)\n"
 
 
+@pytest.mark.medium
 def test_a_reader_who_leaves_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
@@ -147,7 +149,7 @@ def test_a_reader_who_leaves_is_no_error() -> None:
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_controller_that_stands_by_and_is_interrupted_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals

@@ -136,9 +136,9 @@ def test_a_comparison_of_world_sizes_does_not_count_the_steps_of_a_stream() -> N
     assert "5 steps an epoch" in str(table({**compared, "samples": 301}).title)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("training", [{}, {"samples_per_epoch": 200, "schedule": "cosine"}])
-def test_a_study_is_paused_and_thawed_charged_and_exported(place: Workplace, training: dict[str, Any]) -> None:
+@pytest.mark.large
+def test_a_study_is_paused_and_thawed_charged_and_exported(place: Workplace) -> None:
+    training = {"samples_per_epoch": 200, "schedule": "cosine"}
     place.json("launch", place.spec(SPEC, training=SPEC["training"] | training))
     record = record_of(place)
     assert [trial for trial in record.started if len(trial.attempts) > 1], "a paused trial has gone on"
@@ -152,6 +152,7 @@ def test_a_study_is_paused_and_thawed_charged_and_exported(place: Workplace, tra
     assert "not known" in (place.folder / "model" / "README.md").read_text()
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_killed_study_goes_on_within_an_epoch_with_the_same_figures(place: Workplace) -> None:
     sections: dict[str, Any] = {

@@ -73,6 +73,7 @@ def errors_by_epoch(place: Workplace) -> dict[int, list[float]]:
     return {one.number: [epoch.metrics["val_error"] for epoch in one.epochs] for one in record_of(place).started}
 
 
+@pytest.mark.medium
 def test_a_study_on_two_workers_is_paused_and_pruned_and_goes_on(place: Workplace, tensorflow_python: str) -> None:
     search = {
         "sampler": "random",
@@ -91,6 +92,7 @@ def test_a_study_on_two_workers_is_paused_and_pruned_and_goes_on(place: Workplac
     assert f"epoch {EPOCHS - 1}: error" in printed, "both workers train"
 
 
+@pytest.mark.medium
 def test_a_killed_controller_is_resumed_with_the_same_figures(place: Workplace, tensorflow_python: str) -> None:
     sections: dict[str, Any] = {
         "search": {"sampler": "random", "seed": 1, "pruner": {"name": "none"}},

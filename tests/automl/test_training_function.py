@@ -60,6 +60,7 @@ def record_of(place: Workplace) -> StudyRecord:
         return load_study(store, "function")
 
 
+@pytest.mark.large
 def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported_and_confirmed(place: Workplace) -> None:
     summary = place.json("launch", place.spec(SPEC))
     assert summary["trials"]["complete"] >= 1
@@ -82,6 +83,7 @@ def test_trials_are_pruned_paused_and_thawed_and_a_winner_is_exported_and_confir
     assert any(charge.kind == "confirm" for charge in record_of(place).charges)
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workplace) -> None:
     slow = {"task_options": {"step_seconds": 0.1}, "search": {"pruner": {"name": "none"}}, "budget": {"trials": 3}}
@@ -103,7 +105,7 @@ def test_a_killed_controller_a_killed_rank_and_a_stop_lose_nothing(place: Workpl
     place.audit("function")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Workplace) -> None:
     spec = place.spec(
         SPEC, task="training_functions:keeps_nothing", task_options={"step_seconds": 2.0}, budget={"trials": 1},
@@ -127,41 +129,7 @@ def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wo
     place.audit("function")
 
 
-@pytest.mark.thorough
-def test_a_rank_that_leaves_its_loop_alone_fails_the_trial_with_the_reason(place: Workplace) -> None:
-    space = {name: value for name, value in SPEC["space"].items() if name != "world_size"}
-    spec = place.spec(
-        SPEC, task="training_functions:fails", task_options={"how": "one rank returns"}, budget={"trials": 1},
-        space=space | {"world_size": {"type": "categorical", "choices": [2]}}, search={"pruner": {"name": "none"}},
-    )  # fmt: skip
-    place.run("launch", spec, code=3)
-    (trial,) = record_of(place).started
-    assert trial.failure == "error"
-    assert "rank 1 has left the loop over trial.epochs in epoch 2, and rank 0 waits for it within epoch 2" in str(
-        trial.error
-    )
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("no report", "without trial.report"),
-        ("raises after a report", "the user's own mistake"),
-    ],
-)
-def test_a_function_that_is_wrong_fails_its_trials_with_the_reason(place: Workplace, how: str, words: str) -> None:
-    spec = place.spec(
-        SPEC, task="training_functions:fails", task_options={"how": how}, budget={"trials": 2},
-        search={"pruner": {"name": "none"}},
-    )  # fmt: skip
-    done = place.run("launch", spec, "--json", code=3)
-    assert json.loads(done.stdout)["trials"]["failed"] == 2
-    for trial in record_of(place).started:
-        assert trial.failure == "error"
-        assert words in str(trial.error)
-
-
+@pytest.mark.large
 def test_a_spec_of_a_function_needs_a_space_and_a_plain_function(place: Workplace) -> None:
     path = place.spec({name: value for name, value in SPEC.items() if name != "space"})
     refused = place.run("launch", path, code=2)

@@ -21,6 +21,7 @@ def ran(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_contestants_search_the_same_trials(tmp_path: Path) -> None:
     optional.module("lightning")
@@ -38,7 +39,7 @@ def test_contestants_search_the_same_trials(tmp_path: Path) -> None:
     assert lightning["hypervolume"] == pytest.approx(function["hypervolume"], rel=0.03)
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_contestants_that_nobody_knows_are_refused() -> None:
     assert "--only: found torchrun, allowed: task, function, lightning" in ran("--only", "torchrun", code=2).stderr
     assert "found 'other', allowed: NAME=TASK" in ran("--also", "other", code=2).stderr

@@ -344,7 +344,7 @@ def test_tasks_are_single_tables_and_a_pooled_one(tmp_path: Path) -> None:
         search.tasks_in(curves, "9")
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: Path) -> None:
     import search
     from search_peers.policies import CONTESTANTS
@@ -363,6 +363,7 @@ def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: P
     assert search.simulated(warm)["validation"] != search.simulated(jobs[0])["validation"]
 
 
+@pytest.mark.medium
 def test_what_is_there_is_not_simulated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

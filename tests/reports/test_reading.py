@@ -29,8 +29,8 @@ def opened(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light"
     [
         (400, "dark"),
         (1280, "light"),
-        pytest.param(400, "light", marks=pytest.mark.thorough),
-        pytest.param(1280, "dark", marks=pytest.mark.thorough),
+        (400, "light"),
+        (1280, "dark"),
     ],
 )
 def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
@@ -61,7 +61,7 @@ def test_the_command_of_the_recommended_model_is_in_sight_on_a_telephone(browser
     page.context.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_buttons_and_tables_are_reached_and_worked_by_keys(browser: Any, tmp_path: Path) -> None:
     page = opened(browser, write_report(build_study(30), tmp_path / "report.html"))
     page.locator(".tabs button").nth(1).focus()

@@ -10,7 +10,7 @@ from tests.support import optional, screenshots
 from tests.support.study_factory import build_study
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_the_pictures_of_the_documents_are_made_from_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if CHROMIUM is None:
         optional.missing("Chromium", "apt-get install chromium")

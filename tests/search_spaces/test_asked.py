@@ -50,6 +50,7 @@ def test_other_seeds_trials_and_names_draw_other_values() -> None:
     assert len(drawn_ones) == 30
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "domain",
     [

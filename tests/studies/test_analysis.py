@@ -264,6 +264,7 @@ def test_redact_leaves_other_text_alone(text: str) -> None:
     assert redact(text) == text
 
 
+@pytest.mark.medium
 def test_readers_of_records_load_no_heavy_library() -> None:
     code = (
         "import sys, studies.analysis, studies.importance, studies.redact; "

@@ -502,6 +502,7 @@ def test_a_search_learns_where_it_is_feasible(tmp_path: Path, sampler: str, prun
     assert learns >= chance + 0.25, (learns, chance)
 
 
+@pytest.mark.medium
 def test_optunas_best_trials_are_the_front(tmp_path: Path) -> None:
     small = Constraint(metric="latency_ms", min=1.0, max=3.0)
     late = Constraint(metric="val_loss", max=0.3)

@@ -110,13 +110,11 @@ def boxes(world_size=1, *, training=None, **options):
     return replace(spec, task=TASK, params={**spec.params, "batch_per_rank": 4 // world_size})
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [
-        (1, {}, {}),
         (1, {}, {"data_workers": 1}),
-        (2, {}, {}),
         (4, {}, {}),
         (2, {"kind": "stream"}, {"schedule": "constant", "warmup_epochs": 0}),
     ],

@@ -206,7 +206,7 @@ def test_blocks_whose_weights_others_use_are_left_alone():
     assert repeated_blocks(model) == [blocks[0], blocks[2]]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_compiled_model_learns_the_same_and_keeps_its_names(tmp_path):
     options = {"kind": "unused", "dtype": "float32"}
     make = partial(spec_of, options=options, milestones=(1,), checkpoint_folder=str(tmp_path))
@@ -220,10 +220,9 @@ def test_a_compiled_model_learns_the_same_and_keeps_its_names(tmp_path):
     load_model(compiled["measurements"][0].checkpoint, BLOBS, (HERE,))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["compilable", "compilable norms"])
-def test_a_compiled_model_may_checkpoint_its_activations(kind):
-    make = partial(spec_of, options={"kind": kind, "dtype": "float32", "n": 32})
+@pytest.mark.large
+def test_a_compiled_model_may_checkpoint_its_activations():
+    make = partial(spec_of, options={"kind": "compilable norms", "dtype": "float32", "n": 32})
     plain = run_trial(Group(), make(training={"epochs": 1}))
     both = run_trial(Group(), make(training={"epochs": 1, "compile": True, "activation_checkpointing": True}))
     assert distance(plain, both) < 1e-5, "running statistics of BatchNorm are among them"
@@ -482,6 +481,7 @@ def test_a_dataset_gives_what_it_was_asked_for(workers):
         assert first == [t.tolist() for _, t in samples.batches([torch.tensor(one) for one in indices])]
 
 
+@pytest.mark.medium
 def test_workers_train_like_none():
     alone = trained(options={"dataset": True})
     assert distance(alone, trained(options={"dataset": True}, training={"data_workers": 1})) == 0.0

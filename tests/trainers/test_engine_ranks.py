@@ -62,6 +62,7 @@ def _counting_exchanges(group, spec):
         trainer.close()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("accumulate", "batch", "steps"), [(1, 8, 12), (2, 4, 12), (4, 2, 12), (4, 1, 21)])
 def test_gradients_are_exchanged_once_a_step_however_many_passes_it_has(pool, accumulate, batch, steps):
     spec = spec_of(2, params={"batch_per_rank": batch}, training={"accumulate": accumulate})
@@ -78,15 +79,14 @@ def test_small_buckets_are_sent_one_by_one(pool):
     assert max((one_bucket[name] - many[name]).abs().max().item() for name in many) <= 1e-12
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("shard", ["optimizer", "full"])
+@pytest.mark.medium
 @pytest.mark.parametrize(
-    ("params", "options", "limit"),
+    ("shard", "params", "options", "limit"),
     [
-        (SGD, {"n": 50}, 1e-10),
-        (PLAIN, {"n": 45}, 1e-10),
-        (ADAMW, {"n": 50, "kind": "blocks"}, 1e-8),
-        (SGD, {"n": 50, "kind": "blocks", "n_validation": 5}, 1e-10),
+        ("optimizer", SGD, {"n": 50}, 1e-10),
+        ("full", PLAIN, {"n": 45}, 1e-10),
+        ("optimizer", ADAMW, {"n": 50, "kind": "blocks"}, 1e-8),
+        ("full", SGD, {"n": 50, "kind": "blocks", "n_validation": 5}, 1e-10),
     ],
 )
 def test_sharding_changes_no_weight(pool, shard, params, options, limit):
@@ -114,6 +114,7 @@ def _state_sizes(trainer):
     )
 
 
+@pytest.mark.medium
 def test_each_rank_holds_its_share_only(pool):
     def sizes(shard):
         spec = spec_of(4, params=ADAMW, options={"kind": "blocks"}, training={"shard": shard, "epochs": 1})
@@ -135,15 +136,14 @@ def test_owners_hold_about_as_much():
     assert owners([7], 3) == [0]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("params", [SGD, PLAIN, ADAMW])
+@pytest.mark.medium
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("params", "before", "after"),
     [
-        (("none", 4), ("full", 2)),
-        (("full", 4), ("optimizer", 2)),
-        (("optimizer", 4), ("full", 1)),
-        (("full", 2), ("none", 4)),
+        (SGD, ("none", 4), ("full", 2)),
+        (PLAIN, ("full", 4), ("optimizer", 2)),
+        (ADAMW, ("optimizer", 4), ("full", 1)),
+        (ADAMW, ("full", 2), ("none", 4)),
     ],
 )
 def test_a_sharded_trial_goes_on_at_any_world_size(pool, tmp_path, params, before, after):
@@ -186,6 +186,7 @@ def _powersgd_traffic(trainer):
     return state.total_numel_before_compression, state.total_numel_after_compression, weights_of(trainer)
 
 
+@pytest.mark.medium
 def test_powersgd_sends_less_and_still_learns(pool):
     spec = partial(spec_of, 2, options={**WIDE, "kind": "blocks", "n": 400}, params=SGD)
     training = {"compress": "powersgd", "powersgd_rank": 1}
@@ -207,6 +208,7 @@ def test_powersgd_of_a_model_with_several_buckets_keeps_its_ranks(pool):
     assert distance(*pool.run(2, run_trial, spec)) < 1e-3
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "training",
     [
@@ -267,6 +269,7 @@ def test_a_pass_cut_into_epochs_resumes_at_another_world_size(pool, tmp_path):
         assert distance(whole, rank) <= 1e-10
 
 
+@pytest.mark.medium
 def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
     """Ranks and accumulation make the same small batches, so the estimate is the same."""
 
@@ -282,6 +285,7 @@ def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
     assert max(scales(run_trial(Group(), make(training=training)))) == 0, "one batch a step has nothing to compare"
 
 
+@pytest.mark.medium
 def test_adascale_gains_between_one_and_the_number_of_batches(pool):
     training = {"lr_scaling": "adascale", "reference_batch": 4}
     make = partial(spec_of, params=PLAIN, options={"n": 400})
@@ -300,6 +304,7 @@ def test_sharded_blocks_can_be_computed_twice(pool):
     assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, spec)[0]) <= 1e-12
 
 
+@pytest.mark.medium
 def test_compiled_ranks_learn_the_same(pool):
     make = partial(TrialSpec, study="test", trial=0, task="digits", world_size=2)
     params = {"learning_rate": 0.05, "batch_per_rank": 32}
@@ -318,9 +323,9 @@ def test_compiled_ranks_may_checkpoint_their_activations(pool):
     assert distance(*both) == 0.0
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
-    "training", [{"clip_norm": 0.2, "ema": 0.9}, {"accumulate": 2}, {"activation_checkpointing": True}]
+    "training", [{"clip_norm": 0.2, "ema": 0.9, "accumulate": 2}, {"activation_checkpointing": True}]
 )
 def test_rows_in_the_hosts_memory_learn_the_same(pool, tmp_path, training):
     """On a CPU they lie there anyway; what this shows is that all parts of a training bear it."""
@@ -352,9 +357,8 @@ def _formats(group, spec):
         handle.remove()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "limit"), [("blocks", 1e-6), ("norms", 0.05)])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.medium
+@pytest.mark.parametrize(("kind", "limit", "accumulate"), [("blocks", 1e-6, 2), ("norms", 0.05, 1)])
 def test_weights_can_be_gathered_in_the_format_of_training(pool, kind, limit, accumulate):
     options = {"kind": kind, "dtype": "float32", "n": 48}
     training = {"shard": "full", "precision": "bf16", "evaluation_precision": "training", "accumulate": accumulate}

@@ -75,18 +75,14 @@ def assert_same_weights(one, other, limit=0.0):
         assert (value - other["weights"][name]).abs().max().item() <= limit, name
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [
-        (1, {"dropout": 0.3}, {}),
-        (2, {"dropout": 0.3}, {}),
         (2, {"n": 61, "dropout": 0.3}, {"accumulate": 2}),
         (2, {"kind": "norms"}, {"single_sample_batches": "merge"}),
         (2, {"dropout": 0.3}, {"ema": 0.9, "clip_norm": 0.5}),
-        (2, {}, {"accumulate": 2, "lr_scaling": "adascale"}),
-        (2, {"dropout": 0.2}, {"shard": "full"}),
-        (2, {}, {"shard": "optimizer", "optimizer": "adamw"}),
+        (2, {"dropout": 0.2}, {"shard": "full", "optimizer": "adamw"}),
         (2, {"n": 104, "dropout": 0.3}, {"samples_per_epoch": 64}),
         (1, {"dataset": True, "dropout": 0.3}, {"data_workers": 1}),
     ],

@@ -28,7 +28,7 @@ def spec_of(name, world_size=1, **more):
     )  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("how", "rank", "words"),
     [

@@ -38,6 +38,7 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         server.stop()
 
 
+@pytest.mark.medium
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # which gcsfs does
 def test_checkpoints_are_written_read_found_and_deleted_there(
     google: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +62,7 @@ def test_checkpoints_are_written_read_found_and_deleted_there(
     assert find_orphans(FOLDER, [], is_running=False) == []
 
 
+@pytest.mark.medium
 def test_what_is_not_there_is_told_apart(google: None) -> None:
     with pytest.raises(CheckpointError, match="is missing") as caught:
         read_plain(URL)

@@ -50,6 +50,7 @@ def test_it_does_what_torch_asks_of_a_store(client: StoreClient) -> None:
     assert client.clone().get("group/n") == b"42"
 
 
+@pytest.mark.medium
 def test_waiting_ends_when_another_client_sets_the_value_or_the_time_is_over(
     server: StoreServer, client: StoreClient
 ) -> None:
@@ -80,6 +81,7 @@ def test_nobody_gets_in_without_the_secret(server: StoreServer, client: StoreCli
     assert server.address.secret not in repr(server.address)
 
 
+@pytest.mark.medium
 def test_a_server_without_the_secret_is_not_trusted(server: StoreServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
         address = replace(server.address, port=impostor.getsockname()[1])

@@ -161,7 +161,7 @@ def test_counting_ends_in_time() -> None:
     assert 0 < sum(row["flops_per_sample"] is not None for row in rows) <= 9
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_the_process_answers_and_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "from trainers.tasks.digits import Digits\nprint('hello')\nclass Loud(Digits):\n    pass\n"
@@ -243,6 +243,7 @@ def model_of(
     return CurveModel(problem)
 
 
+@pytest.mark.medium
 def test_sizes_are_forecast_before_any_trial_has_run(sizes: SizeModel, others: list[Counted]) -> None:
     model = model_of(sizes, ERROR, SIZE)
     model.learn([], refit=True)
@@ -343,6 +344,7 @@ def prepared_in(folder: Path, **changes: Any) -> tuple[Store, Prepared]:
     return Store(prepared.spec.store), prepared
 
 
+@pytest.mark.medium
 def test_what_was_counted_is_found_again_and_not_counted_twice(tmp_path: Path, sizes: SizeModel) -> None:
     store, prepared = prepared_in(tmp_path)
     with Counting(store, find_or_create(store, prepared), prepared) as first:
@@ -368,6 +370,7 @@ def by_params(one: Counted) -> Any:
     return identity(one.params), one.model_parameters
 
 
+@pytest.mark.medium
 def test_a_study_that_ends_first_leaves_it_to_the_next(tmp_path: Path) -> None:
     store, prepared = prepared_in(tmp_path)
     with Counting(store, find_or_create(store, prepared), prepared) as counting:
@@ -389,6 +392,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.medium
 def test_a_study_that_ends_first_waits_for_no_process_that_the_task_has_started(tmp_path: Path) -> None:
     """Such as the workers of a pool: they hold the output of the process that counts, and live on without it."""
     (tmp_path / "busy_task.py").write_text(BUSY_TASK)
@@ -407,6 +411,7 @@ def test_a_study_that_ends_first_waits_for_no_process_that_the_task_has_started(
     store.close()
 
 
+@pytest.mark.medium
 def test_a_task_that_dies_while_it_is_counted_leaves_nothing_to_count(tmp_path: Path) -> None:
     (tmp_path / "dying_task.py").write_text("import os\nos._exit(7)\n")
     store, prepared = prepared_in(tmp_path)
@@ -465,7 +470,7 @@ class NoViews:
         """There is nothing to stop."""
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

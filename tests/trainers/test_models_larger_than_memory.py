@@ -29,7 +29,7 @@ from trainers.stored_tensors import byte_view
 from trainers.task_loading import load_task
 from trainers.trainer import Trainer
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.large
 
 MIB = 2**20
 LIMIT = 48 * MIB

@@ -36,6 +36,7 @@ def initial(group, spec):
     return run_trial(group, spec, until=0)["weights"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["mlp", "blocks", "norms"])
 def test_first_weights_depend_neither_on_ranks_nor_on_sharding(ranks, kind):
     def spec(world_size, **training):

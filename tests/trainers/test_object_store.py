@@ -217,6 +217,7 @@ def test_the_latest_checkpoint_is_named_and_not_listed(object_store: FaultyStore
 # ---------------------------------------------------------------------- copies on this machine
 
 
+@pytest.mark.medium
 def test_ranks_that_read_at_once_fetch_once(
     object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +340,7 @@ def test_an_upload_without_its_manifest_is_no_checkpoint(object_store: FaultySto
     assert caught.value.failure == "error"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("stalled", [".pt", "partNumber=2", ".manifest"])
 def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(
     object_store: FaultyStore, stalled: str

@@ -16,7 +16,7 @@ from trainers.protocol import RankAssignment, TrialSpec
 from trainers.rank import RankProcess
 from trainers.rank_messages import Failed
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.large
 
 EPOCHS = 3
 MOST_DIFFERENCE = 0.03
@@ -82,6 +82,7 @@ def peaks(measured):
     return [one.metrics["peak_memory_bytes"] for one in measured]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("changes", "more"),
     [
@@ -105,6 +106,7 @@ def test_a_trial_that_pauses_after_each_epoch_has_the_peak_of_one_that_does_not(
         assert mine == pytest.approx(theirs, rel=MOST_DIFFERENCE)
 
 
+@pytest.mark.medium
 @pytest.mark.xdist_group("ranks")
 def test_a_trial_that_goes_on_with_fewer_ranks_has_the_peak_of_one_that_began_with_them(tmp_path):
     two = spec_with(tmp_path, world_size=2, optimizer="adamw", training={"shard": "optimizer"})
@@ -115,6 +117,7 @@ def test_a_trial_that_goes_on_with_fewer_ranks_has_the_peak_of_one_that_began_wi
     assert fewer[-1].metrics["peak_memory_bytes"] == pytest.approx(fresh[-1], rel=MOST_DIFFERENCE)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("task", [BLOBS, FUNCTION])
 def test_the_peak_of_an_earlier_attempt_is_not_forgotten(tmp_path, task):
     spec = spec_with(tmp_path, task=task)

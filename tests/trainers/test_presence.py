@@ -30,6 +30,7 @@ def present(server: StoreServer, rank: int, world_size: int, deadline_seconds: f
     return Presence(StoreClient(server.address, 30.0), rank, world_size, deadline_seconds)
 
 
+@pytest.mark.medium
 def test_the_quick_ones_wait_for_the_last(server: StoreServer) -> None:
     ranks = [present(server, rank, 3, 60.0) for rank in range(3)]
     waiting = [threading.Thread(target=rank.wait_for_all) for rank in ranks[:2]]

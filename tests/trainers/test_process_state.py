@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -199,7 +200,7 @@ def test_processes_that_read_data_take_the_cpus_that_gpus_leave(tmp_path: Path) 
     assert [fixed.data_processes(cpus) for cpus in (0, 96)] == [3, 3]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_trial_finds_nothing_compiled() -> None:
     """torch gives up compiling one piece of code after 8 variants in a process."""
     from torch._dynamo.utils import counters
@@ -229,8 +230,10 @@ class Counting(nn.Module):
         return self.inside(inputs) * self.steps
 
 
+@pytest.mark.large
 def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.network.RECOMPILE_LIMIT", 2)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # it counts variants, too
     task = _task(spec_of(options={"dtype": "float32"}))
     task.model = lambda params: Counting()
     spec = spec_of(training={"epochs": 2, "compile": True})

@@ -129,7 +129,7 @@ def test_a_run_whose_patience_is_at_an_end_is_over_at_once(monkeypatch: pytest.M
     assert epochs_by_message(told) == [[1, 2, 3]], "sent without waiting for the epoch that was granted"
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_the_start_of_a_trial_does_not_count_the_end_of_the_one_before(tmp_path: Path) -> None:
     script(
         tmp_path,
@@ -197,7 +197,7 @@ def _cpus_of_a_rank(cpus: tuple[int, ...]) -> tuple[set[int], set[int]]:
         return os.sched_getaffinity(0), children.submit(os.sched_getaffinity, 0).result()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="CPUs can be chosen on Linux only")
 def test_a_rank_and_what_it_starts_keep_to_the_cpus_of_their_slot() -> None:
     every = os.sched_getaffinity(0)

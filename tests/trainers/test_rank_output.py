@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import ROOT
 from trainers.commands.command import COMMAND
 from trainers.rank_output import folders_of_trial, log_folder, log_path
@@ -66,6 +68,7 @@ def output_of(folder: Path, trial: int, rank: int = 0) -> Path:
     return log_path(log_folder(folder, "s", trial), 1, rank)
 
 
+@pytest.mark.medium
 def test_all_that_is_printed_while_a_trial_trains_is_kept_with_it(tmp_path: Path) -> None:
     assert run(tmp_path) == "before\nafter\n"
     assert output_of(tmp_path, 0).read_text() == "of Python\nan error\nof a child\nof a library\n"
@@ -77,6 +80,7 @@ def test_all_that_is_printed_while_a_trial_trains_is_kept_with_it(tmp_path: Path
     assert confirming.parent in folders_of_trial(tmp_path, "s", 0)
 
 
+@pytest.mark.medium
 def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:
     run(tmp_path)
     latest = output_of(tmp_path, 2, rank=1)
@@ -86,11 +90,13 @@ def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:
     assert lines[0] > 100
 
 
+@pytest.mark.medium
 def test_the_output_of_a_command_is_left_to_its_supervisor(tmp_path: Path) -> None:
     assert "of Python" in run(tmp_path, COMMAND)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.medium
 def test_a_folder_that_takes_nothing_costs_no_trial(tmp_path: Path) -> None:
     (tmp_path / "automl_logs").write_text("a file where the folder should be")
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), "digits"]

@@ -124,7 +124,7 @@ def _hold(folder, pipe):
     pipe.recv()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux tells it")
 def test_three_processes_hold_the_data_once(tmp_path):
     context = multiprocessing.get_context("spawn")

@@ -48,6 +48,7 @@ def on(ranks, world_size, spec):
     return [run_trial(Group(), spec)] if world_size == 1 else ranks.run(world_size, run_trial, spec)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("shard", ["full", "optimizer"])
 def test_each_rank_writes_its_share_and_nothing_else_is_left(ranks, tmp_path, shard):
     measured = ranks.run(4, run_trial, make(tmp_path, shard=shard))[0]["measurements"]
@@ -66,9 +67,17 @@ def test_each_rank_writes_its_share_and_nothing_else_is_left(ranks, tmp_path, sh
     assert isinstance(content["optimizer"]["state"][0]["exp_avg"], StoredTensor)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("first", [("full", 4), ("full", 3), ("optimizer", 4), ("none", 2)])
-@pytest.mark.parametrize("then", [("full", 4), ("full", 2), ("optimizer", 3), ("none", 1), ("full", 1)])
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (("full", 4), ("full", 2)),
+        (("full", 3), ("optimizer", 3)),
+        (("optimizer", 4), ("none", 1)),
+        (("none", 2), ("full", 4)),
+        (("full", 4), ("full", 1)),
+    ],
+)
 def test_any_sharding_goes_on_from_any_other_with_the_same_state(ranks, tmp_path, first, then):
     """Whoever reads a checkpoint writes the same whole tensors again."""
     params = ADAMW | {"batch_per_rank": 1}
@@ -117,6 +126,7 @@ def assert_equal(one, other):
         assert one == other
 
 
+@pytest.mark.medium
 def test_readers_see_a_whole_model(ranks, tmp_path):
     spec = make(tmp_path, training={"epochs": 2})
     result = ranks.run(4, run_trial, spec)[0]
@@ -202,7 +212,7 @@ def _first(header):
     return header[next(iter(_rows(header)))]
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "change",
     [
@@ -253,7 +263,7 @@ def test_shares_of_the_former_format_are_refused_in_a_line(saved):
         load_model(saved, BLOBS, (HERE,))
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "shares",
     [None, [], [[1, 2]], [["a", 1, ""]], {"a": 1}, [[1, 2.0, ""]], [[-1, 0, ""]], [[1, 2, 3]]],
@@ -270,6 +280,7 @@ def _in_other_folders(group, spec):
     return run_trial(group, replace(spec, checkpoint_folder=spec.checkpoint_folder + ("-mine" * (group.rank == 2))))
 
 
+@pytest.mark.medium
 def test_ranks_that_do_not_see_one_folder_are_told_so(ranks, tmp_path):
     answers = ranks.run(4, _in_other_folders, make(tmp_path / "a"))
     words = "rank 0 does not see epoch-0001.attempt-1.rank-2-of-4.bin of rank 2"
@@ -293,12 +304,14 @@ def _on_a_full_disk(group, spec):
         module.write_share = usual
 
 
+@pytest.mark.medium
 def test_a_share_that_cannot_be_written_is_every_ranks_storage_error(ranks, tmp_path):
     answers = ranks.run(4, _on_a_full_disk, make(tmp_path))
     assert all(isinstance(answer, StorageError) and "No space left" in str(answer) for answer in answers)
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.medium
 def test_a_main_file_never_names_shares_of_another_write(ranks, saved):
     """An attempt that dies between its shares and its main file leaves no main file of an earlier one."""
     kept = saved.parent.parent / "kept"

@@ -190,6 +190,7 @@ def test_facts_say_how_the_learning_rate_came_about():
     assert facts.model_parameters == 4 * 16 + 16 + 16 * 3 + 3
 
 
+@pytest.mark.medium
 def test_tasks_and_protocol_load_no_torch():
     code = "import trainers.task, trainers.tasks.digits, trainers.protocol, sys; trainers.tasks.digits.Digits().space()"
     check = "; assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules)"
@@ -247,6 +248,7 @@ def test_a_task_without_a_base_class_works():
     assert last.metrics["train_loss"] < first.metrics["train_loss"]
 
 
+@pytest.mark.medium
 def test_the_probe_answers_in_json_whatever_the_task_prints(tmp_path):
     (tmp_path / "loud_task.py").write_text(
         "import os\nfrom trainers.tasks.digits import Digits\nprint('hello')\nos.write(1, b'from C')\n"

@@ -54,7 +54,7 @@ def script(tmp_path, options=None, training=None):
     return str(path)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_processes_of_its_own_train_like_one(tmp_path, started):
     measurements, facts = [], []
     returned = train_locally(spec_of(2), 2, measurements.append, facts.append)
@@ -66,7 +66,7 @@ def test_processes_of_its_own_train_like_one(tmp_path, started):
     assert not started()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
@@ -98,7 +98,7 @@ def test_torchrun_launches_the_same_training(tmp_path):
     assert sorted(line for line in lines if line.startswith("rank")) == ["rank 0 25", "rank 1 25"]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_ranks_may_have_processes_that_read_their_data(started):
     reading = train_locally(spec_of(2, options={"dataset": True}, training={"data_workers": 1}), 2)
     alone = run_trial(Group(), spec_of())["measurements"]
@@ -107,7 +107,7 @@ def test_ranks_may_have_processes_that_read_their_data(started):
     assert not started()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize("sign", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_no_rank_outlives_its_parent(tmp_path, sign):
     training = {"epochs": 1_000_000, "data_workers": 1}

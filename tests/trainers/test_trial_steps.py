@@ -208,7 +208,7 @@ def test_ranks_that_pass_together_evaluate_in_equally_many_batches(samples):
     assert sorted(int(number) for loader in loaders for batch in loader for number in batch) == list(range(samples))
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_what_ranks_that_pass_together_cannot_evaluate_is_refused():
     loaders = Loaders(Group(rank=0, world_size=2), 0, StepCounter(), passes_together=True)
     options = {"batch_size": 16, "is_training": False, "is_shared_out": False}

@@ -79,6 +79,7 @@ def check_pod(template: Mapping[str, Any]) -> dict[str, Any]:
     return container
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("file", ["Dockerfile", "Dockerfile.gpu"])
 def test_the_linter_finds_nothing_in_the_images(file: str, tmp_path: Path) -> None:
     out = written(tmp_path, "kustomize")
@@ -181,7 +182,7 @@ elif verb == "logs":
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp_path: Path, ray_address: str) -> None:
@@ -208,7 +209,7 @@ def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
@@ -249,7 +250,7 @@ def test_kubeflow_takes_its_job(tmp_path: Path) -> None:
     assert list(job["spec"]["pytorchReplicaSpecs"]) == ["Master"]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.timeout(600)
 def test_the_pods_of_kubeflow_train_together(tmp_path: Path) -> None:
     """Two pods as processes: with the variables that the operator gives each, put in as Kubernetes does."""
@@ -303,6 +304,7 @@ def test_kubernetes_takes_the_base(tmp_path: Path) -> None:
     assert container["livenessProbe"]["httpGet"]["path"] == "/health"
 
 
+@pytest.mark.medium
 def test_compose_takes_its_file(tmp_path: Path) -> None:
     (composed,) = documents(written(tmp_path, "compose") / "compose.yaml")
     check_by("compose-spec.json", composed)
@@ -316,6 +318,7 @@ def test_compose_takes_its_file(tmp_path: Path) -> None:
     assert services["worker"]["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 4
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("target", "machines", "options"),
     [
@@ -352,6 +355,7 @@ def test_compose_has_one_machine(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["service", "worker"])
 def test_the_commands_of_compose_are_ours(name: str, tmp_path: Path) -> None:
     (composed,) = documents(written(tmp_path, "compose") / "compose.yaml")
@@ -445,7 +449,7 @@ def composed(tmp_path: Path, postgres_server: str) -> Composed:
     return Composed(out / "compose.yaml", tmp_path, host)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.timeout(600)
 def test_the_services_of_compose_run_as_plain_processes(composed: Composed) -> None:
     with ExitStack() as running:

@@ -107,6 +107,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         one.process.communicate()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("code", "wanted"), [(0, 0), (3, 0), (1, 1), (2, 2), (130, 130)])
 def test_a_study_that_ends_by_itself_does_not_queue_again(code: int, wanted: int, run: Any) -> None:
     """130 without a warning is `automl stop`: whoever stopped it does not want it to go on."""
@@ -116,6 +117,7 @@ def test_a_study_that_ends_by_itself_does_not_queue_again(code: int, wanted: int
     assert (one.folder / "called").read_text().split()[-3:] == [str(one.folder / "small.yaml"), "small", "null"]
 
 
+@pytest.mark.medium
 def test_a_study_that_drains_at_the_warning_queues_again(run: Any) -> None:
     one = run("drains")
     one.until("started")
@@ -127,6 +129,7 @@ def test_a_study_that_drains_at_the_warning_queues_again(run: Any) -> None:
     assert "job 7, run 1: the time limit is near; the study drains" in said
 
 
+@pytest.mark.medium
 def test_a_drain_that_takes_too_long_queues_again_before_the_limit(run: Any) -> None:
     one = run("hangs", warning_seconds=10)
     one.until("started")
@@ -135,6 +138,7 @@ def test_a_drain_that_takes_too_long_queues_again_before_the_limit(run: Any) -> 
     assert one.requeued == "requeue 7\n"
 
 
+@pytest.mark.medium
 def test_an_end_from_outside_drains_and_does_not_queue_again(run: Any) -> None:
     one = run("drains")
     one.until("started")
@@ -143,6 +147,7 @@ def test_an_end_from_outside_drains_and_does_not_queue_again(run: Any) -> None:
     assert (code, one.requeued) == (130, ""), said
 
 
+@pytest.mark.medium
 def test_a_job_asks_for_what_was_said(tmp_path: Path) -> None:
     text = script(tmp_path, allocation(nodes=3, gpus_per_node=2, partition="gpu", account="team"))
     for line in (
@@ -157,6 +162,7 @@ def test_a_job_asks_for_what_was_said(tmp_path: Path) -> None:
         assert subprocess.run(["bash", "-n"], input=written, text=True, check=False).returncode == 0
 
 
+@pytest.mark.medium
 def test_names_with_blanks_and_quotes_are_quoted(tmp_path: Path) -> None:
     folder = tmp_path / "my 'own' $(touch harm) folder"
     folder.mkdir()
@@ -201,6 +207,7 @@ def test_time_limits_are_read_as_slurm_reads_them(time: str, seconds: int) -> No
     assert seconds_of(time) == seconds
 
 
+@pytest.mark.medium
 def test_files_of_others_stay(tmp_path: Path) -> None:
     place = Workplace(tmp_path, None, has_mlflow=False)
     spec = place.spec(DIGITS)
@@ -214,6 +221,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     assert "the store is SQLite" in done.stderr
 
 
+@pytest.mark.medium
 def test_without_slurm_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Workplace(tmp_path, None, has_mlflow=False)
     spec = place.spec(DIGITS)
@@ -293,6 +301,7 @@ def test_who_follows_gives_up_after_ten_minutes_without_slurm() -> None:
     assert slurm.now == 1000.0 + 5.0 + 600.0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("is_there", "words"), [(False, ["launch", "a.yaml"]), (True, ["resume", "small"])])
 def test_the_first_run_launches_and_others_go_on(
     is_there: bool, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

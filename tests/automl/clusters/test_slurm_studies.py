@@ -117,6 +117,7 @@ def audited(place: Workplace, study: str) -> None:
     assert json.loads(done.stdout)["findings"] == []
 
 
+@pytest.mark.medium
 def test_a_study_over_two_nodes_survives_two_time_limits(cluster: Slurm, place: Workplace) -> None:
     study = Submitted(place, cluster, place.spec(SLOW, **STUDY, study="limits"), "--nodes", 2, "--cpus-per-task", 1)
     again = place.start("submit", place.folder / "limits.yaml", "--slurm", environment=cluster.environment)
@@ -143,6 +144,7 @@ def test_a_study_over_two_nodes_survives_two_time_limits(cluster: Slurm, place: 
     audited(place, "limits")
 
 
+@pytest.mark.medium
 def test_a_job_that_is_cancelled_does_not_queue_again_and_another_goes_on(cluster: Slurm, place: Workplace) -> None:
     spec = place.spec(SLOW, **{**STUDY, **ALONE}, study="cancelled")
     study = Submitted(place, cluster, spec, "--cpus-per-task", 1)

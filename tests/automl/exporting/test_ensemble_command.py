@@ -36,7 +36,7 @@ AGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_digits_are_answered_by_the_mean_of_probabilities(tmp_path: Path, warm_pool: LentPool) -> None:
     place = Workplace(tmp_path, warm_pool)
@@ -71,7 +71,7 @@ def test_digits_are_answered_by_the_mean_of_probabilities(tmp_path: Path, warm_p
     assert len(place.run("predict", tmp_path / "together", tmp_path / "rows.jsonl").stdout.splitlines()) == 2
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_numbers_are_answered_by_the_mean(tmp_path: Path, warm_pool: LentPool) -> None:
     place = Workplace(tmp_path, warm_pool)

@@ -54,7 +54,7 @@ def record_of(place: Workplace) -> StudyRecord:
         return load_study(store, "ages")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_all_seeds_answer_together(place: Workplace) -> None:
     folder = place.folder
     refused = place.run("export", "ages", "0", "--ensemble", "--out", folder / "early", code=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from automl.standalone.model import load
@@ -12,12 +13,10 @@ from tests.automl.exporting.test_standalone import Trained, pictures, texts, tra
 from tests.support import optional
 from tests.support.task_files import HEADER, people, write
 
-numpy = optional.module("numpy")
-mlflow = optional.module("mlflow")
-
 
 def loaded(model: Trained, folder: Path) -> tuple[Any, Any]:
     """Return the model as MLflow loads it, and the package that is in it."""
+    mlflow = optional.module("mlflow")  # a second of every worker's time, whichever tests it has
     out = model.written(folder / "mlflow", "mlflow")
     return mlflow.pyfunc.load_model(str(out)), load(out / "artifacts" / "model")
 
@@ -32,7 +31,7 @@ def test_rows_of_a_table(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert model.predict(rows) == package.predict(rows)
     assert len(model.predict(model.input_example)) == 1
-    with pytest.raises(mlflow.exceptions.MlflowException, match=r"missing inputs .*'score'"):
+    with pytest.raises(optional.module("mlflow.exceptions").MlflowException, match=r"missing inputs .*'score'"):
         model.predict([{"age": 39, "city": "Oslo"}])
 
 
@@ -61,7 +60,7 @@ def test_images_by_their_files_and_their_content(tmp_path: Path) -> None:
 def test_numbers(tmp_path: Path) -> None:
     model, package = loaded(trained(tmp_path, "digits", {}, {}), tmp_path)
     (tensor,) = model.metadata.signature.inputs.inputs
-    assert (tensor.type, tensor.shape) == (numpy.dtype("float32"), (-1, 64))
-    rows = numpy.linspace(0, 1, 128, dtype="float32").reshape(2, 64)
+    assert (tensor.type, tensor.shape) == (np.dtype("float32"), (-1, 64))
+    rows = np.linspace(0, 1, 128, dtype="float32").reshape(2, 64)
     assert model.predict(rows) == package.predict(rows.tolist())
     assert model.predict(model.input_example) == package.predict([[0.0] * 64])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from automl.exporting.formats import write_onnx
 from tests.automl.exporting.test_standalone import PREDICT, Trained, pictures, table_of_numbers, texts, trained
 from tests.support import optional
 from tests.support.alone import run_alone
-from tests.support.paths import ROOT
 from tests.support.task_files import HEADER, people, write
 
 PREDICT_ONNX = PREDICT.replace("'.'", "'model.onnx'") + "\nassert 'torch' not in sys.modules"
@@ -87,8 +85,8 @@ def gives_the_recorded_metrics(model: Trained, answers: list[dict[str, Any]], la
     assert -chances.double().log().mean().item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-4)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm", "trees"])
+@pytest.mark.large
+@pytest.mark.parametrize("architecture", ["tabm", "trees"])
 def test_rows_with_categories(tmp_path: Path, architecture: str) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     write(train, [HEADER, *people(300)])
@@ -100,6 +98,7 @@ def test_rows_with_categories(tmp_path: Path, architecture: str) -> None:
     gives_the_recorded_metrics(model, answers_of(model, cells), [str(row[-1]) for row in rows])
 
 
+@pytest.mark.medium
 def test_a_number(tmp_path: Path) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     table_of_numbers(train, 300, 0)
@@ -111,10 +110,8 @@ def test_a_number(tmp_path: Path) -> None:
     assert sum(errors) / len(errors) == pytest.approx(model.measured.metrics["val_mse"], rel=1e-4)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "params", [{"heads": 2}, {"architecture": "ngrams", "longest_ngram": 3}, {"architecture": "tfidf"}]
-)
+@pytest.mark.large
+@pytest.mark.parametrize("params", [{"heads": 2}, {"architecture": "tfidf"}])
 def test_texts(tmp_path: Path, params: dict[str, Any]) -> None:
     optional.module("tokenizers")
     train, held = tmp_path / "train.tsv", tmp_path / "held.tsv"
@@ -126,8 +123,8 @@ def test_texts(tmp_path: Path, params: dict[str, Any]) -> None:
     gives_the_recorded_metrics(model, answers, [label for label, _ in rows])
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("architecture", ["cnn", "residual"])
+@pytest.mark.large
+@pytest.mark.parametrize("architecture", ["residual"])
 def test_images(tmp_path: Path, architecture: str) -> None:
     pictures(tmp_path / "train", 80, 0)
     rows = pictures(tmp_path / "held", 30, 1)
@@ -137,7 +134,7 @@ def test_images(tmp_path: Path, architecture: str) -> None:
     gives_the_recorded_metrics(model, answers, [label for _, label in rows])
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_the_next_token(tmp_path: Path) -> None:
     optional.module("tokenizers")
     corpus = tmp_path / "corpus.txt"
@@ -150,24 +147,3 @@ def test_the_next_token(tmp_path: Path) -> None:
     outputs = run_alone(RUN_ONNX, tmp_path / "out", inputs.tolist(), "onnxruntime")
     loss = cross_entropy(torch.tensor(outputs).flatten(0, 1).double(), targets.flatten())
     assert loss.item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-4)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("task", "params"),
-    [("digits", {"architecture": "cnn"}), ("digits", {}), ("own_task:Moons", {"width": 8})],
-)
-def test_numbers(tmp_path: Path, task: str, params: dict[str, Any]) -> None:
-    model = trained(tmp_path, task, {}, params, str(ROOT / "examples") if ":" in task else "")
-    inputs, targets = model.validation
-    gives_the_recorded_metrics(model, answers_of(model, inputs.tolist()), [str(one) for one in targets.tolist()])
-
-
-def test_a_training_function(tmp_path: Path) -> None:
-    model = trained(tmp_path, "training_function:train", {}, {"width": 8}, str(ROOT / "examples"))
-    moons = importlib.import_module("own_task").moons  # the function has put its folder on the path
-
-    inputs, targets = moons(300, seed=1)
-    outputs = torch.tensor([one["outputs"] for one in answers_of(model, inputs.tolist())])
-    wrong = (outputs.argmax(dim=1) != targets).double().mean().item()
-    assert wrong == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)

@@ -229,6 +229,7 @@ def test_what_is_no_model_is_refused(model: Path, tmp_path: Path, name: str) -> 
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.medium
 def test_a_file_larger_than_the_memory_is_answered(model: Path, tmp_path: Path) -> None:
     """The peak of the memory does not grow with the number of rows."""
     script = (

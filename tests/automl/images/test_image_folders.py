@@ -59,6 +59,7 @@ def health_check(folder: Path) -> list[str]:
     return command
 
 
+@pytest.mark.medium
 def test_the_linter_finds_nothing(folder: Path) -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     if not hadolint.exists():
@@ -133,7 +134,7 @@ def server(folder: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[byte
     process.wait()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_its_command_answers_where_nothing_else_is(
     server: tuple[subprocess.Popen[bytes], dict[str, str]], folder: Path, tmp_path: Path
 ) -> None:

@@ -19,8 +19,8 @@ optional.module("accelerate")
 pytestmark = pytest.mark.filterwarnings("default")  # what transformers warns of is its own
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("world_size", "bf16"), [(1, False), (2, False), (2, True)])
+@pytest.mark.large
+@pytest.mark.parametrize(("world_size", "bf16"), [(1, False), (2, True)])
 def test_a_trial_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_is_not(
     ranks, tmp_path, world_size, bf16
 ):

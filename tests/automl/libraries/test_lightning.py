@@ -18,8 +18,8 @@ optional.module("lightning")
 pytestmark = pytest.mark.filterwarnings("default")  # what Lightning warns of is its own
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("world_size", "precision"), [(1, "32-true"), (2, "32-true"), (2, "bf16-mixed")])
+@pytest.mark.large
+@pytest.mark.parametrize(("world_size", "precision"), [(1, "32-true"), (2, "bf16-mixed")])
 def test_a_trial_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_is_not(
     ranks, tmp_path, world_size, precision
 ):

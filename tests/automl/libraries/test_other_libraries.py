@@ -149,6 +149,7 @@ def test_an_example_is_short(name):
     assert len((EXAMPLES / f"with_{name}.py").read_text().splitlines()) <= 40
 
 
+@pytest.mark.medium
 def test_automl_itself_imports_none_of_the_libraries():
     code = (
         "import sys, automl, automl.api, trainers.rank\n"

@@ -37,13 +37,13 @@ def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("example", "library", "ranks"),
     [
         ("with_lightning", "lightning", (1, 2)),
-        ("with_hugging_face", "accelerate", (1, 2)),
+        pytest.param("with_hugging_face", "accelerate", (1, 2), marks=SLOW),
         pytest.param("with_accelerate", "accelerate", (1, 2), marks=SLOW),
         pytest.param("with_keras", "keras", (1,), marks=SLOW),
         pytest.param("with_scikit_learn", "skops", (1,), marks=SLOW),

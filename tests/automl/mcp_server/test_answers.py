@@ -71,7 +71,7 @@ def test_each_state_of_a_job_says_what_to_do_next() -> None:
     assert set(study_tools._NEXT_BY_STATE) == set(get_args(JobState))
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_token_of_another_project_sees_nothing(service: TeamService) -> None:
     async def drive() -> None:
         async with over_http(service, service.ann) as call:
@@ -91,7 +91,7 @@ def test_a_token_of_another_project_sees_nothing(service: TeamService) -> None:
     anyio.run(drive)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_viewer_reads_only(service: TeamService) -> None:
     async def drive() -> None:
         async with over_http(service, service.ann) as call:
@@ -126,7 +126,7 @@ def test_no_call_without_a_token(service: TeamService) -> None:
                 assert client.request(method, f"{service.url}/mcp", json=body).status_code == 401
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_read_only_server_refuses_what_changes(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/own.db"
     Store(store)
@@ -143,7 +143,7 @@ def test_a_read_only_server_refuses_what_changes(tmp_path: Path) -> None:
     assert JobQueue(Store(store)).jobs() == []
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_store_of_ones_own_with_a_task_of_ones_own(tmp_path: Path) -> None:
     source = "from trainers.tasks.digits import Digits\n\n\nclass Own(Digits):\n    pass\n"
     (tmp_path / "own.py").write_text(source)

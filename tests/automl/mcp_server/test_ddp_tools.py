@@ -41,7 +41,7 @@ def test_it_says_first_what_it_expects(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "confirm_cost_usd=0.5" in answer["next"]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_real_training_of_two_ranks() -> None:
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
     answer = ddp_tools.run_ddp_simulation(MINE, ranks=2, budget_usd=price, confirm_cost_usd=price)
@@ -58,7 +58,7 @@ def test_a_real_training_of_two_ranks() -> None:
     assert expected == pytest.approx(answer["seconds"])
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_real_comparison() -> None:
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
     answer = ddp_tools.compare_ddp_vs_single(MINE, epochs=1, budget_usd=price, confirm_cost_usd=price)

@@ -38,7 +38,7 @@ async def caller(service: TeamService, transport: str) -> AsyncIterator[Caller]:
             yield made
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService, transport: str) -> None:
     spec = yaml.safe_dump(SPEC | {"study": f"whole-{transport}"})
@@ -84,7 +84,7 @@ def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService,
     assert account.spent_nano_usd <= account.limit_nano_usd
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_no_budget_can_be_passed(service: TeamService) -> None:
     """A study that would train for hours ends at its budget, and so does confirming it."""
     endless = {"study": "endless", "training": {"epochs": 5000}, "budget": {"usd": 0.012, "trials": None}}

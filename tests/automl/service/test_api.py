@@ -20,6 +20,7 @@ def client(service: TestedService) -> Iterator[TestClient]:
         yield one
 
 
+@pytest.mark.medium
 def test_a_study_is_submitted_listed_stopped_and_resumed(client: TestClient) -> None:
     answer = client.post("/api/v1/studies", json={"spec": spec_of("a")})
     assert (answer.status_code, answer.json()["state"]) == (202, "queued")
@@ -135,6 +136,7 @@ def test_what_is_enqueued_keeps_the_types_of_its_values(
         assert type(queued["text"]) is str
 
 
+@pytest.mark.medium
 def test_a_check_says_what_a_study_would_cost_and_queues_nothing(service: TestedService, client: TestClient) -> None:
     answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
     assert answer.status_code == 200, answer.text

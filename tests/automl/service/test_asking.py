@@ -42,6 +42,7 @@ def others_at_work(number: int) -> Iterator[None]:
             CHECK.places.release()
 
 
+@pytest.mark.medium
 def test_what_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
     (tmp_path / "slow_answer.py").write_text(SLOW)
     impatient = replace(CHECK, seconds=5.0)
@@ -51,6 +52,7 @@ def test_what_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -
     wait_until(lambda: is_gone(child))  # a killed process closes its files first, which is what `answer_of` waits for
 
 
+@pytest.mark.medium
 def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "WAIT_SECONDS", 0.1)
     with TestClient(service.app(), headers=bearer(service.token(role="viewer"))) as client:
@@ -77,6 +79,7 @@ with telling():
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [

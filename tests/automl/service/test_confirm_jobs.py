@@ -100,6 +100,7 @@ def confirming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Confirming:
     return Confirming(tmp_path, monkeypatch)
 
 
+@pytest.mark.large
 def test_a_job_that_was_drained_trains_what_is_left(confirming: Confirming) -> None:
     confirming.submit("0@4")
     first = confirming.begin()
@@ -139,6 +140,7 @@ def test_a_confirmation_that_automl_stop_ends_spends_nothing_more(
     assert isinstance(confirming.queue.take_turn(confirming.worker, 2), Start) == (state == "queued")
 
 
+@pytest.mark.large
 def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming: Confirming) -> None:
     confirming.submit("0@2", "0@4")
     first = confirming.begin()
@@ -150,6 +152,7 @@ def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming:
     assert (len(confirming.started), len(record.confirmations), record.cost_nano_usd) == (3, 6, cost)
 
 
+@pytest.mark.large
 def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(
     confirming: Confirming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +180,7 @@ def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(
     assert len(load_study(confirming.study.store, "small").confirmations) == 3
 
 
+@pytest.mark.large
 def test_another_job_and_whoever_calls_the_command_again_have_all_trained_again(confirming: Confirming) -> None:
     for _ in range(2):
         confirm(confirming.study.store, "small", ["0@4"], seeds=3, keeps_models=False, say=lambda _line: None)

@@ -44,6 +44,7 @@ def _all_routes(app: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.medium
 def test_no_route_answers_without_a_token(service: TestedService, client: TestClient) -> None:
     """Each route of the application itself, mounted ones too; paths that nobody knows as well."""
     token = service.token(role="admin")

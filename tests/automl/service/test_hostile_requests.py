@@ -77,6 +77,7 @@ def check_routes(address: str, folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_schemathesis_finds_no_server_error(service: TestedService, address: str, examples: int) -> None:
     who = f"Authorization: {bearer(service.token(role='admin'))['Authorization']}"
@@ -84,13 +85,14 @@ def test_schemathesis_finds_no_server_error(service: TestedService, address: str
                  "--exclude-path-regex", "tokens/|check$")  # fmt: skip  # see the next test
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_schemathesis_finds_none_in_tokens_and_checks_either(service: TestedService) -> None:
     """Without a token of its own, which it would revoke; checks take seconds each."""
     with serving(service) as address:
         check_routes(address, service.folder, "--max-examples", "3", "--include-path-regex", "tokens|check$")
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_hostile_requests_leak_and_write_nothing(service: TestedService, address: str, count: int) -> None:
     chance, token = random.Random(count), service.token()

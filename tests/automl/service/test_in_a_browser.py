@@ -72,7 +72,7 @@ def running_service(folder: Path) -> Iterator[str]:
         process.wait(200)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.timeout(900)
 def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "automl.db").write_bytes(empty_database())
@@ -159,13 +159,14 @@ def address(service: TestedService) -> Iterator[str]:
     socket.close()
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [
         (400, "dark"),
         (1280, "light"),
-        pytest.param(400, "light", marks=pytest.mark.thorough),
-        pytest.param(1280, "dark", marks=pytest.mark.thorough),
+        (400, "light"),
+        (1280, "dark"),
     ],
 )
 def test_axe_finds_nothing_serious(browser: Any, address: str, width: int, scheme: str) -> None:  # noqa: F811
@@ -185,6 +186,7 @@ def test_axe_finds_nothing_serious(browser: Any, address: str, width: int, schem
     context.close()
 
 
+@pytest.mark.medium
 def test_pages_are_worked_by_keys(browser: Any, address: str) -> None:  # noqa: F811
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     page.goto(f"{address}/studies/small")

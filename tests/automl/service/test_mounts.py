@@ -43,6 +43,7 @@ def client(service: TestedService) -> Iterator[TestClient]:
         yield one
 
 
+@pytest.mark.medium
 def test_the_dashboard_is_there_for_who_is_logged_in(
     service: TestedService, client: TestClient, ids: dict[str, int]
 ) -> None:
@@ -57,6 +58,7 @@ def test_the_dashboard_is_there_for_who_is_logged_in(
     assert client.get(own, headers=headers).status_code == 200
 
 
+@pytest.mark.medium
 def test_a_project_sees_its_own_studies_in_the_dashboard(
     service: TestedService, client: TestClient, ids: dict[str, int]
 ) -> None:
@@ -140,6 +142,7 @@ def optuna_study(storage: optuna.storages.RDBStorage, name: str, parameter: str,
     return int(storage.get_study_id_from_name(name))
 
 
+@pytest.mark.medium
 def test_who_gets_the_id_of_a_deleted_study_sees_nothing_of_it(service: TestedService, client: TestClient) -> None:
     """SQLite gives an id again; the dashboard remembers by id what it has worked out, importances for all projects."""
     service.studies().submit(spec_of("a"))

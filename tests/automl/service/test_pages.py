@@ -192,7 +192,7 @@ def test_unknown_studies_are_told_on_a_page(service: TestedService, client: Test
 # ---------------------------------------------------------------------- submitting
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedService, client: TestClient) -> None:
     table(service)
     logged_in(service, client)
@@ -366,6 +366,7 @@ def test_a_paused_trial_says_why(service: TestedService) -> None:
     assert view.recommendation
 
 
+@pytest.mark.medium
 def test_the_yaml_of_a_check_can_be_submitted(service: TestedService, client: TestClient) -> None:
     text = yaml.safe_dump(support.spec_of("again"))
     checked = logged_in(service, client).post("/submit", data={"how": "yaml", "yaml": text, "do": "check"})
@@ -402,6 +403,7 @@ def test_the_page_of_a_confirmation_leads_to_its_study(service: TestedService, c
     )  # fmt: skip
 
 
+@pytest.mark.medium
 def test_a_deletion_that_broke_off_is_done_again_on_the_page(service: TestedService, client: TestClient) -> None:
     job = confirmed_study(service)
     service.studies().cancel(job.study)

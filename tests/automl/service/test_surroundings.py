@@ -155,6 +155,7 @@ def test_workers_that_are_dead_or_silent(service: TestedService, place: InProces
     assert "store copy" in cure
 
 
+@pytest.mark.medium
 def test_a_worker_that_is_frozen_on_this_machine_is_found(service: TestedService, place: InProcess) -> None:
     program = (
         "import sys, time; from studies.storage.store import Store; from studies.queueing.job_queue import JobQueue; "
@@ -290,6 +291,7 @@ def test_what_does_not_go_together_is_refused(place: InProcess) -> None:
     assert "allowed: `automl --server URL doctor --service`" in place.refused("--server", "http://x:1", "doctor")
 
 
+@pytest.mark.medium
 def test_a_store_on_postgresql_is_looked_at_like_any(place: InProcess, postgres_url: str) -> None:
     found = findings(place, "--store", postgres_url)
     assert found["store"]["ok"]

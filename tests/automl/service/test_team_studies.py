@@ -134,6 +134,7 @@ def test_of_a_study_that_has_not_started_nobody_is_told_what_else_the_store_has(
     assert "has not started yet" in str(refused.value)
 
 
+@pytest.mark.medium
 def test_a_check_reads_earlier_studies_from_the_services_store_and_opens_no_other(service: TestedService) -> None:
     finished(service, "own")
     learning = {

@@ -117,6 +117,7 @@ def ended_process(one: Worker) -> None:
     one._collect()
 
 
+@pytest.mark.medium
 def test_a_process_that_is_asked_to_drain_before_it_has_begun_has_not_crashed(service: TestedService) -> None:
     service.studies().submit(spec_of("a"))
     one = worker_here(service)
@@ -127,6 +128,7 @@ def test_a_process_that_is_asked_to_drain_before_it_has_begun_has_not_crashed(se
     assert (outcomes(service), states(service)) == (["preempted"], {"a": "queued"})
 
 
+@pytest.mark.medium
 def test_a_process_that_is_asked_when_its_study_has_ended_says_how_that_ended(service: TestedService) -> None:
     """A run that was late by a cent's part has passed its user's limit, so it is asked to leave while it cleans up."""
     service.studies("root", "ops", "admin").set_limit("user", "ann", 0.004)
@@ -144,6 +146,7 @@ def test_a_process_that_is_asked_when_its_study_has_ended_says_how_that_ended(se
     assert (outcomes(service), states(service)) == (["capped"], {"a": "queued"})
 
 
+@pytest.mark.medium
 def test_a_process_ends_as_at_ctrl_c_while_it_waits_for_the_store() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none"
@@ -156,6 +159,7 @@ def test_a_process_ends_as_at_ctrl_c_while_it_waits_for_the_store() -> None:
             assert process.wait(60.0) == INTERRUPTED
 
 
+@pytest.mark.large
 def test_a_process_that_the_store_does_not_answer_gives_its_job_back(service: TestedService) -> None:
     service.studies().submit(spec_of("a"))
     now = [0.0]
@@ -208,6 +212,7 @@ def test_a_run_whose_start_nobody_heard_of_is_given_back(service: TestedService)
     assert (outcomes(service), states(service)) == (["lost"], {"a": "queued"})
 
 
+@pytest.mark.medium
 def test_a_worker_that_leaves_hands_that_on_and_ends_while_the_store_is_away(
     service: TestedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +342,7 @@ def team(service: TestedService) -> Iterator[Callable[[str, str], Team]]:
             worker.kill_all()
 
 
+@pytest.mark.medium
 def test_a_worker_that_was_given_up_starts_nothing_on_slots_where_its_old_jobs_still_drain(
     team: Callable[[str, str], Team],
 ) -> None:
@@ -356,6 +362,7 @@ def test_a_worker_that_was_given_up_starts_nothing_on_slots_where_its_old_jobs_s
     assert len(frozen.living()) == 1, "its slot is free again"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seconds", [9.0, 12.0, 600.0])
 def test_no_run_is_lost_by_a_time_in_which_nobody_reaches_the_database(
     team: Callable[[str, str], Team], seconds: float
@@ -371,6 +378,7 @@ def test_no_run_is_lost_by_a_time_in_which_nobody_reaches_the_database(
     assert outcomes(one.service) == [None, None, None]
 
 
+@pytest.mark.medium
 def test_a_worker_that_stays_away_after_such_a_time_is_given_up(team: Callable[[str, str], Team]) -> None:
     """Also by one that has just come, as after the power of all workers has failed."""
     one = team("vw", "ab")
@@ -403,6 +411,7 @@ def test_a_study_runs_to_its_end_within_its_users_money(service: TestedService) 
     assert findings(service) == []
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_study_survives_its_workers(service: TestedService) -> None:
     """One worker is killed, the next one told to leave; the third ends the study, and nothing is lost or paid twice."""
@@ -423,6 +432,7 @@ def test_a_study_survives_its_workers(service: TestedService) -> None:
     assert findings(service) == []
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_frozen_worker_loses_its_job_and_comes_back(service: TestedService) -> None:
     budget = {"usd": 1.0, "hours": None, "trials": 4}
@@ -444,6 +454,7 @@ def test_a_frozen_worker_loses_its_job_and_comes_back(service: TestedService) ->
     assert findings(service) == []
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_higher_priority_gets_its_slots_and_the_displaced_study_goes_on(service: TestedService) -> None:
     budget = {"usd": 1.0, "hours": None, "trials": 2}
@@ -456,6 +467,7 @@ def test_a_higher_priority_gets_its_slots_and_the_displaced_study_goes_on(servic
     assert findings(service) == []
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again(
     service: TestedService, tmp_path: Path
@@ -475,7 +487,7 @@ def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again
         wait_until(lambda: states(service)["a"] == "stopped", "the stop")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 def test_whoever_asks_for_a_confirmation_pays_for_it(service: TestedService) -> None:
     """Of a study of somebody else: its owner's account stays as it is, and together they pay for the whole ledger."""

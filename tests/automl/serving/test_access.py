@@ -51,7 +51,7 @@ def test_the_scheme_may_be_written_in_any_case(guarded_server: Server, value: st
     assert guarded_server.ask("/predict", ROW, Authorization=value).status == 200
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example:1", "[::2]:80", "1"]
 )

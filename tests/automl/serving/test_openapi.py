@@ -19,7 +19,7 @@ RUN = (
 )  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("name", "examples"),
     [

@@ -64,6 +64,7 @@ def test_no_pruner_pauses_or_stops_a_baseline(tmp_path: Path, pruner: StoppingPr
     check_epochs(record)
 
 
+@pytest.mark.medium
 def test_the_model_of_the_search_leaves_a_baseline_alone(tmp_path: Path) -> None:
     study = study_with(tmp_path, sampler="cokriging")
     study.policy = Policy(pruner=BreakEven(CurveModel(study.problem), seed=0))

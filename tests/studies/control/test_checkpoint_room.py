@@ -58,6 +58,7 @@ def largest_total(folder: Path, most_gib: float | None) -> tuple[SimulatedStudy,
     return study, largest
 
 
+@pytest.mark.medium
 def test_paused_trials_are_evicted_when_checkpoints_take_too_much_room(tmp_path: Path) -> None:
     (tmp_path / "free").mkdir()
     _, unlimited = largest_total(tmp_path / "free", None)
@@ -72,6 +73,7 @@ def test_paused_trials_are_evicted_when_checkpoints_take_too_much_room(tmp_path:
     check_ledger(study)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("most_gib", [9.0, 4.0])
 def test_a_trial_is_pruned_for_room_only_where_that_frees_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_gib: float

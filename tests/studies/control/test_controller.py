@@ -425,6 +425,7 @@ def test_a_trial_whose_checkpoint_was_not_read_for_a_moment_keeps_it(tmp_path: P
     assert study.record().started[0].attempts[-1].start_epoch == before.resume_epoch
 
 
+@pytest.mark.medium
 def test_a_pool_that_cannot_be_opened_leaves_a_failed_study_that_can_go_on(tmp_path: Path) -> None:
     class Closed(SimulatedPool):
         def open(self, slots: int) -> None:
@@ -471,6 +472,7 @@ def check_going_on(study: SimulatedStudy, whole: SimulatedStudy) -> None:
     assert recorded == sum(row.cost_nano_usd for row in study.rows(t.charges) if row.kind == "train")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("turns", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("after_commit", [False, True])
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
@@ -964,6 +966,7 @@ whole_life = given(
 )
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=6)
 @example(seed=301, slots=6, variant="promotion", lives=[("kill", 58, True), ("money", 0.03125, False)])
 @whole_life
@@ -1061,6 +1064,7 @@ def test_the_search_knows_what_may_be_spent(
     assert (problem.budget_usd, problem.slots) == (pytest.approx(budget_usd), 2)
 
 
+@pytest.mark.medium
 def test_a_session_drives_a_study_to_its_end_and_gives_the_lease_back(new_study: Store) -> None:
     machine = session_of(new_study).run()
     assert machine is not None
@@ -1072,6 +1076,7 @@ def test_a_session_drives_a_study_to_its_end_and_gives_the_lease_back(new_study:
     assert session_of(new_study).run() is None, "it is closed, and there is no more budget"
 
 
+@pytest.mark.medium
 def test_a_lease_is_given_back_once_the_database_is_no_longer_locked(
     new_study: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1108,6 +1113,7 @@ def test_a_second_session_stands_by_until_it_is_told_to_stop(new_study: Store, m
     assert not load_study(new_study, "simulated").trials, "it did nothing"
 
 
+@pytest.mark.medium
 def test_a_session_that_stood_by_takes_over(new_study: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("studies.control.session.STAND_BY_SECONDS", 0.01)
     held = leases.acquire(new_study, new_study.require("simulated").id)
@@ -1118,6 +1124,7 @@ def test_a_session_that_stood_by_takes_over(new_study: Store, monkeypatch: pytes
     assert machine.state == "closed"
 
 
+@pytest.mark.medium
 def test_a_drain_that_comes_before_the_controller_is_not_forgotten(new_study: Store) -> None:
     session = session_of(new_study)
     session.drain("interrupted")

@@ -42,6 +42,7 @@ def test_a_store_that_gives_no_answer_keeps_nobody_waiting(
     assert len(object_store.keys()) == 16, "gc finds them"
 
 
+@pytest.mark.medium
 def test_all_is_gone_at_the_end(object_store: FaultyStore, tmp_path: Path) -> None:
     write_all()
     local = tmp_path / "epoch-0001.attempt-1.pt"

@@ -90,6 +90,7 @@ def test_the_leader_is_finished_before_the_budget_ends(tmp_path: Path, slots: in
     check_epochs(study.record())
 
 
+@pytest.mark.medium
 def test_the_other_slots_go_on_searching(tmp_path: Path) -> None:
     """A last phase that is for leaders alone would pay for slots that wait."""
     study = study_with(tmp_path, slots=4)
@@ -177,6 +178,7 @@ def test_a_pruner_that_stops_is_respected(tmp_path: Path) -> None:
     assert (len(complete(whole.record())), reasons(whole.record())) == (6, [])
 
 
+@pytest.mark.medium
 def test_more_budget_goes_on_searching(tmp_path: Path) -> None:
     study = study_with(tmp_path)
     study.run(Limits(usd=1.8, finish=0.1))
@@ -190,6 +192,7 @@ def test_more_budget_goes_on_searching(tmp_path: Path) -> None:
     check_epochs(study.record())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("after_commit", [True, False])
 def test_a_controller_that_dies_while_it_finishes_has_a_heir_that_goes_on(tmp_path: Path, after_commit: bool) -> None:
     limits = Limits(trials=30, finish=0.1)
@@ -214,6 +217,7 @@ def test_a_controller_that_dies_while_it_finishes_has_a_heir_that_goes_on(tmp_pa
     check_ledger(study)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_prices_and_promotions_keep_the_books(tmp_path: Path, seed: int) -> None:
     """Epochs of any length, a price that triples on the way, mo_asha, and several objectives."""
@@ -241,6 +245,7 @@ def wide_is_better(params: Any, size: int) -> Any:
     return replace(curve, metrics=tuple(better))
 
 
+@pytest.mark.medium
 def test_slots_that_wait_for_a_wide_leader_wait_together(tmp_path: Path) -> None:
     study = study_with(tmp_path, space=WIDE, curve=wide_is_better)
     study.run(Limits(usd=5.2, finish=0.1))

@@ -39,6 +39,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield mounted
 
 
+@pytest.mark.medium
 def test_a_checkpoint_that_does_not_fit_is_a_fault_of_the_disk(disk: Path) -> None:
     kept = disk / "kept.pt"
     write_atomically({"a": 1}, kept)
@@ -56,6 +57,7 @@ def test_a_checkpoint_that_does_not_fit_is_a_fault_of_the_disk(disk: Path) -> No
     assert kept.exists()
 
 
+@pytest.mark.medium
 def test_room_is_tried_out_and_waited_for(disk: Path) -> None:
     assert storage_problem(str(disk)) == ""
     filler = fill(disk)
@@ -66,6 +68,7 @@ def test_room_is_tried_out_and_waited_for(disk: Path) -> None:
     assert RoomWaiter(str(disk), lambda: False).wait(made_progress=True)
 
 
+@pytest.mark.medium
 def test_a_store_on_a_full_disk_is_waited_for_beyond_all_patience(disk: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{disk}/some.db")
     with engine.begin() as connection:
@@ -111,7 +114,7 @@ def test_gangs_whose_checkpoints_would_not_fit_either_do_not_train_their_epochs_
     assert [trial.attempts[0].outcome for trial in study.record().started] == ["storage", "paused", "cut"]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.parametrize("in_background", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(
@@ -140,6 +143,7 @@ def test_a_full_disk_pauses_a_study_which_goes_on_by_itself(
     assert "storage" in {attempt.outcome for trial in record.started for attempt in trial.attempts}
 
 
+@pytest.mark.medium
 @pytest.mark.ray
 def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(
     tmp_path: Path, disk: Path, warm_pool: LentPool
@@ -160,6 +164,7 @@ def test_a_study_that_waits_for_a_disk_is_stopped_from_another_process(
     assert _stop_reason(tmp_path / "automl.db") == "stopped"
 
 
+@pytest.mark.medium
 @pytest.mark.ray
 def test_a_process_that_waits_for_a_disk_does_not_go_on_with_a_spec_that_was_changed_meanwhile(
     tmp_path: Path, disk: Path, warm_pool: LentPool

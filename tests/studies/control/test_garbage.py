@@ -6,6 +6,8 @@ import gc
 import weakref
 from contextlib import suppress
 
+import pytest
+
 from studies.control import garbage
 
 
@@ -16,6 +18,7 @@ class Node:
         self.itself = self
 
 
+@pytest.mark.medium
 def test_objects_are_set_aside_until_the_block_ends() -> None:
     before = gc.get_freeze_count()
     old = Node()

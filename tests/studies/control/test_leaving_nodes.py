@@ -54,6 +54,7 @@ class Preempted(SimulatedPool):
             self._at(0.0, 10**6, SlotsLost(slots=tuple(sorted(gone)), with_device=True))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("space", [None, MIXED])
 def test_gangs_on_slots_that_will_be_gone_end_their_epochs_and_go_on_elsewhere(tmp_path: Path, space: Any) -> None:
     options = {} if space is None else {"space": space}
@@ -89,6 +90,7 @@ def wide_study(folder: Path, pool: type[SimulatedPool], on_lost_node: str, *, cu
     return Wide(folder, pool=pool, policy=EVERY_TRIAL, slots=4, epochs=27, space=only_wide, curve=curve)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("on_lost_node", ["wait", "shrink"])
 def test_wide_trials_of_a_dead_node_wait_for_it_or_go_on_with_fewer_ranks(tmp_path: Path, on_lost_node: str) -> None:
     started: list[Any] = []
@@ -172,6 +174,7 @@ def test_fewer_ranks_take_the_same_samples_in_each_step(
     assert ranks_for(setup, replace(trial, number=None), most) == 4
 
 
+@pytest.mark.medium
 def test_slots_that_join_are_used_and_paid_for_from_then_on(tmp_path: Path) -> None:
     class Grows(SimulatedPool):
         """Two slots come to the two that there are, at 30 s."""
@@ -214,6 +217,7 @@ class LosesNodeForGood(LosesNode):
         self._at(10.0, -1, SlotsLost(slots=(2, 3), with_device=True))
 
 
+@pytest.mark.medium
 def test_slots_that_are_left_train_to_the_end_of_the_budget(tmp_path: Path) -> None:
     """Once eight wide suggestions waited for the node none was asked for any more: the rest of the budget was idle."""
     study = SimulatedStudy(tmp_path, pool=LosesNodeForGood, policy=EVERY_TRIAL, slots=4, epochs=27, space=MIXED)

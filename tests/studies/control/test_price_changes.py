@@ -76,6 +76,7 @@ def test_each_second_costs_the_price_of_its_time(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("usd", [AFTER, pytest.param(0.36, marks=pytest.mark.slow)])
 def test_the_budget_holds_and_is_used_whatever_the_price_becomes(tmp_path: Path, usd: float) -> None:
     study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE), list[float]()
@@ -126,6 +127,7 @@ class LosesForAWhile(SimulatedPool):
         return [event] if isinstance(event, SlotsLost | SlotsReady) else super()._happens(event)
 
 
+@pytest.mark.medium
 def test_slots_that_came_back_are_not_charged_for_their_absence_by_whoever_settles(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE, pool=LosesForAWhile)
 
@@ -155,6 +157,7 @@ class GainsSlots(SimulatedPool):
         self._at(20.0, -9, SlotsReady(slots=(4, 5)))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("usd", [BEFORE, AFTER])
 def test_slots_that_join_are_charged_from_then_on(tmp_path: Path, usd: float) -> None:
     study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE, pool=GainsSlots), list[float]()
@@ -164,6 +167,7 @@ def test_slots_that_join_are_charged_from_then_on(tmp_path: Path, usd: float) ->
     assert any({4, 5} & set(attempt.slots) for trial in study.record().started for attempt in trial.attempts)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("usd", [BEFORE, AFTER])
 def test_slots_that_joined_are_charged_after_the_controllers_death(tmp_path: Path, usd: float) -> None:
     study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE, pool=GainsSlots), list[float]()

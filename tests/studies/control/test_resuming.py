@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from studies import analysis
@@ -112,6 +113,7 @@ def test_a_study_without_trials_is_resumed(tmp_path: Path) -> None:
     assert not check_that_a_part_is_enough(study).trials
 
 
+@pytest.mark.medium
 def test_of_equal_milestones_the_one_that_was_kept_is_kept_again(tmp_path: Path) -> None:
     """The one that was heard of first was kept, and the other one may have been measured a moment earlier."""
     study = SimulatedStudy(tmp_path, slots=3)

@@ -88,7 +88,7 @@ def pair(store: Store) -> Iterator[Callable[[int], Pair]]:
         one.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
     store: Store, pair: Callable[[int], Pair]
 ) -> None:
@@ -112,6 +112,7 @@ def test_a_stop_stops_the_study_and_not_only_the_controller_that_drives_it(
     assert len(after.started) >= len(before.started)
 
 
+@pytest.mark.medium
 def test_a_controller_that_dies_of_its_drain_is_replaced_by_one_that_drains(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ class Endless(Unhurried):
         return []
 
 
+@pytest.mark.medium
 def test_a_controller_whose_lease_was_taken_ends_before_its_next_commit(store: Store) -> None:
     """After a laptop's sleep both would train on the same devices until an epoch has ended."""
     row = store.require("simulated")
@@ -246,6 +248,7 @@ def test_a_stop_that_comes_between_the_drain_for_want_of_room_and_the_release_en
     assert not leases.request_stop(store, row.id)
 
 
+@pytest.mark.medium
 def test_a_controller_that_dies_is_replaced(store: Store) -> None:
     held = leases.acquire(store, store.require("simulated").id)
     assert isinstance(held, leases.Lease)
@@ -259,7 +262,7 @@ def test_a_controller_that_dies_is_replaced(store: Store) -> None:
     assert machine.state == "closed"
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_a_session_that_is_interrupted_hands_over(store: Store, pair: Callable[[int], Pair]) -> None:
     """Ctrl-C ends one controller; whoever stands by was started to go on then."""
     study = pair(1)
@@ -292,6 +295,7 @@ def with_budget(store: Store, **budget: float) -> Session:
     return session_of(store)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("budget", "more"),
     [
@@ -315,6 +319,7 @@ def test_a_study_that_its_budget_has_closed_is_reopened_by_more_budget_alone(
     assert with_budget(store, **{**budget, **more}).run() is not None
 
 
+@pytest.mark.medium
 def test_a_cheaper_pool_reopens_a_study_that_its_dollars_have_closed(quick_store: Store) -> None:
     store = quick_store
     assert with_budget(store, usd=0.05).run() is not None
@@ -359,6 +364,7 @@ def test_a_session_that_stood_by_for_a_study_that_was_deleted_drives_no_other_on
     assert leases.current_holder(store, store.require(next_name).id) is None
 
 
+@pytest.mark.medium
 def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tmp_path: Path) -> None:
     """A rank wrote them, and its controller died before it had committed their measurements."""
     row = store.require("simulated")
@@ -373,6 +379,7 @@ def test_a_controller_deletes_checkpoints_that_nobody_committed(store: Store, tm
     assert note.exists()
 
 
+@pytest.mark.medium
 def test_a_study_that_has_ended_leaves_no_file_that_no_row_mentions(store: Store, tmp_path: Path) -> None:
     """A rank that the end of a budget cuts has written, or half written, a checkpoint that is never committed."""
     row = store.require("simulated")
@@ -389,6 +396,7 @@ def test_a_study_that_has_ended_leaves_no_file_that_no_row_mentions(store: Store
     assert not trial.exists()
 
 
+@pytest.mark.medium
 def test_a_study_that_is_over_settles_what_a_confirmation_that_was_killed_has_left(store: Store) -> None:
     """No controller comes that would do so, and what a confirmation costs may be more than the budget."""
     assert session_of(store).run() is not None

@@ -34,6 +34,7 @@ def faulty(trial: int, folder: Path, fault: str, **params):
     return trial_spec(trial, folder, epochs=6, params=params, training={"epochs": 6, "warmup_epochs": 0}, **changes)
 
 
+@pytest.mark.medium
 def test_a_trial_runs_to_where_it_was_granted_and_on(pool: LentPool, tmp_path: Path) -> None:
     spec = trial_spec(1, tmp_path, epochs=5, milestones=(2, 5))
     events = train_to(pool, spec, (0, 1), until=2)
@@ -48,6 +49,7 @@ def test_a_trial_runs_to_where_it_was_granted_and_on(pool: LentPool, tmp_path: P
     pool.end(1, 1)
 
 
+@pytest.mark.medium
 def test_mixed_world_sizes_share_the_slots(pool: LentPool, tmp_path: Path) -> None:
     for turn in range(4):
         singles = [trial_spec(10 + 3 * turn + i, tmp_path, world_size=1) for i in range(2)]
@@ -108,7 +110,7 @@ def test_a_gang_that_stopped_improving_waits_for_nothing_and_lends_its_slots(poo
     pool.end(43, 1)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("fault", "failure", "says", "at_rank"),
     [
@@ -157,7 +159,7 @@ def test_slots_of_a_gang_that_diverged_come_back_once_also_if_it_is_killed_meanw
     assert [slot.pid for slot in pool.pool._slots.values()] == pids, "processes that can go on were replaced"
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_gang_that_hangs_can_be_killed_and_its_slots_come_back(pool: LentPool, tmp_path: Path) -> None:
     spec = faulty(80, tmp_path, "hang", at_rank=1)
     pool.start(80, spec, (0, 1), 6)
@@ -189,7 +191,8 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(address: str) -> None:
         check_reachable(address)
 
 
-@pytest.mark.parametrize("trials", [60, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.large
+@pytest.mark.parametrize("trials", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_trials_in_a_row(pool: LentPool, tmp_path: Path, trials: int) -> None:
     """No hang, no stall above a second, no growth of memory, file handles, threads or processes."""
     pool.wait_until_ready()
@@ -231,7 +234,7 @@ def usage(processes: list[psutil.Process]) -> dict[str, float]:
     }
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_stopped_rank_is_silent_and_a_killed_one_is_lost(pool: LentPool, tmp_path: Path) -> None:
     spec = faulty(90, tmp_path, "slow", at_epoch=99)
     pool.start(90, spec, (0, 1), 6)
@@ -281,6 +284,7 @@ def test_a_process_is_recycled_after_so_many_trials(
             assert not psutil.pid_exists(first) or psutil.Process(first).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.medium
 def test_a_process_is_recycled_when_it_has_grown(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -302,7 +306,7 @@ def test_a_process_is_recycled_when_it_has_grown(
     pool.end(320, 1, (1,))  # what it has kept is given back to the other tests
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_dead_store_of_process_groups_is_replaced(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -316,6 +320,7 @@ def test_a_dead_store_of_process_groups_is_replaced(
     pool.end(331, 1)
 
 
+@pytest.mark.medium
 def test_a_rank_that_loads_its_data_later_than_the_others_holds_up_no_group(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -330,7 +335,7 @@ def test_a_rank_that_loads_its_data_later_than_the_others_holds_up_no_group(
     pool.end(335, 1)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_group_is_left_by_all_and_what_nobody_can_leave_is_replaced(
     pool: LentPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

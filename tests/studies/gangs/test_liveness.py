@@ -42,6 +42,7 @@ def trained(pool: LentPool, *specs: TrialSpec, silence_seconds: float) -> list[R
     return train_again(machine, pool, rows, study_id=1, lease_token=None)  # type: ignore[arg-type]
 
 
+@pytest.mark.medium
 def test_epochs_that_take_longer_than_the_longest_silence_are_no_hang(pool: LentPool, tmp_path: Path) -> None:
     (one,) = trained(pool, hanging(1, tmp_path, "very slow"), silence_seconds=2.0)
     assert (one.failure, one.at(2).epochs) == ("", 2)
@@ -69,7 +70,7 @@ def test_gangs_with_short_epochs_are_not_asked(pool: LentPool, tmp_path: Path) -
     assert isinstance(events[-1], Measured)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_hangs_of_single_ranks_are_found_wherever_they_are(pool: LentPool, tmp_path: Path) -> None:
     """In the model, in C code that keeps the interpreter's lock, in a process that reads data, at the start."""
     faults = {"hang": 0, "hang in C code": 0, "data worker": 1, "data loading": 0}
@@ -81,7 +82,7 @@ def test_hangs_of_single_ranks_are_found_wherever_they_are(pool: LentPool, tmp_p
         assert "no sign of life from any rank for" in one.failure, fault
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_a_hang_in_a_collective_is_found(pool: LentPool, tmp_path: Path) -> None:
     spec = hanging(20, tmp_path, "hang in a collective", at_rank=1, at_epoch=2)
     (one,) = trained(pool, spec, silence_seconds=1.5)

@@ -47,6 +47,7 @@ def happened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
     return parts
 
 
+@pytest.mark.medium
 @pytest.mark.slow  # it starts a cluster of two nodes
 @pytest.mark.ray
 @pytest.mark.parametrize("how", ["dead", "raylet_dead"])
@@ -58,6 +59,7 @@ def test_a_dead_node_costs_nothing_and_the_other_one_trains_on(happened: Mapping
     assert told["wide_ranks"] == 2
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.ray
 def test_gangs_on_a_node_that_will_be_preempted_drain_and_lose_nothing(happened: Mapping[str, Any]) -> None:
@@ -69,6 +71,7 @@ def test_gangs_on_a_node_that_will_be_preempted_drain_and_lose_nothing(happened:
     assert told["wide_ranks"] == 2
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_trial_may_go_on_with_fewer_ranks_and_the_same_batch(happened: Mapping[str, Any]) -> None:
@@ -78,6 +81,7 @@ def test_a_trial_may_go_on_with_fewer_ranks_and_the_same_batch(happened: Mapping
     assert told["went_on"]
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 @pytest.mark.ray
 def test_devices_that_join_become_new_slots_which_are_paid_for_from_then_on(happened: Mapping[str, Any]) -> None:

@@ -91,6 +91,7 @@ GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbb)
 """
 
 
+@pytest.mark.medium
 def test_a_slice_of_a_gpu_has_the_name_that_torch_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     gpus = "GPU-aaa, NVIDIA H100 80GB HBM3\nGPU-bbb, NVIDIA H100 80GB HBM3\n"

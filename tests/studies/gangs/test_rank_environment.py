@@ -23,7 +23,7 @@ def test_settings_of_libraries_and_named_variables_are_handed_over_and_no_others
     }  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_address")
 @pytest.mark.parametrize("environment", [{"SET_BY_USER": "a value"}, {}])

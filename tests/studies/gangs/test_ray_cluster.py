@@ -51,6 +51,7 @@ for one in (*left, other):
 SLOW = "The current node timed out during startup. This could happen because some of the raylet failed to startup"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("failures", "message", "address", "says"),
     [
@@ -72,6 +73,7 @@ def test_only_a_start_that_was_too_slow_is_tried_again(
         assert words in done.stdout, done
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("call", "says"),
     [

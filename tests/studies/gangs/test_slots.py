@@ -61,7 +61,7 @@ def first_of(pool: Any, *kinds: type[Event], seconds: float = 60.0) -> Event:
     raise AssertionError(f"none of {kinds} came in {seconds} s")
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.usefixtures("ray_address", "quick_retries")
 def test_a_process_that_fails_to_come_up_is_replaced() -> None:
     pool = Faltering(failing=1)
@@ -72,7 +72,7 @@ def test_a_process_that_fails_to_come_up_is_replaced() -> None:
         pool.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.usefixtures("ray_address", "quick_retries")
 @pytest.mark.parametrize("autoscale", [False, True])
 def test_a_slot_that_never_comes_up_ends_the_study_with_the_reason(autoscale: bool) -> None:
@@ -119,7 +119,7 @@ def only_ready_slot(pool: RayPool) -> int:
     return number
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.usefixtures("ray_address", "quick_retries")
 def test_a_slot_that_waits_for_a_node_does_not_take_the_device_of_one_that_gets_a_new_process(
     two_for_one_place: RayPool,
@@ -133,6 +133,7 @@ def test_a_slot_that_waits_for_a_node_does_not_take_the_device_of_one_that_gets_
     assert not pool._slots[1 - number].ready
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("ray_address", "quick_retries")
 def test_a_slot_that_is_let_go_gives_its_device_to_the_cluster_and_does_not_come_back(
     two_for_one_place: RayPool,
@@ -155,6 +156,7 @@ def test_a_process_that_dies_idle_is_replaced_before_a_trial_needs_it(warm_pool:
     warm_pool.end(1, 1)
 
 
+@pytest.mark.medium
 def test_a_gang_on_a_process_that_is_dead_already_costs_its_trial_no_attempt(
     warm_pool: LentPool, tmp_path: Path
 ) -> None:
@@ -224,6 +226,7 @@ def test_the_vital_processes_of_a_cluster_of_our_own_are_watched() -> None:
     assert cluster.what_died() == f"raylet (process {2**22 + 1})"
 
 
+@pytest.mark.medium
 @pytest.mark.slow  # it starts a study with a Ray of its own
 def test_a_study_whose_own_cluster_dies_ends_within_seconds_and_says_what_to_do(place: Workplace) -> None:
     resources = {"slots": 1, "ray_address": None}

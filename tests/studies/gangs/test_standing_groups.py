@@ -295,6 +295,7 @@ def test_mixed_gangs_deaths_and_retirements_never_hang_by_the_rules_of_nccl() ->
     _run_sequences(range(60))
 
 
+@pytest.mark.medium
 @pytest.mark.slow
 def test_a_thousand_sequences_never_hang_by_the_rules_of_nccl() -> None:
     _run_sequences(range(1000))

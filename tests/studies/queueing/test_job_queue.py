@@ -89,6 +89,7 @@ def test_a_name_is_taken_once_by_jobs_and_studies_alike(queue: JobQueue) -> None
             submit(queue, name)
 
 
+@pytest.mark.medium
 def test_two_workers_never_start_the_same_job(queue: JobQueue) -> None:
     for number in range(12):
         submit(queue, f"s{number}")
@@ -163,6 +164,7 @@ def test_a_worker_whose_own_heartbeat_has_run_out_gives_up_nobody(queue: JobQueu
     assert queue.require("s").state == "queued"
 
 
+@pytest.mark.medium
 def test_what_is_asked_of_a_running_job_reaches_its_worker(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
@@ -176,6 +178,7 @@ def test_what_is_asked_of_a_running_job_reaches_its_worker(queue: JobQueue) -> N
     assert queue.ask(queue.require("s"), "cancel").state == "cancelled"
 
 
+@pytest.mark.medium
 def test_a_stop_that_the_worker_did_not_live_to_hear_holds(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
@@ -185,6 +188,7 @@ def test_a_stop_that_the_worker_did_not_live_to_hear_holds(queue: JobQueue) -> N
     assert queue.require("s").state == "stopped"
 
 
+@pytest.mark.medium
 def test_what_waits_is_stopped_or_cancelled_at_once(queue: JobQueue) -> None:
     submit(queue, "a")
     submit(queue, "b")
@@ -350,6 +354,7 @@ def test_a_limit_that_is_set_while_jobs_run_holds_for_them_too(queue: JobQueue) 
     assert again.job.run.cap_nano_usd == 50
 
 
+@pytest.mark.medium
 def test_what_a_deleted_study_has_cost_stays_spent(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 100)
     submit(queue)
@@ -377,6 +382,7 @@ def test_living_workers_are_listed_with_what_they_have_in_use(queue: JobQueue) -
     assert [(line.name, line.slots, line.busy) for line in queue.workers()] == [("w", 3, 2)]
 
 
+@pytest.mark.medium
 def test_a_deleted_job_is_not_queued_again_keeps_what_it_has_cost_and_frees_its_name(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 100)
     submit(queue)
@@ -396,6 +402,7 @@ def test_a_deleted_job_is_not_queued_again_keeps_what_it_has_cost_and_frees_its_
     assert queue.accounts()[0].spent_nano_usd == 90
 
 
+@pytest.mark.medium
 def test_a_job_that_was_deleted_before_there_was_a_mark_for_that_is_not_queued_again(queue: JobQueue) -> None:
     submit(queue)
     ended = queue.ask(queue.require("s"), "cancel")
@@ -405,6 +412,7 @@ def test_a_job_that_was_deleted_before_there_was_a_mark_for_that_is_not_queued_a
         queue.queue_again(ended, limit_nano_usd=NANO)
 
 
+@pytest.mark.medium
 def test_what_is_under_way_is_not_marked_as_deleted(queue: JobQueue) -> None:
     submit(queue)
     queue.ask(queue.require("s"), "cancel")
@@ -432,6 +440,7 @@ def spent(queue: JobQueue) -> dict[str, int]:
     return {one.name: one.spent_nano_usd for one in queue.accounts()}
 
 
+@pytest.mark.medium
 def test_who_asks_for_a_confirmation_pays_for_it_and_each_cent_counts_once(queue: JobQueue) -> None:
     for kind, name in (("user", "ann"), ("user", "bob"), ("project", "p")):
         queue.set_limit(kind, name, 1000)  # type: ignore[arg-type]
@@ -449,6 +458,7 @@ def test_who_asks_for_a_confirmation_pays_for_it_and_each_cent_counts_once(queue
         assert found == [("s", 100, 170), ("s:confirm-1", 35, 35), ("s:confirm-2", 35, 35)]
 
 
+@pytest.mark.medium
 def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller_charges(queue: JobQueue) -> None:
     for name in ("ann", "bob"):
         queue.set_limit("user", name, NANO)
@@ -470,6 +480,7 @@ def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller
     assert spent(queue) == {"ann": 100, "bob": NANO // 100}
 
 
+@pytest.mark.medium
 def test_a_confirmation_is_capped_by_the_money_of_whoever_asks_and_the_study_by_its_owners(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 1000)
     queue.set_limit("user", "bob", 50)
@@ -492,6 +503,7 @@ def test_a_confirmation_is_capped_by_the_money_of_whoever_asks_and_the_study_by_
     assert [one.promised_nano_usd for one in queue.accounts() if one.name == "ann"] == [110]
 
 
+@pytest.mark.medium
 def test_a_deleted_study_leaves_what_confirming_it_has_cost_with_who_asked(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 1000)
     queue.set_limit("user", "bob", 1000)
@@ -556,6 +568,7 @@ def test_a_job_for_a_whole_worker_waits_for_one_that_is_large_enough_and_says_so
     assert started(queue, queue.register("w", device="cpu", slots=2), 2).job.reason == ""
 
 
+@pytest.mark.medium
 def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/automl.db")
     queue = JobQueue(store)
@@ -582,6 +595,7 @@ def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> 
     store.close()
 
 
+@pytest.mark.medium
 def test_what_is_seen_at_a_look_changes_with_the_status_of_the_job(queue: JobQueue) -> None:
     def seen() -> tuple[object, ...]:
         with queue.store.snapshot() as connection:

@@ -278,7 +278,7 @@ def test_nothing_is_simulated_if_one_of_the_studies_is_there_already(tmp_path: P
     assert "found two tables named" in str(twice.exception)
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "command", [["resume"], ["confirm"], ["enqueue", "--param", "rate=0.1"], ["export", "0", "--out", "m.pt"]]
 )

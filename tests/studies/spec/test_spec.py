@@ -788,6 +788,7 @@ def test_the_trainers_own_defaults_are_allowed(name: str) -> None:
         assert ", allowed: " in problem
 
 
+@pytest.mark.medium
 def test_reading_a_spec_loads_nothing_heavy() -> None:
     heavy = ("torch", "ray", "optuna", "mlflow", "sqlalchemy", "plotly")
     code = (

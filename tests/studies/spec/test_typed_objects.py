@@ -191,6 +191,7 @@ def test_sections_can_be_copied_and_pickled() -> None:
     assert automl.Float(1.0, 2.0) == automl.Float(low=1.0, high=2.0)
 
 
+@pytest.mark.medium
 def test_search_takes_typed_objects(driven: list[StudySpec]) -> None:
     with pytest.raises(DrivenError):
         automl.search(

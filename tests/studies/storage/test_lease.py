@@ -166,6 +166,7 @@ def test_a_process_id_of_another_pid_namespace_says_nothing(store: Store, study_
     assert isinstance(leases.acquire(store, study_id), leases.Lease), "here it can be seen that it is gone"
 
 
+@pytest.mark.medium
 def test_a_process_is_the_same_after_its_clock_was_set_and_gone_when_it_is(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, cwd=tmp_path)
     start = processes.started_at(process.pid)

@@ -63,6 +63,7 @@ def test_commits_whose_answers_the_driver_loses_are_applied_once(either_url: str
     store.close()
 
 
+@pytest.mark.medium
 def test_commits_whose_connections_are_cut_are_applied_once(postgres_url: str) -> None:
     """The server has applied the commit; its answer never arrives, since the connection breaks on the way."""
     proxy = CuttingProxy(postgres_url)
@@ -111,6 +112,7 @@ def quiet(tmp_path: Path) -> SimulatedStudy:
     return SimulatedStudy(folder, price=360.0)
 
 
+@pytest.mark.medium
 def test_a_study_whose_answers_are_lost_is_the_same_study(
     either_url: str, tmp_path: Path, quiet: SimulatedStudy
 ) -> None:

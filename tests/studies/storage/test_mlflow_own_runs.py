@@ -83,6 +83,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path, monkeypatch)
 
 
+@pytest.mark.medium
 def test_the_first_run_of_the_code_is_the_trials_and_later_ones_are_its_children(place: Place) -> None:
     first, again = place.code_logs(0, 1), place.code_logs(0, 2)
     nested = place.code_logs(0, 3, **{"mlflow.parentRunId": again})
@@ -107,6 +108,7 @@ def test_a_run_of_the_code_replaces_one_that_was_made_before(place: Place) -> No
     view.close()
 
 
+@pytest.mark.medium
 def test_a_run_of_the_code_that_appears_late_is_written_to_as_well(place: Place) -> None:
     place.mirror()
     before = place.runs()

@@ -68,6 +68,7 @@ def far_away(
         yield address, app
 
 
+@pytest.mark.medium
 def test_the_end_of_a_study_takes_several_requests_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far_away: tuple[str, FarAway]
 ) -> None:
@@ -82,6 +83,7 @@ def test_the_end_of_a_study_takes_several_requests_at_once(
     check_mlflow(study.record(), address)
 
 
+@pytest.mark.medium
 def test_what_a_server_refuses_among_several_requests_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far_away: tuple[str, FarAway]
 ) -> None:

@@ -67,6 +67,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path, monkeypatch)
 
 
+@pytest.mark.medium
 def test_the_run_of_a_study_says_what_it_found_and_what_that_cost(place: Place) -> None:
     record, metrics = place.study.record(), place.parent().data.metrics
     assert metrics["spent_usd"] == pytest.approx(record.cost_nano_usd / 1e9)
@@ -79,6 +80,7 @@ def test_the_run_of_a_study_says_what_it_found_and_what_that_cost(place: Place) 
     assert len(place.client.get_metric_history(place.parent().info.run_id, "spent_usd")) == len(history)
 
 
+@pytest.mark.medium
 def test_what_was_confirmed_stands_in_the_run_of_its_trial(place: Place) -> None:
     trial = place.study.record().started[2]
     for seed, epoch, error, at in ((1, 3, 0.9, 1e9), (1, 2, 0.2, 2e9), (2, 2, 0.4, 2e9)):
@@ -98,6 +100,7 @@ def test_what_was_confirmed_stands_in_the_run_of_its_trial(place: Place) -> None
     assert place.found("metrics.`confirmed_val_error` > 0") == {2}
 
 
+@pytest.mark.medium
 def test_the_run_of_a_study_has_its_spec_and_the_file_follows_a_change(place: Place) -> None:
     assert place.parent().data.params["budget.trials"] == "6"
     assert json.loads(place.parent().data.params["space.learning_rate"])["type"] == "float"
@@ -115,6 +118,7 @@ def test_credentials_of_a_spec_are_hidden() -> None:
     assert set(params) == {"mlflow", "task_options.url"}
 
 
+@pytest.mark.medium
 def test_the_data_are_an_input_of_the_run(place: Place) -> None:
     (one,) = place.parent().inputs.dataset_inputs
     assert (one.dataset.name, one.dataset.source_type) == ("train.csv", "local")
@@ -137,6 +141,7 @@ def test_digests_of_folders_and_large_files_change_with_them(tmp_path: Path, mon
     assert digest_of(large) != before
 
 
+@pytest.mark.medium
 def test_a_task_without_files_is_the_data(place: Place) -> None:
     (one,) = mlflow_study.datasets({"task": "mine:Task", "task_options": {"samples": 3}})
     (other,) = mlflow_study.datasets({"task": "mine:Task", "task_options": {"samples": 4}})
@@ -144,6 +149,7 @@ def test_a_task_without_files_is_the_data(place: Place) -> None:
     assert one.dataset.digest != other.dataset.digest
 
 
+@pytest.mark.medium
 def test_trials_are_found_by_state_cost_and_ranks(place: Place) -> None:
     trials = place.study.record().started
     complete = {trial.number for trial in trials if trial.state == "complete"}
@@ -156,6 +162,7 @@ def test_trials_are_found_by_state_cost_and_ranks(place: Place) -> None:
         assert float(run.data.tags["automl.cost_usd"]) == pytest.approx(trials[0].paid_nano_usd / 1e9)
 
 
+@pytest.mark.medium
 def test_the_report_is_an_artifact_of_the_run(place: Place, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     for text in ("first", "second"):
@@ -165,6 +172,7 @@ def test_the_report_is_an_artifact_of_the_run(place: Place, tmp_path: Path) -> N
     assert Path(file).read_text() == "second"
 
 
+@pytest.mark.medium
 def test_the_link_lands_on_the_runs(place: Place) -> None:
     (mlflow_one,) = [one for one in place.study.record().views if one.view == "mlflow"]
     assert mlflow_one.link == f"http://127.0.0.1:5000/#/experiments/{place.experiment}/runs"
@@ -172,6 +180,7 @@ def test_the_link_lands_on_the_runs(place: Place) -> None:
     assert mlflow_connect.runs_url("https://me:secret@host:8/x/", "7") == "https://host:8/x/#/experiments/7/runs"
 
 
+@pytest.mark.medium
 def test_figures_and_load_of_a_running_study_are_written_now_and_then(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+import pytest
 
 from search_spaces.asked import Asked, as_plain, choice_domain, float_domain, int_domain
 from studies.asked import ASKED
@@ -37,6 +38,7 @@ def change(study: StoredStudy, number: int, changed: TrialColumns) -> None:
     study.store.commit(study.id, None, [TrialChanged(trial_id=trial_id, columns=changed)])
 
 
+@pytest.mark.medium
 def test_what_a_running_trial_asks_for_is_added_to_it(tmp_path: Path) -> None:
     study = StoredStudy(tmp_path, **SPEC)
     study.trial(epochs=1)
@@ -52,6 +54,7 @@ def test_what_a_running_trial_asks_for_is_added_to_it(tmp_path: Path) -> None:
     assert mirrored(study, anew=True)[0].params == third.params
 
 
+@pytest.mark.medium
 def test_what_is_of_another_kind_than_before_is_left_out(tmp_path: Path) -> None:
     study = StoredStudy(tmp_path, **SPEC)
     for domain in (X, CHOICE, LOG, int_domain(5, 5), int_domain(5, 90)):

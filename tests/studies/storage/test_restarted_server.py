@@ -14,6 +14,7 @@ from studies.storage import retrying
 from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, essence
 
 
+@pytest.mark.large
 def test_a_study_goes_on_when_its_server_was_away(
     postgres_process: Any, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

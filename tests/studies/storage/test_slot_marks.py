@@ -87,6 +87,7 @@ def killed(store: Store, what: str) -> None:
     process.stdout.close()
 
 
+@pytest.mark.medium
 def test_a_confirm_that_dies_after_a_dead_controller_charges_nothing_twice(store: Store) -> None:
     """The trial that the controller left running is none of the pools of those who come later."""
     started_at = time.time()

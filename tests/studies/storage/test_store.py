@@ -388,6 +388,7 @@ def test_nobody_takes_the_lease_of_a_study_that_was_deleted(store: Store, study_
         leases.acquire(store, study_id)
 
 
+@pytest.mark.medium
 def test_a_heart_keeps_the_lease_and_hears_of_a_stop(
     store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,6 +169,7 @@ def both(study: SimulatedStudy) -> None:
 # ---------------------------------------------------------------------- what the views hold
 
 
+@pytest.mark.medium
 def test_views_hold_what_the_store_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -238,6 +239,7 @@ def test_rebuild_makes_both_views_anew(tmp_path: Path, monkeypatch: pytest.Monke
     check_mlflow(study.record(), mlflow_uri)
 
 
+@pytest.mark.medium
 def test_views_mend_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str) -> None:
     """Somebody deletes the study in the dashboard, or the runs in MLflow's page, while the study goes on."""
     study = make_study(tmp_path, monkeypatch, mlflow_uri)
@@ -357,12 +359,11 @@ def test_any_name_of_a_metric_is_made_one_that_mlflow_takes(name: str) -> None:
     assert mlflow_key(key) == key
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "call"),
-    [("create_experiment", 1), ("create_run", 1), ("create_run", 3), ("log_batch", 1),
-     ("log_batch", 4), ("set_terminated", 1), ("delete_run", 2), ("update_run", 1)],
-)  # fmt: skip
+    [("create_experiment", 1), ("create_run", 3), ("log_batch", 4), ("delete_run", 2), ("update_run", 1)],
+)
 def test_mlflow_view_survives_being_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, name: str, call: int
 ) -> None:
@@ -469,6 +470,7 @@ def test_a_pass_whose_claim_ran_out_and_was_taken_does_not_write_on(
 # ---------------------------------------------------------------------- side by side
 
 
+@pytest.mark.medium
 def test_views_follow_a_study_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str) -> None:
     study = make_study(tmp_path, monkeypatch, mlflow_uri, policy=Policy(pruner=MoAsha(variant="promotion")))
     study.on_commit = lambda machine: time.sleep(0.01)
@@ -515,7 +517,7 @@ def test_a_reader_never_sees_a_wrong_number(tmp_path: Path, monkeypatch: pytest.
     check_optuna(study.record(), load(study))
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str) -> None:
     study = make_study(tmp_path, monkeypatch, mlflow_uri)
     study.run(Limits(trials=5))
@@ -554,7 +556,8 @@ def test_views_of_a_study_that_waits_for_a_disk_do_not_end(tmp_path: Path, monke
     assert follow(60.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
+@pytest.mark.slow
 def test_views_are_soon_up_to_date_beside_busy_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of the lowest priority would get next to nothing there."""
     study = make_study(tmp_path, monkeypatch, epochs=1)
@@ -580,7 +583,7 @@ def test_views_are_soon_up_to_date_beside_busy_processes(tmp_path: Path, monkeyp
     check_optuna(study.record(), load(study))
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_a_view_that_is_refused_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends some seconds after the first failure, and what is wrong can be read."""
     monkeypatch.setattr(views_process, "FAILING_SECONDS", 0.5)
@@ -603,6 +606,7 @@ def test_a_view_that_is_refused_is_not_waited_for(tmp_path: Path, monkeypatch: p
     assert "cannot be made" in str(mlflow_one.error)
 
 
+@pytest.mark.medium
 def test_views_process_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(tmp_path, monkeypatch)
     drained(study, Limits(trials=5), after_ends=1)
@@ -646,7 +650,7 @@ def get(url: str, **headers: str) -> Any:
         return json.load(answer)
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_dashboard_serves_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(tmp_path, monkeypatch)
     study.run(Limits(trials=6))
@@ -696,6 +700,7 @@ def test_dashboard_says_what_is_wrong(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- PostgreSQL
 
 
+@pytest.mark.medium
 def test_views_on_postgresql(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str, postgres_server: str
 ) -> None:

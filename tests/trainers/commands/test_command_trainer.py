@@ -48,6 +48,7 @@ def left_over() -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if ASLEEP in (one.info["cmdline"] or [])]
 
 
+@pytest.mark.medium
 def test_a_command_reports_each_epoch_and_ends(tmp_path):
     script(tmp_path, COUNTS)
     grants = run(spec_of(tmp_path))
@@ -58,6 +59,7 @@ def test_a_command_reports_each_epoch_and_ends(tmp_path):
     assert grants.facts.code_files.keys() == {"train.py"}
 
 
+@pytest.mark.medium
 def test_a_command_goes_on_from_its_folder(tmp_path):
     script(tmp_path, COUNTS)
     spec = spec_of(tmp_path)
@@ -68,6 +70,7 @@ def test_a_command_goes_on_from_its_folder(tmp_path):
     assert second.facts.start_epoch == 2
 
 
+@pytest.mark.medium
 def test_a_drain_ends_with_a_checkpoint(tmp_path):
     script(tmp_path, COUNTS)
     grants = run(spec_of(tmp_path, milestones=()), Grants(drains_with=3))
@@ -97,6 +100,7 @@ def paused_at_8(folder: Path):
     return replace(spec, attempt=2, resume_from=run(spec, Grants(until=8)).measurements[-1].checkpoint)
 
 
+@pytest.mark.medium
 def test_each_epoch_that_an_older_state_repeats_is_told_with_its_own_time(tmp_path):
     """What they take would else be a charge of the next new epoch, and part of the trial's `cost_usd`."""
     grants = run(paused_at_8(tmp_path))
@@ -107,12 +111,14 @@ def test_each_epoch_that_an_older_state_repeats_is_told_with_its_own_time(tmp_pa
     assert max(seconds) < sum(seconds) / 2, "nine epochs that take 0.3 s each"
 
 
+@pytest.mark.medium
 def test_a_drain_ends_with_an_epoch_that_an_older_state_repeats(tmp_path):
     """A node that is taken away does not wait for all that has to be trained again, and for one epoch more."""
     grants = run(paused_at_8(tmp_path), Grants(drains_with=1))
     assert [(one.epoch, one.ended, one.checkpoint) for one in grants.measurements] == [(2, True, None)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("limit", ["report_seconds", "first_report_seconds"])
 def test_epochs_that_are_trained_again_are_no_silence(tmp_path, limit):
     """Together they take longer than the limit."""
@@ -121,6 +127,7 @@ def test_epochs_that_are_trained_again_are_no_silence(tmp_path, limit):
     assert run(limited).epochs[-1] == 10
 
 
+@pytest.mark.medium
 def test_a_checkpoint_of_another_trial_is_refused(tmp_path):
     script(tmp_path, COUNTS)
     path = run(spec_of(tmp_path), Grants(until=2)).measurements[-1].checkpoint
@@ -128,6 +135,7 @@ def test_a_checkpoint_of_another_trial_is_refused(tmp_path):
         run(spec_of(tmp_path, params={"learning_rate": 0.2}, resume_from=path))
 
 
+@pytest.mark.medium
 def test_files_of_folders_come_back_as_they_were(tmp_path):
     script(
         tmp_path,
@@ -161,6 +169,7 @@ LINES = """
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("metrics", "line"),
     [
@@ -181,6 +190,7 @@ def test_metrics_are_read_from_what_a_command_prints(tmp_path, metrics, line):
     assert again.epochs == ([3, 4] if goes_on else [1, 2, 3, 4])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("metrics", "bar", "line"),
     [
@@ -211,6 +221,7 @@ def test_the_last_state_of_a_progress_bar_is_read(tmp_path, metrics, bar, line, 
     assert log_of(spec).count("10/10" if "10/10" in bar + line else "x" * 70_000) == 4, "the log has all of it"
 
 
+@pytest.mark.medium
 def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path):
     script(
         tmp_path,
@@ -232,6 +243,7 @@ def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path):
     assert run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)).epochs == [4]
 
 
+@pytest.mark.medium
 def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_path):
     text = LINES.replace("{line}", """'{"epoch": %d, "val_error": 0}' % epoch""")
     script(tmp_path, text.replace("str(epoch)", "str(epoch + 1)"))  # as one that has trained on before it is held
@@ -241,6 +253,7 @@ def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_p
         run(replace(spec, attempt=2, resume_from=first.measurements[1].checkpoint))
 
 
+@pytest.mark.medium
 def test_a_file_that_shrinks_while_it_is_kept_ends_nobody(tmp_path):
     shrinks = f"""
         import itertools, os
@@ -266,6 +279,7 @@ def test_a_file_that_shrinks_while_it_is_kept_ends_nobody(tmp_path):
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("calls_resume", [False, True])
 def test_the_first_epoch_begins_with_the_program_or_where_that_says(tmp_path, calls_resume):
     resumes = "automl.resume()" if calls_resume else ""
@@ -287,6 +301,7 @@ def test_the_first_epoch_begins_with_the_program_or_where_that_says(tmp_path, ca
     assert grants.begun_seconds_ago < 0.1 if calls_resume else 0.9 <= grants.begun_seconds_ago <= first + 0.05
 
 
+@pytest.mark.medium
 def test_what_is_no_metric_in_a_printed_line_is_said_once(tmp_path):
     script(
         tmp_path,
@@ -306,6 +321,7 @@ def test_what_is_no_metric_in_a_printed_line_is_said_once(tmp_path):
     ]
 
 
+@pytest.mark.medium
 def test_a_port_that_another_process_has_taken_is_no_fault_of_the_command(tmp_path):
     script(
         tmp_path,
@@ -319,6 +335,7 @@ def test_a_port_that_another_process_has_taken_is_no_fault_of_the_command(tmp_pa
         run(spec_of(tmp_path))
 
 
+@pytest.mark.medium
 def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_path):
     script(
         tmp_path,
@@ -350,6 +367,7 @@ def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_
     assert ticks.stat().st_size == 120
 
 
+@pytest.mark.medium
 def test_names_in_braces_are_replaced(tmp_path):
     script(
         tmp_path,
@@ -451,6 +469,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_a_command_must_not_do_is_one_line(tmp_path, wrong):
     text, options, kind, message = WRONG[wrong]
@@ -462,18 +481,21 @@ def test_what_a_command_must_not_do_is_one_line(tmp_path, wrong):
     assert folders() <= before, "a folder was left"
 
 
+@pytest.mark.medium
 def test_a_metric_that_is_not_finite_is_left_to_the_controller(tmp_path):
     script(tmp_path, """print('{"epoch": 1, "val_error": NaN}', flush=True); import time; time.sleep(60)""")
     grants = run(spec_of(tmp_path, {"metrics": "json"}), Grants(until=1))
     assert math.isnan(grants.measurements[0].metrics["val_error"])
 
 
+@pytest.mark.medium
 def test_a_command_may_end_before_its_time(tmp_path):
     script(tmp_path, "import automl\nfor e in 1, 2: automl.report(epoch=e, val_error=0, last=e == 2)")
     grants = run(spec_of(tmp_path))
     assert [one.complete for one in grants.measurements] == [False, True]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("says_so", "kept"), [("", False), (", last=epoch == 3", True)])
 def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_path, says_so, kept):
     """Epoch 3 is no milestone, so that no checkpoint of it is wanted unless it is said to be the last one."""
@@ -487,6 +509,7 @@ def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_p
     assert (last.checkpoint is not None, not last.unsaved) == (kept, kept)
 
 
+@pytest.mark.medium
 def test_what_a_command_has_started_is_ended_with_it(tmp_path):
     script(
         tmp_path,
@@ -503,6 +526,7 @@ def test_what_a_command_has_started_is_ended_with_it(tmp_path):
     assert left_over() == []
 
 
+@pytest.mark.medium
 def test_a_command_that_ignores_every_request_is_killed(tmp_path):
     script(
         tmp_path,
@@ -522,6 +546,7 @@ def test_a_command_that_ignores_every_request_is_killed(tmp_path):
     assert 1.0 <= time.monotonic() - began < 20.0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("epochs", [4, 9])
 def test_a_command_that_works_on_after_its_last_epoch_is_not_silent(tmp_path, epochs):
     """It writes plots or uploads its model; after nine epochs by their number, after four since it says so."""
@@ -540,6 +565,7 @@ def test_a_command_that_works_on_after_its_last_epoch_is_not_silent(tmp_path, ep
     assert grants.measurements[-1].wall_seconds > 3
 
 
+@pytest.mark.medium
 def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path):
     script(
         tmp_path,
@@ -553,6 +579,7 @@ def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path):
     assert run(spec_of(tmp_path, {"end_seconds": 1})).epochs == [1, 2, 3, 4]
 
 
+@pytest.mark.medium
 def test_a_program_is_asked_before_it_is_ended(tmp_path):
     script(
         tmp_path,
@@ -569,6 +596,7 @@ def test_a_program_is_asked_before_it_is_ended(tmp_path):
     assert (tmp_path / "tidied").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mib", [64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_much_output_is_read_and_not_kept(tmp_path, mib):
     script(
@@ -589,6 +617,7 @@ def test_much_output_is_read_and_not_kept(tmp_path, mib):
     assert log_of(spec).endswith("the end\n")
 
 
+@pytest.mark.medium
 def test_folders_of_the_user_with_our_names_are_the_users(tmp_path):
     for name in ("trainers", "studies", "reports", "search_spaces"):
         (tmp_path / name).mkdir()
@@ -607,6 +636,7 @@ def test_folders_of_the_user_with_our_names_are_the_users(tmp_path):
     assert run(spec_of(tmp_path)).epochs == [1, 2, 3, 4]
 
 
+@pytest.mark.medium
 def test_a_long_path_of_temporary_files_is_used_and_left_empty(tmp_path, monkeypatch):
     long = tmp_path / ("x" * 120)
     long.mkdir()
@@ -639,6 +669,7 @@ def test_folders_of_processes_that_live_stay_whatever_their_numbers_are(tmp_path
             assert not left.exists()
 
 
+@pytest.mark.medium
 def test_nothing_happens_outside_a_trial(tmp_path):
     script(tmp_path, COUNTS)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AUTOML_")}
@@ -667,6 +698,7 @@ def rank_of_its_own(tmp_path, until: int = 9, **options) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", text], cwd=ROOT)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("as_ray_does", [False, True])
 def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
     script(tmp_path, STARTS_A_PROCESS)
@@ -679,6 +711,7 @@ def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
     wait_until(lambda: not left_over())
 
 
+@pytest.mark.medium
 def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path):
     script(
         tmp_path,
@@ -701,6 +734,7 @@ def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path):
     wait_until((tmp_path / "tidied").exists, seconds=20)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp_path, asks):
     report = "automl.report(epoch=epoch, val_error=0)"
@@ -727,6 +761,7 @@ def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp
     assert asks or (tmp_path / "signals").read_text() == "x"
 
 
+@pytest.mark.medium
 def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
     script(tmp_path, STARTS_A_PROCESS)
 
@@ -800,7 +835,7 @@ def run_ranks(spec, store, size: int, key: str, course=Grants, **grants):
     return courses[0].measurements
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_ranks_find_each_other_and_save_together(tmp_path, store):
     script(tmp_path, RANKS)
     spec = spec_of(tmp_path, world_size=2)
@@ -810,7 +845,7 @@ def test_ranks_find_each_other_and_save_together(tmp_path, store):
     assert [one.epoch for one in more] == [3, 4]
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_ranks_may_meet_after_their_last_epoch(tmp_path, store):
     script(tmp_path, RANKS.replace("    dist.destroy", "    dist.all_reduce(torch.ones(1))\n    dist.destroy"))
 
@@ -828,7 +863,7 @@ def test_ranks_may_meet_after_their_last_epoch(tmp_path, store):
     assert time.monotonic() - began < 25
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_no_program_of_a_gang_starts_before_all_ranks_have_restored(tmp_path, store, monkeypatch):
     text = RANKS.replace(
         "import automl, json, os",
@@ -871,6 +906,7 @@ def test_a_rank_hears_that_another_one_could_not_start(tmp_path, store):
     assert re.search("another rank has failed: rank 0: .*damaged.pt", str(errors[1]))
 
 
+@pytest.mark.medium
 def test_a_rank_may_ask_for_a_checkpoint_long_before_rank_0_and_no_keys_stay(tmp_path, store):
     script(
         tmp_path,
@@ -891,7 +927,7 @@ def test_a_rank_may_ask_for_a_checkpoint_long_before_rank_0_and_no_keys_stay(tmp
     assert client.num_keys() == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_each_rank_has_a_log(tmp_path, store):
     script(tmp_path, RANKS.replace("folder = automl.resume()", "print('rank', rank); folder = automl.resume()"))
     spec = spec_of(tmp_path, world_size=2)
@@ -900,6 +936,7 @@ def test_each_rank_has_a_log(tmp_path, store):
     assert [re.findall("rank .", path.read_text()) for path in logs.values()] == [["rank 0"], ["rank 1"]]
 
 
+@pytest.mark.medium
 def test_each_program_sees_the_gpus_of_all_ranks_of_its_machine(tmp_path, store, monkeypatch):
     devices = {0: "3", 1: "GPU-1f2e"}
 
@@ -926,6 +963,7 @@ def test_each_program_sees_the_gpus_of_all_ranks_of_its_machine(tmp_path, store,
     assert [(tmp_path / f"sees-{rank}").read_text() for rank in range(2)] == ["3,GPU-1f2e"] * 2
 
 
+@pytest.mark.medium
 def test_a_program_of_one_rank_sees_the_gpu_of_its_rank(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     script(tmp_path, f"import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])\n{textwrap.dedent(COUNTS)}")
@@ -934,6 +972,7 @@ def test_a_program_of_one_rank_sees_the_gpu_of_its_rank(tmp_path, monkeypatch):
     assert "sees 5\n" in log_of(spec)
 
 
+@pytest.mark.medium
 def test_a_program_is_told_where_to_log_unless_its_environment_says_so(tmp_path, monkeypatch):
     database = tmp_path / "mlflow.db"
     database.touch()

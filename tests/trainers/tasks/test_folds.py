@@ -115,6 +115,7 @@ def test_a_thawed_trial_comes_to_the_same_bits(file: str, tmp_path: Path, archit
     assert again[-1].metrics["val_loss"] == measured[-1].metrics["val_loss"]
 
 
+@pytest.mark.medium
 def test_an_exported_model_takes_new_rows_alone(tmp_path: Path) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     write(train, [HEADER, *people(200)])
@@ -130,7 +131,7 @@ def test_an_exported_model_takes_new_rows_alone(tmp_path: Path) -> None:
         assert list(answer["probabilities"].values()) == pytest.approx(row, abs=1e-5)
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 def test_an_exported_model_has_the_metric_that_the_study_measures_on_the_test_part(tmp_path: Path) -> None:
     train, test = tmp_path / "train.csv", tmp_path / "test.csv"
     write(train, [HEADER, *people(200)])

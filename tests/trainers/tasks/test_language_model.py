@@ -66,6 +66,7 @@ def test_the_tokenizer_is_learned_from_the_training_texts_only(tmp_path: Path, f
     assert task.encode(["zebra " * 20]).shape[1] == 16
 
 
+@pytest.mark.medium
 def test_every_process_learns_the_same_tokenizer(file: str) -> None:
     code = (
         "import sys, zlib\nfrom trainers.tasks.language_model import LanguageModel\n"

@@ -56,6 +56,7 @@ def test_robust_scaling_takes_the_median_and_the_quartiles_and_bends_what_is_far
     assert np.isfinite(task.train_data({})[0].numpy()).all()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("scaling", ["standard", "robust"])
 def test_a_model_that_is_taken_away_scales_as_the_task_does(tails: str, scaling: str) -> None:
     task = Tabular(tails, "y", scaling=scaling)

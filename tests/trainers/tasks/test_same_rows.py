@@ -259,6 +259,7 @@ def test_quotation_marks_of_a_file_with_tabs_are_text_to_the_exported_model_too(
     assert found == ['"I loved it.', 'Really."', "all of it"] * 10
 
 
+@pytest.mark.medium
 def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     texts = [f"this is {('bad', 'good')[number % 2]} number {number}" for number in range(30)]
@@ -285,6 +286,7 @@ def test_texts_of_parquet_may_be_bytes(tmp_path: Path) -> None:
         list(rows_of(bad, form))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["train.csv", "train.parquet"])
 def test_spaces_and_line_breaks_are_the_same_tokens_everywhere(tmp_path: Path, name: str) -> None:
     """Tokenizers of bytes, as of RoBERTa, have tokens for the space at the end of a text, and for both line breaks."""

@@ -205,6 +205,7 @@ def test_infinity_in_parquet_is_named_with_its_row(tmp_path: Path) -> None:
             Tabular(str(path), "y", kind=kind)
 
 
+@pytest.mark.medium
 def test_every_process_gets_the_same_data(file: str) -> None:
     code = (
         "import json, sys, hashlib\nfrom trainers.tasks.tabular import Tabular\n"
@@ -248,6 +249,7 @@ def test_the_probe_finds_nothing_wrong(file: str) -> None:
     assert answer["metrics"] == ["val_accuracy", "val_error"]
 
 
+@pytest.mark.medium
 def test_loading_the_task_does_not_load_torch(file: str) -> None:
     code = (
         "import sys\nfrom trainers.task_loading import load_task\n"

@@ -63,6 +63,7 @@ def test_the_tokenizer_is_learned_from_the_training_texts_only(tmp_path: Path) -
     assert len(task.validation_data({})[1]) == 20
 
 
+@pytest.mark.medium
 def test_every_process_learns_the_same_tokenizer(tmp_path: Path) -> None:
     """Ranks whose vocabularies differ cannot train together; ties in the counts are what tells trainers apart."""
     draw = random.Random(0)
@@ -184,7 +185,7 @@ def test_wrong_options(file: str) -> None:
         Text(file).model({"heads": 3, "width": 32})
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 def test_sst2_is_read_whole_and_learns() -> None:
     options = {"train": real("sst2", "train.tsv"), "test": real("sst2", "test.tsv"), "longest": 32}
     task, trainer = trained("text", options, {**PARAMS, "batch_per_rank": 32, "dropout": 0.2}, 3)
@@ -223,7 +224,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return architecture, str(folder)
 
 
-@pytest.mark.thorough
+@pytest.mark.large
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_checkpoint_is_fine_tuned_from_its_own_weights(file: str, checkpoint: tuple[str, str]) -> None:
     from safetensors.torch import load_file

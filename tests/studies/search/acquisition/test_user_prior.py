@@ -169,7 +169,7 @@ def mean_log_usd(of: CurveTable, share: float, seeds: Sequence[int], sampler: st
     return float(np.mean(found))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(1,), pytest.param(range(5), marks=pytest.mark.slow)], ids=len)
 @pytest.mark.parametrize("sampler", ["cokriging", "tpe"])
 def test_a_good_prior_saves_dollars_and_a_wrong_one_is_survived(

@@ -225,6 +225,7 @@ def test_before_a_model_reaches_the_reference_point_improvements_are_products_of
     assert improvement.expected(uncertain)[0] == pytest.approx(drawn.prod(axis=1).mean(), rel=0.02)
 
 
+@pytest.mark.medium
 def test_what_lies_outside_of_the_box_does_not_make_objectives_incomparable() -> None:
     """One model barely reaches the reference point, another one does so in two objectives alone."""
     archive = np.array([(0.59, 1.95e6, 0.049), (0.7, 1e5, 0.01)])

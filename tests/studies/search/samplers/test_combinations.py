@@ -29,23 +29,14 @@ CONSTRAINTS = {
     "never": (Constraint(metric="val_error", max=-1.0),),
 }  # fmt: skip
 OURS, OTHERS = ("cokriging", "break_even"), [("tpe", "mo_asha"), ("nsga2", "median"), ("random", "break_even")]
-ALL_COMBINATIONS = [
-    *((objectives, constraints, OURS) for objectives in OBJECTIVES for constraints in CONSTRAINTS),
-    *((objectives, "both", search) for objectives in OBJECTIVES for search in OTHERS),
+COMBINATIONS = [
+    *((objectives, [*CONSTRAINTS][number % len(CONSTRAINTS)], OURS) for number, objectives in enumerate(OBJECTIVES)),
+    *((objectives, "both", OTHERS[number % len(OTHERS)]) for number, objectives in enumerate(OBJECTIVES)),
 ]
-COMBINATIONS = [  # every third one has all objectives, all constraints and all searches in it, and the rest is slow
-    pytest.param(*one, marks=[] if number % 3 == number // 6 % 3 else [pytest.mark.slow])
-    for number, one in enumerate(ALL_COMBINATIONS)
-]
+"""All objectives with either kind of search, and all constraints and all searches among them."""
 
 
-def test_the_quick_combinations_leave_nothing_out() -> None:
-    quick = [one.values for one in COMBINATIONS if not one.marks]
-    for place in range(3):
-        assert {one[place] for one in quick} == {one[place] for one in ALL_COMBINATIONS}
-
-
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize(("objectives", "constraints", "search"), COMBINATIONS)
 def test_every_combination_searches(tmp_path: Path, objectives: str, constraints: str, search: tuple[str, str]) -> None:
     made_up, wanted = table(tmp_path), OBJECTIVES[objectives]

@@ -49,7 +49,7 @@ def grown(sampler: str, trials: int, seed: int = 0) -> list[Observation]:
     return history
 
 
-@pytest.mark.thorough
+@pytest.mark.medium
 @pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2", "gp"])
 def test_samplers_propose_what_trials_have_asked_for(sampler: str) -> None:
     history = grown(sampler, 16)

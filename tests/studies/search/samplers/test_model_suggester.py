@@ -96,6 +96,7 @@ def test_a_parameter_that_an_earlier_study_lacks_is_drawn(monkeypatch: pytest.Mo
     assert first(3)["momentum"] != first(4)["momentum"]
 
 
+@pytest.mark.medium
 def test_it_needs_no_optuna() -> None:
     code = (
         "import sys\nfrom search_spaces.space import Space\nfrom studies.records import Objective\n"

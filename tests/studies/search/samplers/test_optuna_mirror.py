@@ -44,6 +44,7 @@ def contents(study: optuna.Study) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("objectives", [1, 2])
 @pytest.mark.parametrize("bounds", [False, True])
 @pytest.mark.parametrize("seed", range(3))
