@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from automl.launching.functions import name_of
 from automl.launching.launching import launch_prepared
 from automl.launching.optuna_objectives import is_optuna_objective, training_function_of, with_space_of
-from automl.launching.paths import with_options_of_new_studies
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.quickstart import HOURS, USD, budget_note
-from automl.launching.reading import parse_with_overrides, read_spec
+from automl.launching.reading import parse_with_overrides, read_spec, with_options_of_new_studies
 from automl.python.dataframes import dataframe
 from automl.python.live_cell import is_notebook, watching
 from automl.stored.checkpoints import kept_checkpoint

@@ -58,7 +58,7 @@ COMMANDS: Mapping[str, str] = {
     "submit": "Queue the study that SPEC describes, for a worker or in SLURM.",
     "sync": "Rebuild the views of STUDY: Optuna, MLflow.",
     "token": "Make, list, rotate and revoke tokens of the service.",
-    "train": "Train TASK once with DDP, without a study.",
+    "train": "Train TASK once with DDP: a study of one trial, or under torchrun one rank.",
     "trials": "List trials: parameters, values, state, epochs, cost, reason.",
     "worker": "Run the studies that wait in the queue of the store.",
 }
@@ -71,6 +71,15 @@ MODULES: Mapping[str, str] = {
     "serve-model": "serve_model",
 }
 """Commands whose module, and function, have another name: those that would hide a built-in function, or have a dash."""
+OVER_HTTP = frozenset(
+    {"cancel", "confirm", "delete", "enqueue", "explain", "export", "launch", "list", "logs", "mcp", "queue", "report",
+     "resume", "status", "stop", "submit", "train", "trials"}
+)  # fmt: skip
+"""Commands that ask a service where `--server` names one."""
+HERE = frozenset({"compare", "completion", "init", "predict", "serve", "serve-model", "simulate", "store", "worker"})
+"""Commands that need no studies, or name their store: AUTOML_SERVER leaves them alone, `--server` refuses them."""
+BESIDE = frozenset({"doctor"})
+"""Commands that act here, and ask the service as well where they are told to; without that they refuse `--server`."""
 
 REMOVED_OPTIONS: Mapping[str, str] = {
     "--share-on": "join the machines by `ray start`, and name the cluster with --set resources.ray_address=HOST:PORT",
@@ -100,8 +109,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = MODULES.get(cmd_name, cmd_name)
-        package = _package_with_server(ctx, cmd_name) if ctx.params.get("server") else "automl.commands"
-        command: click.Command = getattr(importlib.import_module(f"{package}.{module}"), module)
+        if ctx.params.get("server"):
+            _check_goes_with_server(ctx, cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"automl.commands.{module}"), module)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -135,15 +145,19 @@ class LazyGroup(click.Group):
 @click.option("--server", metavar="URL", envvar="AUTOML_SERVER", help="A service in place of a store; AUTOML_SERVER.")
 def cli(server: str | None) -> None:
     """Hyperparameter search for PyTorch that accounts for every cent."""
-    del server  # commands look for it: `automl.remote.connection`
+    del server  # commands look for it: `automl.backend.backend_of`
 
 
-def _package_with_server(ctx: click.Context, command: str) -> str:
-    """The package of a command's module when `--server` or AUTOML_SERVER names a service."""
-    from automl.remote.choosing import package_of
-
-    source = ctx.get_parameter_source("server")
-    return package_of(command, is_explicit=source is click.core.ParameterSource.COMMANDLINE)
+def _check_goes_with_server(ctx: click.Context, command: str) -> None:
+    """Refuse a command that does nothing over HTTP, unless it needs no studies and only AUTOML_SERVER is set."""
+    is_typed = ctx.get_parameter_source("server") is click.core.ParameterSource.COMMANDLINE
+    if command in OVER_HTTP | BESIDE or (command in HERE and not is_typed):
+        return
+    given = "--server" if is_typed else "AUTOML_SERVER"
+    raise UserError(
+        f"{given}: found {command}, which does not run over HTTP; allowed: {', '.join(sorted(OVER_HTTP))}; or run it "
+        "beside the store"
+    )
 
 
 def main() -> None:

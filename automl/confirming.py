@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from automl.exporting.points import named_point
-from automl.launching.pools import pool_of
+from automl.launching.driving import pool_of
 from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
 from automl.stored.reporting import refresh

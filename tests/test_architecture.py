@@ -127,6 +127,7 @@ DOORS: dict[str, dict[str, str]] = {
     "fsspec": {"trainers.object_store": "its home"},
     "psutil": {"trainers": "memory of a rank", "studies.storage": "do the lease's holder and the views' process live",
                "studies.gangs.pool_cluster": "the name of the loopback interface"},
+    "requests": {"automl.remote.client": "its home"},
     "yaml": {"studies.spec.yaml_reader": "its home"},
 }  # fmt: skip
 

@@ -99,11 +99,11 @@ def measure_bandwidth(
 ) -> list[Exchange]:
     """Time collectives among ranks in processes of this machine, in the order of `COLLECTIVES` and of the sizes.
 
+    Sizes in bytes are rounded up to a multiple of 4 k for k ranks.
     A script that calls this needs `if __name__ == "__main__":`.
 
-    Args:
-        world_size: Number of ranks k, at least 2.
-        sizes_bytes: Sizes of the whole tensors in bytes; each is rounded up to a multiple of 4 k.
+    Raises:
+        TrainingError: A rank failed, or the ranks did not find each other.
     """
     work = partial(_exchange_all, tuple(sizes_bytes))
     with closing(in_processes(work, world_size, device, group)) as messages:

@@ -9,11 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from trainers.step_counter import TRAIN_WORK
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SingleSamples = Literal["keep", "merge", "drop"]
 """What becomes of micro-batches of one sample, see `plan_epoch`."""

@@ -22,13 +22,11 @@ from trainers.errors import classify
 from trainers.group_options import GroupOptions
 from trainers.group_store import StoreClient
 from trainers.group_store_server import StoreAddress, StoreServer
-from trainers.local_rank import Callbacks, Extras, OnFacts, OnMeasurement, OnPart, RankFacts, train_rank
+from trainers.local_rank import Callbacks, OnFacts, OnMeasurement, OnPart, RankFacts, train_rank
 from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialSpec
 from trainers.rank_place import Presence, RankPlace, place_in_environment, place_on_this_machine
 from trainers.task_loading import Trainable
-from trainers.torch_profile import Profile
 
-_NO_EXTRAS = Extras()
 _USUAL_GROUP = GroupOptions()
 _GRACE_SECONDS = 5.0
 _CAUSE_SECONDS = 2.0
@@ -48,8 +46,6 @@ def train_locally(
     on_facts: OnFacts = lambda _: None,
     *,
     on_part: OnPart = lambda _: None,
-    on_profile: Callable[[Profile], None] = lambda _: None,
-    extras: Extras = _NO_EXTRAS,
     group: GroupOptions = _USUAL_GROUP,
     presence: Presence | None = None,
     task: Trainable | None = None,
@@ -63,45 +59,33 @@ def train_locally(
     Each rank loads task and data first. They form their group once all are there: one that loads is waited for without
     a limit, one that is gone no longer than `group.seconds`.
 
-    Args:
-        spec: The trial; its `world_size` is replaced.
-        on_part: Called after each part of an epoch that was saved before its end.
-        on_facts: Called once for each rank; under torchrun once in each process, for its own rank.
-        on_profile: Called with the profile once rank 0 is done; under torchrun in rank 0's process only.
-        presence: Under torchrun this rank's presence, if it has been told of already.
-        task: What `spec.task` names, if it was loaded already; for ranks in this process.
-
     Raises:
         TrainingError: The error of the rank that failed first.
         KeyboardInterrupt: The user pressed Ctrl-C; all ranks have been ended.
     """
-    callbacks = Callbacks(on_facts, on_measurement, on_part, on_profile)
+    callbacks = Callbacks(on_facts, on_measurement, on_part)
     if "RANK" in os.environ:
         place = place_in_environment(spec.device, group, presence)
         spec = replace(spec, world_size=place.world_size)
         own = callbacks if place.rank == 0 else callbacks._replace(measurement=_nothing, part=_nothing)
-        return list(train_rank(spec, place, own, extras, task))
+        return list(train_rank(spec, place, own, task))
     spec = replace(spec, world_size=world_size)
     if world_size == 1:
-        return list(train_rank(spec, RankPlace(device=device_of(spec.device)), callbacks, extras, task))
-    return _train_in_processes(spec, callbacks, extras, group)
+        return list(train_rank(spec, RankPlace(device=device_of(spec.device)), callbacks, task))
+    return _train_in_processes(spec, callbacks, group)
 
 
 def _nothing(_: object) -> None:
     return
 
 
-def _train_in_processes(
-    spec: TrialSpec, callbacks: Callbacks, extras: Extras, group: GroupOptions
-) -> list[Measurement]:
+def _train_in_processes(spec: TrialSpec, callbacks: Callbacks, group: GroupOptions) -> list[Measurement]:
     measurements: list[Measurement] = []
-    work = partial(_train_and_send, spec, extras)
+    work = partial(_train_and_send, spec)
     with closing(in_processes(work, spec.world_size, spec.device, group)) as messages:
         for rank, message in messages:
             if isinstance(message, RankFacts):
                 callbacks.facts(message)
-            elif isinstance(message, Profile):
-                callbacks.profile(message)
             elif rank != 0:
                 continue
             elif isinstance(message, EpochPart):
@@ -112,8 +96,8 @@ def _train_in_processes(
     return measurements
 
 
-def _train_and_send(spec: TrialSpec, extras: Extras, place: RankPlace, send: Send) -> None:
-    for _ in train_rank(spec, place, Callbacks(send, send, send, send), extras):
+def _train_and_send(spec: TrialSpec, place: RankPlace, send: Send) -> None:
+    for _ in train_rank(spec, place, Callbacks(send, send, send)):
         pass
 
 
@@ -125,11 +109,7 @@ def in_processes(
     None of the processes, nor a process that one of them started to read data, outlives the iteration, or this process
     if it is killed. Close the generator (`contextlib.closing`) where the iteration may end early: these processes are
     no daemons, which could not start others, so Python would wait for them when it exits.
-
-    Args:
-        work: Function that each process calls with its rank's place, from which it joins the others, and a function
-            that sends a message; has to be picklable.
-        device: Kind of device that each rank gets; GPUs are shared where there are fewer of them than ranks.
+    `work` has to be picklable; GPUs are shared where there are fewer of them than ranks.
 
     Raises:
         TrainingError: The error of the rank that failed first.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from search_spaces.asked import Asked
@@ -60,6 +61,26 @@ TEST_PREFIX = "test."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnostics:
+    """Files beside its checkpoints that tell of a single training.
+
+    Attributes:
+        trace: File for a profile of some steps of rank 0; None profiles nothing.
+        rank_logs: Folder for the losses of each rank's batches, a CSV file for each rank; None writes none.
+        tensorboard: Folder for TensorBoard's files of each epoch's figures; None writes none.
+    """
+
+    trace: str | None = None
+    rank_logs: str | None = None
+    tensorboard: str | None = None
+
+
+def operations_path(trace: str | Path) -> Path:
+    """Return the file beside a profile's trace that holds its most expensive operations as JSON."""
+    return Path(f"{trace}.operations")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrialSpec:
     """Everything the ranks of one attempt need to know; they never ask back.
 
@@ -87,6 +108,7 @@ class TrialSpec:
         environment: Variables that a training function or a command gets, where its process has not set them.
         proposed: Values, with the domains that they are meant for, of parameters that the trial may ask for as it runs,
             beside `params`; those that are not among them it draws. None if it may ask for none.
+        diagnostics: Files that its ranks write beside its checkpoints.
     """
 
     study: str
@@ -109,6 +131,7 @@ class TrialSpec:
     python_path: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     proposed: Mapping[str, Asked] | None = None
+    diagnostics: Diagnostics = Diagnostics()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

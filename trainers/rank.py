@@ -26,6 +26,7 @@ from trainers.commands.command import Command
 from trainers.commands.command_trainer import CommandTrainer
 from trainers.data import load_data
 from trainers.ddp import Group, device_of, warm_up
+from trainers.diagnostics import diagnosed
 from trainers.errors import classify
 from trainers.function_trainer import FunctionTrainer
 from trainers.membership import Membership
@@ -202,12 +203,13 @@ class RankProcess:
             counter.done()
             if isinstance(task, TrainingFunction):
                 trainer = FunctionTrainer(spec, task, group=group, counter=counter)
-                with own_environment(spec.environment):
+                with own_environment(spec.environment), diagnosed(spec.diagnostics, group) as course.saw:
                     trainer.run(course)
             else:
                 trainer = Trainer(spec, task, group=group, data=data, counter=counter)
                 del data
-                trainer.run(course)
+                with diagnosed(spec.diagnostics, group, trainer) as course.saw:
+                    trainer.run(course)
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong is the trial's failure, SystemExit too
             outgoing.send(Failed.of(error, has_begun=course.has_begun))
         return None if trainer is None else trainer.close()
@@ -268,11 +270,13 @@ class _Course:
 
     Attributes:
         has_begun: Whether the first step has begun.
+        saw: Called with each measurement.
     """
 
     def __init__(self, orders: Orders, outgoing: Outgoing) -> None:
         self._orders, self._outgoing, self._until = orders, outgoing, 0
         self.has_begun = False
+        self.saw: Callable[[Measurement], None] = lambda _measurement: None
         self.seconds_left, self.saved = orders.seconds_left, outgoing.send
 
     def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
@@ -294,5 +298,6 @@ class _Course:
     def measured(self, pending: Pending[Measurement]) -> None:
         """Send a measurement: at once if the gang waits after it, or is over."""
         measurement = pending.news
+        self.saw(measurement)
         is_over = measurement.ended or measurement.complete
         self._outgoing.measure(pending, is_last=is_over or measurement.epoch >= self._until)

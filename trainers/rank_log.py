@@ -29,6 +29,7 @@ class BatchLog:
     """Writes a row for each batch that a rank has trained on.
 
     Losses stay on the device until the file is written, about once a second, so a step does not wait for the device.
+    A file that is there keeps the rows of the first `steps_done` steps.
     A log that cannot be written ends with a line on stderr, and the training goes on.
 
     | column | is |
@@ -39,10 +40,8 @@ class BatchLog:
     | loss | their mean loss, by their weights where the task has any |
     | seconds | time from the wait for the batch to the end of its backward pass and step, on a GPU to their launch |
 
-    Args:
-        path: The file; its folder is made. A file that is there keeps the rows of steps that this training goes on
-            from, and loses the others.
-        steps_done: Number of optimizer steps that earlier attempts have done.
+    Raises:
+        OSError: The file cannot be made.
     """
 
     def __init__(self, path: Path, device: torch.device, steps_done: int) -> None:
@@ -70,12 +69,7 @@ class BatchLog:
         self._close()
 
     def add(self, *, epoch: int, step: int, samples: int, loss: Tensor, seconds: float) -> None:
-        """Add a batch.
-
-        Args:
-            loss: Their mean loss, a scalar on the rank's device.
-            seconds: Duration of the batch in seconds.
-        """
+        """Add a batch."""
         if self._file is None:
             return
         self._rows.append((epoch, step, samples, seconds))

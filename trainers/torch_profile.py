@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
+
+from trainers.protocol import operations_path
 
 MOST_OPERATIONS = 10
 _STEPS = 20
@@ -22,49 +25,17 @@ _OF_THE_PROFILER = {
 """What CUDA says of itself while it is watched (`CUpti_ActivityOverheadKind`), such as that it loads a kernel."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Operation:
-    """One kind of operation.
-
-    Attributes:
-        calls: Number of calls in the profiled steps.
-        seconds: Time in the operation itself, without those that it called; of its kernels, if there is a GPU.
-        share: Fraction of all operations' seconds.
-    """
-
-    name: str
-    calls: int
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Profile:
-    """The most expensive operations of a few steps.
-
-    Attributes:
-        trace: Path of a file for chrome://tracing or https://ui.perfetto.dev.
-        steps: Number of profiled optimizer steps.
-        operations: The most expensive operations, most expensive first.
-    """
-
-    trace: str
-    steps: int
-    operations: tuple[Operation, ...]
-
-
 class Profiler:
     """Profiles 20 steps of a training, after the first few: a trace of more is too large to open.
 
-    Args:
-        steps: Number of steps that the training still takes.
+    The trace is for chrome://tracing or https://ui.perfetto.dev; beside it `operations_path` gets the most expensive
+    operations.
     """
 
     def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:
         self._trace, self._on_gpu = Path(trace), device.type == "cuda"
         self._warm_up = min(1, steps - 1)
         self._steps = min(_STEPS, steps - self._warm_up)
-        self._found: Any = None
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
         skipped = min(_SKIPPED_STEPS, steps - self._warm_up - self._steps)
         with warnings.catch_warnings():
@@ -90,25 +61,27 @@ class Profiler:
     def _keep(self, found: Any) -> None:
         self._trace.parent.mkdir(parents=True, exist_ok=True)
         found.export_chrome_trace(str(self._trace))
-        self._found = found.key_averages()
+        plain = {"trace": str(self._trace), "steps": self._steps, "operations": self._operations(found.key_averages())}
+        operations_path(self._trace).write_text(json.dumps(plain), encoding="utf-8")
 
-    def result(self) -> Profile:
-        """Return the profile; to be called after the profiler has stopped."""
+    def _operations(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
+        """The most expensive operations, most expensive first.
+
+        `seconds` are those in the operation itself, without those that it called, and of its kernels, if there is a
+        GPU; `share` is their fraction of all operations' seconds.
+        """
         time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
-        rows = [
-            row for row in self._found or () if not row.key.startswith(_OUR_MARK) and row.key not in _OF_THE_PROFILER
-        ]
+        rows = [row for row in rows if not row.key.startswith(_OUR_MARK) and row.key not in _OF_THE_PROFILER]
         if self._on_gpu:  # kernels have rows of their own, beside those of the operations that launched them
             rows = [row for row in rows if row.device_type.name == "CPU"]
         total = sum(getattr(row, time_of) for row in rows) or 1.0
         longest = sorted(rows, key=lambda row: getattr(row, time_of), reverse=True)[:MOST_OPERATIONS]
-        operations = tuple(
-            Operation(
-                name=row.key,
-                calls=row.count,
-                seconds=1e-6 * getattr(row, time_of),
-                share=getattr(row, time_of) / total,
-            )
+        return [
+            {
+                "name": row.key,
+                "calls": row.count,
+                "seconds": 1e-6 * getattr(row, time_of),
+                "share": getattr(row, time_of) / total,
+            }
             for row in longest
-        )
-        return Profile(trace=str(self._trace), steps=self._steps, operations=operations)
+        ]

@@ -6,46 +6,98 @@ import sys
 
 import click
 
-from automl.confirming import confirm as train_again
-from automl.stored.opening import open_store
+from automl.backend import ServiceBackend, StoreBackend, backend_of
 from automl.terminal.confirmed_table import confirmed_table
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
-from automl.terminal.options import json_option, store_option, study_argument
+from automl.terminal.options import Number, ServiceOption, StoreOption, json_option, store_option, study_argument
 from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
+from automl.terminal.summary import document_of
 from reports.recommending import recommendation_lines
-from reports.wording import usd
-from studies.storage.reader import load_study
+from reports.wording import usd as dollars
+from search_spaces.errors import UserError
 
 
 @click.command()
 @study_argument
 @click.argument("points", metavar="[TRIAL[@EPOCH]|best|cheapest|knee]...", nargs=-1)
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Trainings of each point.")
-@click.option("--keep-models", is_flag=True, help="Keep each training's model, for automl export --ensemble.")
+@click.option(
+    "--keep-models", is_flag=True, cls=StoreOption, help="Keep each training's model, for automl export --ensemble."
+)
+@click.option(
+    "--usd",
+    type=Number(0, min_open=True),
+    cls=ServiceOption,
+    help="Dollars that it may cost, beside the study's budget.",
+)
 @store_option
 @json_option
 def confirm(  # noqa: PLR0917 - click gives each option by name
-    study: str, points: tuple[str, ...], seeds: int, keep_models: bool, store: str | None, as_json: bool
+    study: str,
+    points: tuple[str, ...],
+    seeds: int,
+    keep_models: bool,
+    usd: float | None,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Train models of STUDY again, with fresh seeds, and measure them.
 
     Without points it takes the recommended model, its neighbours and the best one. A point is trained as it was in the
     search: with the same schedule, up to its epoch. TRIAL alone is its last kept model.
 
-    It is charged to the study, whatever is left of its budget.
+    It is charged to the study, whatever is left of its budget. A service trains for at most --usd, says without it what
+    that will probably cost, and prints with --json the study's summary afterwards.
     """
-    opened = open_store(store)
+    backend = backend_of(store)
+    if isinstance(backend, ServiceBackend):
+        _confirm_there(backend, study, points, seeds, usd, as_json=as_json)
+    else:
+        _confirm_here(backend, study, points, seeds, keeps_models=keep_models, as_json=as_json)
+
+
+def _confirm_here(
+    backend: StoreBackend, study: str, points: tuple[str, ...], seeds: int, *, keeps_models: bool, as_json: bool
+) -> None:
+    """Train in this process, and print a table."""
+    from automl.confirming import confirm as train_again
+
+    opened = backend.store
     with only_json_on_stdout(as_json):
-        confirmed = train_again(opened, study, points, seeds=seeds, keeps_models=keep_models, say=say_on_stderr)
+        confirmed = train_again(opened, study, points, seeds=seeds, keeps_models=keeps_models, say=say_on_stderr)
     if as_json:
         print_json(confirmed)
     else:
         console().print(confirmed_table(confirmed))
-        for line in recommendation_lines(load_study(opened, study)):
+        for line in recommendation_lines(backend.record(study)):
             echo(line)
-        echo(f"It cost {usd(confirmed['cost_usd'])}; {study} has cost {usd(confirmed['study_cost_usd'])} in all.")
+        echo(
+            f"It cost {dollars(confirmed['cost_usd'])}; {study} has cost {dollars(confirmed['study_cost_usd'])} in all."
+        )
     if confirmed["measured_on"] == "validation":
         warn("the task has no test part: the search has seen the data that this was measured on")
     if any(all(run["failure"] for run in row["runs"]) for row in confirmed["trials"]):
         sys.exit(FAILED)
+
+
+def _confirm_there(
+    backend: ServiceBackend, study: str, points: tuple[str, ...], seeds: int, usd: float | None, *, as_json: bool
+) -> None:
+    """Queue the trainings, and follow them."""
+    from automl.remote.following import Telling, follow_job
+
+    plan = backend.check_confirm(study, points, seeds)
+    if usd is None:
+        raise UserError(f"--usd: found nothing, allowed: the dollars that it may cost; {plan['message']}")
+    say_on_stderr(plan["message"])
+    job = backend.confirm(study, points, seeds, usd)
+    code = follow_job(backend.client, job["study"], Telling(as_json=as_json))
+    record = backend.record(plan["study"])
+    if as_json:
+        print_json(document_of(record, report=None))
+    else:
+        for line in recommendation_lines(record):
+            echo(line)
+    if code:
+        sys.exit(code)

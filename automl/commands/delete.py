@@ -6,11 +6,11 @@ import sys
 
 import click
 
-from automl.stored.deleting import by_hand, delete_study, doomed
-from automl.stored.opening import open_store
+from automl.backend import backend_of
+from automl.stored.deleting import by_hand
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
-from automl.terminal.options import json_option, store_option, study_argument
+from automl.terminal.options import StoreOption, json_option, store_option, study_argument
 from automl.terminal.output import print_json, warn
 from search_spaces.outside_text import escaped
 from studies.storage.store import StoreError
@@ -21,25 +21,24 @@ from studies.storage.store import StoreError
 @store_option
 @json_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--keep-files", is_flag=True, help="Leave checkpoints, report and logs where they are.")
+@click.option("--keep-files", is_flag=True, cls=StoreOption, help="Leave checkpoints, report and logs where they are.")
 def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_files: bool) -> None:
     """Delete STUDY for good: rows, checkpoints, report and views.
 
-    A study that a controller drives is refused. Models that were exported or registered stay, and so does what `automl
-    store copy` has copied, but not its checkpoints.
+    A study that a controller drives, or that waits for a worker, is refused. Models that were exported or registered
+    stay, and so do its cost in the accounts and what `automl store copy` has copied, but not its checkpoints.
     """
-    opened = open_store(store)
-    what = doomed(opened, study, keep_files=keep_files)
-    if not yes and not consents(f"{what.in_words()}. Delete it?"):
+    question, act = backend_of(store).deletion(study, keep_files=keep_files)
+    if not yes and not _consents(f"{question}. Delete it?"):
         echo("nothing is deleted", err=True)
         sys.exit(FAILED)
-    done = delete_study(opened, what)
-    for line in by_hand(study, done["views"]):
+    done = act()
+    for line in by_hand(done["study"], done.get("views", {})):
         warn(line)
     print_json(done) if as_json else echo(done["message"])
 
 
-def consents(question: str) -> bool:
+def _consents(question: str) -> bool:
     """Ask on stderr, which leaves stdout to the result.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from automl.doctor import examine
-from automl.remote.connection import refuse_typed_server, service_beside_store
+from automl.remote.connection import connection
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import backend_option, json_option, store_option
@@ -38,7 +38,10 @@ def doctor(
         _check_goes_with_service(bandwidth=bandwidth, backend=backend)
         findings = _of_service(store, artifacts)
     else:
-        refuse_typed_server("`automl --server URL doctor --service`")
+        root = click.get_current_context().find_root()
+        if root.get_parameter_source("server") is click.core.ParameterSource.COMMANDLINE:
+            allowed = "`automl --server URL doctor --service`"
+            raise UserError(f"--server: found doctor, which does not run over HTTP; allowed: {allowed}")
         if artifacts is not None:
             raise UserError("--artifacts: found without --service, allowed: with it")
         findings = examine(store, bandwidth=bandwidth, backend=backend)
@@ -62,4 +65,4 @@ def _check_goes_with_service(*, bandwidth: bool, backend: BackendChoice) -> None
 def _of_service(store: str | None, artifacts: str | None) -> list[dict[str, Any]]:
     from automl.service.surroundings import examine_service
 
-    return examine_service(store, client=service_beside_store(), artifacts=artifacts)
+    return examine_service(store, client=connection(), artifacts=artifacts)

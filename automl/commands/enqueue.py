@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
+from automl.backend import backend_of
 from automl.given_parameters import read_params
-from automl.stored.enqueueing import enqueue_trial
-from automl.stored.opening import open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
@@ -22,11 +21,11 @@ def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool
 
     Active parameters that are not given are drawn at random, parents so that what is given exists.
     """
-    queued = enqueue_trial(open_store(store), study, read_params(given))
+    queued = backend_of(store).enqueue(study, read_params(given))
     if as_json:
         print_json(queued)
         return
     params = " ".join(f"{name}={value}" for name, value in queued["params"].items())
-    echo(f"queued for {study} as {queued['name']}: {params}")
+    echo(f"queued for {queued['study']} as {queued['name']}: {params}")
     if queued["waits"]:
         echo(queued["waits"])

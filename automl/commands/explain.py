@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from automl.stored.opening import read_study, started_trial
+from automl.backend import backend_of
+from automl.stored.opening import started_trial
 from automl.terminal.explanation import explain as explanation
 from automl.terminal.explanation import print_explanation
 from automl.terminal.options import json_option, store_option, study_argument
@@ -21,7 +22,7 @@ def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
 
     With the numbers that were compared, its attempts, and the traceback of a failure.
     """
-    record = read_study(study, store)
+    record = backend_of(store).record(study)
     found = started_trial(record, trial)
     if as_json:
         print_json(explanation(record, found))

@@ -6,27 +6,54 @@ from pathlib import Path
 
 import click
 
-from automl.exporting.exports import Target, export_point
-from automl.stored.opening import open_store
-from automl.terminal.export_options import HELP, export_options, say_exported, target_of
-from automl.terminal.options import json_option, store_option
-from studies.storage.reader import load_study
+from automl.backend import backend_of
+from automl.exporting.exports import FORMATS, Target, format_of
+from automl.terminal.echo import echo
+from automl.terminal.options import json_option, store_option, study_argument
+from automl.terminal.output import print_json
+from reports.wording import value_in_words
 
 
-@click.command(help=HELP)
-@export_options
+@click.command()
+@study_argument
+@click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee")
+@click.option("--out", type=click.Path(path_type=Path), help="The file or folder to write.")
+@click.option("--docker", type=click.Path(path_type=Path), metavar="DIR", help="A folder to write instead: an image.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="By default what the ending of --out stands for.")
+@click.option("--model", help="For a training function: the name of the model in trial.epochs.")
+@click.option("--ensemble", is_flag=True, help="All models that automl confirm --keep-models kept of the trial.")
+@click.option("--licence", help="Name of the licence, for the model card.")
 @store_option
 @json_option
 def export(  # noqa: PLR0917 - click gives each option by name
     study: str, point: str, out: Path | None, docker: Path | None, form: Target | None,
     model: str | None, ensemble: bool, licence: str | None, store: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write a model of a study of a store."""
-    out, form = target_of(out, docker, form)
-    opened = open_store(store)
-    base_folder = opened.require(study).base_folder
-    written = export_point(
-        load_study(opened, study), point, out, base_folder=base_folder, form=form, model=model, licence=licence,
-        ensemble=ensemble,
-    )  # fmt: skip
-    say_exported(written, as_json=as_json)
+    """Write the model of an archive point to a file or a folder.
+
+    A folder (--format package) holds all that is needed to answer rows without the training code: the program, what
+    cells and labels mean, and the code that runs it. FILE.pt2 (torch-export) and FILE.onnx (onnx) are one file each,
+    mlflow is a folder for MLflow. Any other file (weights) has weights and parameters for the task's own code.
+
+    With --docker the folder has a package and what `docker build` needs to make an image of a server with it.
+    """
+    out, form = _target_of(out, docker, form)
+    asked = {"model": model, "licence": licence, "ensemble": ensemble}
+    written = backend_of(store).export(study, point, out, form, **asked)
+    if as_json:
+        print_json(written)
+        return
+    values = ", ".join(f"{name} {value_in_words(name, value)}" for name, value in written["values"].items())
+    echo(f"{written['out']} holds trial {written['trial']} after epoch {written['epoch']}: {values}. To use it:\n")
+    echo(written["how_to_load"])
+
+
+def _target_of(out: Path | None, docker: Path | None, form: Target | None) -> tuple[Path, Target]:
+    """Return what is to be written, and in which form."""
+    if docker is not None:
+        if form is not None or out is not None:
+            raise click.UsageError("--docker: found --format or --out beside it, allowed: --docker DIR alone")
+        return docker, "docker"
+    if out is None:
+        raise click.UsageError("--out: found nothing, allowed: a file or a folder to write, or --docker DIR")
+    return out, form or format_of(out)

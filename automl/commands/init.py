@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from automl.launching.first_spec import write_first_spec
+from automl.launching.template import write_first_spec
 from automl.terminal.echo import echo
 
 

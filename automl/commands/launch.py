@@ -9,38 +9,66 @@ from typing import Any
 
 import click
 
+from automl.backend import ServiceBackend, backend_of
 from automl.launching.driving import Outcome, Watcher
-from automl.launching.dry_run import show
+from automl.launching.dry_run import show, show_plan
 from automl.launching.from_code import Code, check_place_of_spec, code_of, prepared_from_code
 from automl.launching.launching import launch_prepared
-from automl.launching.paths import with_options_of_new_studies
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.quickstart import quickstart, shown_notes, write_spec
-from automl.launching.reading import read_spec
+from automl.launching.reading import read_spec, with_options_of_new_studies
 from automl.terminal.driven import Talk, drive_in_terminal
 from automl.terminal.echo import echo
 from automl.terminal.options import (
+    StoreOption,
+    code_option,
+    detach_option,
     json_option,
     log_file_option,
+    priority_at_service_option,
     quiet_option,
     set_option,
     store_option,
     verbose_option,
 )
+from automl.terminal.output import print_json
 
 
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path), required=False)
-@click.option("--task", help="A built-in task, in place of SPEC: tabular, text, vision, language_model or digits.")
-@click.option("--data", metavar="PATH", help="With --task: the file or folder to train on.")
-@click.option("--target", metavar="COLUMN", help="With --task tabular: the column to learn; the last one by default.")
-@click.option("--text", metavar="COLUMN", help="With --task text: the column of texts.")
-@click.option("--label", metavar="COLUMN", help="With --task text: the column of classes.")
-@click.option("--checkpoint", metavar="PATH", help="With --task text: a model to fine-tune, a folder or a hub's name.")
-@click.option("--test-data", metavar="PATH", help="With --task: data that the search never sees.")
-@click.option("--validation-data", metavar="PATH", help="With --task: validation data, in place of a share of --data.")
 @click.option(
-    "--save-spec", metavar="FILE", type=click.Path(path_type=Path), help="With --task or code: write the spec, too."
+    "--task",
+    cls=StoreOption,
+    help="A built-in task, in place of SPEC: tabular, text, vision, language_model or digits.",
+)
+@click.option("--data", cls=StoreOption, metavar="PATH", help="With --task: the file or folder to train on.")
+@click.option(
+    "--target",
+    cls=StoreOption,
+    metavar="COLUMN",
+    help="With --task tabular: the column to learn; the last one by default.",
+)
+@click.option("--text", cls=StoreOption, metavar="COLUMN", help="With --task text: the column of texts.")
+@click.option("--label", cls=StoreOption, metavar="COLUMN", help="With --task text: the column of classes.")
+@click.option(
+    "--checkpoint",
+    cls=StoreOption,
+    metavar="PATH",
+    help="With --task text: a model to fine-tune, a folder or a hub's name.",
+)
+@click.option("--test-data", cls=StoreOption, metavar="PATH", help="With --task: data that the search never sees.")
+@click.option(
+    "--validation-data",
+    cls=StoreOption,
+    metavar="PATH",
+    help="With --task: validation data, in place of a share of --data.",
+)
+@click.option(
+    "--save-spec",
+    cls=StoreOption,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="With --task or code: write the spec, too.",
 )
 @set_option
 @click.option(
@@ -51,6 +79,9 @@ from automl.terminal.options import (
     help="Learn from an earlier study: its name, or URL#NAME.",
 )
 @store_option
+@code_option
+@priority_at_service_option
+@detach_option
 @json_option
 @click.option("--dry-run", is_flag=True, help="Show what would run, with --verbose the whole spec; write no study.")
 @quiet_option
@@ -62,6 +93,9 @@ def launch(
     from_studies: tuple[str, ...],
     *,
     store: str | None,
+    code: str | None,
+    priority: int,
+    detach: bool,
     as_json: bool,
     dry_run: bool,
     quiet: bool,
@@ -72,12 +106,17 @@ def launch(
     """Run the study that SPEC describes, or one picked for --task, or for code.
 
     SPEC is a YAML file, or code: train.py:NAME (or module:NAME), a training function or a task, with its space.
-    A second launch of an equal spec goes on with it.
+    A second launch of an equal spec goes on with it. A service queues the study, and the command follows it; Ctrl-C
+    leaves it then, and it goes on.
     """
     talk = Talk(as_json=as_json, quiet=quiet, verbose=verbose, log_file=log_file)
     talk.check()
     if from_studies:
         overrides = (*overrides, f"search.from_studies={json.dumps(from_studies)}")
+    backend = backend_of(store)
+    if isinstance(backend, ServiceBackend):
+        _launch_there(backend, spec, overrides, talk, dry_run=dry_run, detach=detach, code=code, priority=priority)
+        return
     prepared, notes = _prepared(spec, overrides, store, quick)
     if notes and not quiet:
         echo(notes, err=True)
@@ -85,6 +124,28 @@ def launch(
         show(prepared, as_json=as_json, verbose=verbose)
         return
     drive_in_terminal(lambda watcher: _launched(prepared, watcher), talk)
+
+
+def _launch_there(
+    backend: ServiceBackend, spec: Path | None, overrides: tuple[str, ...], talk: Talk, *,
+    dry_run: bool, detach: bool, code: str | None, priority: int,
+) -> None:  # fmt: skip
+    """Queue the study of a spec at a service, and follow it."""
+    from automl.remote.following import Telling, take_leave_or_follow
+
+    if spec is None:
+        raise click.UsageError("found no SPEC, allowed: a YAML file", click.get_current_context())
+    if code_of(spec) is not None:
+        raise click.UsageError(
+            f"SPEC: found code {spec} with --server, allowed: a YAML file, whose task is in --code",
+            click.get_current_context(),
+        )
+    if dry_run:
+        plan = backend.check_file(spec, overrides, code=code)
+        print_json(plan) if talk.as_json else show_plan(plan)
+        return
+    job = backend.submit_file(spec, overrides, code=code, priority=priority)
+    take_leave_or_follow(backend.client, job, Telling(as_json=talk.as_json, quiet=talk.quiet), detach=detach)
 
 
 def _launched(prepared: Prepared, watcher: Watcher) -> Outcome:

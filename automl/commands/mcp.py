@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from automl.backend import QueueBackend, ServiceBackend
 from automl.remote.connection import connection
 from automl.stored.opening import store_url
 from automl.terminal.options import Number, folder_type, store_option
@@ -34,13 +35,23 @@ def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts
     what is launched. `automl serve` has the same tools at /mcp.
     """
     try:
-        from automl.mcp_server.over_stdio import serve_service, serve_store
+        from automl.mcp_server.server import serve_stdio
     except ImportError as error:
         raise UserError(f"mcp needs the package {error.name}: {install_command('mcp')}") from None
-    client = connection(store)
-    if client is not None:
-        serve_service(client, read_only=read_only)
-        return
+    serve_stdio(_backend(store, code, artifacts, price), read_only=read_only)
+
+
+def _backend(
+    store: str | None, code: tuple[Path, ...], artifacts: str, price: float | None
+) -> QueueBackend | ServiceBackend:
+    """What the tools act on: the service that `--server` names, else the queue of the store."""
+    if (client := connection(store)) is not None:
+        return ServiceBackend(client)
+    from automl.service.local_identity import local_identity
+    from automl.service.policy import Policy
+    from automl.service.team_studies import TeamStudies
+
     opened = Store(absolute_url(store_url(store), Path.cwd()))
     folders = {folder.name: folder.absolute() for folder in code or (Path.cwd(),)}
-    serve_store(opened, folders, artifacts=artifacts, usd_per_slot_hour=price, read_only=read_only)
+    policy = Policy(code_folders=folders, artifacts=artifacts, usd_per_slot_hour=price)
+    return QueueBackend(TeamStudies(opened, policy, local_identity()))

@@ -6,19 +6,21 @@ from pathlib import Path
 
 import click
 
-from automl.stored.opening import read_study
-from automl.stored.reporting import report_path
+from automl.backend import backend_of
 from automl.terminal.echo import echo
 from automl.terminal.options import complete_study, file_type, json_option, store_option
 from automl.terminal.output import print_json
 from reports.comparing import write_comparison
 from reports.page import write_report
-from studies.records import StudyRecord
 
 
 @click.command()
 @click.argument("studies", metavar="STUDY...", nargs=-1, required=True, shell_complete=complete_study)
-@click.option("--out", type=file_type, help="The file to write.")
+@click.option(
+    "--out",
+    type=file_type,
+    help="The file to write; by default the study's own place, and of a service STUDY.html here.",
+)
 @store_option
 @json_option
 def report(studies: tuple[str, ...], out: Path | None, store: str | None, as_json: bool) -> None:
@@ -29,20 +31,14 @@ def report(studies: tuple[str, ...], out: Path | None, store: str | None, as_jso
     if len(set(studies)) < len(studies):
         twice = next(name for name in studies if studies.count(name) > 1)
         raise click.UsageError(f"STUDY: found {twice!r} twice, allowed: each study once")
-    records = [read_study(name, store) for name in studies]
-    path = out or _path(records)
+    backend = backend_of(store)
+    records = [backend.record(name) for name in studies]
+    path = out or backend.report_path(records[0])
     try:
-        written = str(_write(records, path).absolute())
+        if len(records) == 1:
+            written = str(write_report(records[0], path).absolute())
+        else:
+            written = str(write_comparison(records, out or path.with_name("comparison.html")).absolute())
     except OSError as error:
         raise click.FileError(str(path), error.strerror or str(error)) from None
     print_json({"report": written}) if as_json else echo(written)
-
-
-def _path(records: list[StudyRecord]) -> Path:
-    """Where the page goes: the study's own place, or of several studies that of the first one under another name."""
-    path = report_path(records[0], Path.cwd())
-    return path if len(records) == 1 else path.with_name("comparison.html")
-
-
-def _write(records: list[StudyRecord], path: Path) -> Path:
-    return write_report(records[0], path) if len(records) == 1 else write_comparison(records, path)

@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from automl.launching.resuming import resume as continue_study
-from automl.stored.opening import open_store
-from automl.terminal.driven import Talk, drive_in_terminal
+from automl.backend import ServiceBackend, backend_of
 from automl.terminal.options import (
+    detach_option,
     json_option,
     log_file_option,
     quiet_option,
@@ -24,17 +23,29 @@ from automl.terminal.options import (
 @study_argument
 @set_option
 @store_option
+@detach_option
 @json_option
 @quiet_option
 @verbose_option
 @log_file_option
-def resume(study: str, overrides: tuple[str, ...], *, store: str | None, **talk: Any) -> None:
+def resume(study: str, overrides: tuple[str, ...], *, store: str | None, detach: bool, **talk: Any) -> None:
     """Go on with STUDY after any end, or with more budget.
 
-    More budget is given by --set budget.usd=5; resources, checkpoints and faults can be changed, too.
+    More budget is given by --set budget.usd=5; resources, checkpoints and faults can be changed, too. A service queues
+    it again, and the command follows it; Ctrl-C leaves it then, and it goes on.
     """
+    backend = backend_of(store)
+    if isinstance(backend, ServiceBackend):
+        from automl.remote.following import Telling, take_leave_or_follow
+
+        telling = Telling(as_json=talk["as_json"], quiet=talk["quiet"])
+        take_leave_or_follow(backend.client, backend.resume(study, overrides), telling, detach=detach)
+        return
+    from automl.launching.launching import resume as continue_study
+    from automl.terminal.driven import Talk, drive_in_terminal
+
     wanted = Talk(**talk)
     wanted.check()
-    opened = open_store(store)
+    opened = backend.store
     opened.require(study)
     drive_in_terminal(lambda watcher: continue_study(opened, study, overrides, watcher), wanted)

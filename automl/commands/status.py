@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from automl.stored.looking import looker
-from automl.stored.opening import read_study
+from automl.backend import backend_of
 from automl.stored.reporting import existing_report
 from automl.terminal.options import complete_study, json_option, store_option
 from automl.terminal.output import console, print_json
@@ -27,9 +26,10 @@ def status(study: str | None, store: str | None, as_json: bool, watch: bool) -> 
     if watch and as_json:
         context = click.get_current_context()
         raise click.UsageError("found --watch and --json, allowed: one of them", context)
-    record: StudyRecord | None = read_study(study, store)
+    backend = backend_of(store)
+    record: StudyRecord | None = backend.record(study)
     if watch and record is not None:
-        record = show_until_it_ends(looker(record.name, store), console())
+        record = show_until_it_ends(backend.looker(record.name), console())
     if record is None:  # the user has left
         return
     report = existing_report(record)

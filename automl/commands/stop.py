@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from automl.stored.opening import open_store
-from automl.stored.stopping import stop_study
+from automl.backend import backend_of
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
@@ -21,5 +20,5 @@ def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> N
 
     Every trial ends its epoch and writes a checkpoint; automl resume goes on.
     """
-    outcome = stop_study(open_store(store), study, wait_seconds=wait_seconds)
+    outcome = backend_of(store).drain(study, wait_seconds)
     print_json(outcome) if as_json else echo(outcome["message"])

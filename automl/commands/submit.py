@@ -7,12 +7,19 @@ from typing import Any
 
 import click
 
+from automl.backend import backend_of
 from automl.clusters.options import slurm_options
 from automl.clusters.slurm_submission import submit_to_slurm
-from automl.service.local_submission import submit_file
-from automl.service.team_studies import plain_job
 from automl.terminal.echo import echo
-from automl.terminal.options import file_type, json_option, priority_option, set_option, store_option
+from automl.terminal.options import (
+    StoreOption,
+    code_option,
+    file_type,
+    json_option,
+    priority_option,
+    set_option,
+    store_option,
+)
 from automl.terminal.output import print_json
 
 
@@ -20,7 +27,8 @@ from automl.terminal.output import print_json
 @click.argument("spec", type=file_type)
 @priority_option
 @set_option
-@click.option("--slurm", is_flag=True, help="Submit to SLURM, in place of the queue of the store.")
+@code_option
+@click.option("--slurm", is_flag=True, cls=StoreOption, help="Submit to SLURM, in place of the queue of the store.")
 @click.option("--follow", is_flag=True, help="With --slurm: follow job and study until both have ended.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="With --slurm: the script; STUDY.sbatch by default."
@@ -29,7 +37,14 @@ from automl.terminal.output import print_json
 @store_option
 @json_option
 def submit(
-    spec: Path, priority: int, overrides: tuple[str, ...], store: str | None, *, as_json: bool, **given: Any
+    spec: Path,
+    priority: int,
+    overrides: tuple[str, ...],
+    store: str | None,
+    *,
+    code: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Queue the study that SPEC describes, for a worker or in SLURM.
 
@@ -41,8 +56,8 @@ def submit(
     if slurm:
         submit_to_slurm(spec, out, store, follow=follow, as_json=as_json, allocation=given)
         return
-    job = plain_job(submit_file(spec, overrides, store, priority=priority))
-    print_json(job) if as_json else echo(f"{job['study']} is queued; `automl queue` shows its turn")
+    job = backend_of(store).submit_file(spec, overrides, code=code, priority=priority)
+    print_json(job) if as_json else echo(f"{job['study']} is {job['state']}; `automl queue` shows its turn")
 
 
 def _check(*, slurm: bool, follow: bool, out: Path | None, as_json: bool, queueing: bool) -> None:

@@ -1,33 +1,47 @@
-"""`automl train`."""
+"""`automl train`: on this machine and on a service a study of one trial, under torchrun one rank of a training."""
 
 from __future__ import annotations
 
+import os
 import sys
-from functools import partial
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from automl.given_parameters import read_params
+from automl.remote.connection import connection
 from automl.terminal.echo import echo
-from automl.terminal.exit_codes import INTERRUPTED
 from automl.terminal.options import (
     CheckpointsFolder,
     Number,
+    StoreOption,
     backend_option,
+    code_option,
+    detach_option,
     device_option,
-    file_type,
-    folder_type,
     group_seconds_option,
     json_option,
     param_option,
+    priority_at_service_option,
+    quiet_option,
     seed_option,
+    store_option,
     task_option_option,
 )
-from automl.terminal.output import print_json
+from automl.terminal.output import print_json, warn
 from automl.terminal.training_errors import training_errors
-from automl.training.once import Keeping, train_once
-from trainers.group_options import BackendChoice, GroupOptions
+from trainers.protocol import Diagnostics
+
+if TYPE_CHECKING:
+    from automl.remote.client import ServiceClient
+
+_SHORTEST_SECONDS = 1e-3
+_OF_A_SERVICE = ("code", "priority", "detach")
+_OF_A_STUDY = ("usd", "name", "store", "mlflow")
+_OF_THIS_MACHINE = ("checkpoints", "resume", "profile", "trace", "tensorboard", "mlflow", "rank_logs")
+_file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_okay=False, resolve_path=True)
 
 
 @click.command()
@@ -36,71 +50,130 @@ from trainers.group_options import BackendChoice, GroupOptions
 @task_option_option
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Number of ranks.")
 @click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--usd", type=Number(0, min_open=True), help="Dollars that it may cost; 1 on a service, else no limit.")
+@click.option("--name", metavar="NAME", help="Name of its study; made from TASK without it.")
 @seed_option
 @device_option
 @backend_option
 @group_seconds_option
-@click.option("--checkpoints", type=CheckpointsFolder(), help="Keep the latest checkpoint in this folder, or URL.")
+@click.option(
+    "--checkpoints",
+    cls=StoreOption,
+    type=CheckpointsFolder(),
+    help="Folder, or URL, of checkpoints; ./artifacts without it.",
+)
 @click.option(
     "--checkpoint-every",
-    "every_seconds",
     type=Number(0),
     default=60.0,
     show_default=True,
     help="Seconds between two of them; the last epoch's end always writes one.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint in --checkpoints, if there is one.")
 @click.option(
-    "--profile", is_flag=True, help="Profile some steps of rank 0: a trace, and the ten most expensive operations."
+    "--resume", cls=StoreOption, is_flag=True, help="Go on with the latest training that is the same, if there is one."
+)
+@click.option(
+    "--profile",
+    cls=StoreOption,
+    is_flag=True,
+    help="Profile some steps of rank 0: a trace, and the ten most expensive operations.",
 )
 @click.option(
     "--trace",
-    type=file_type,
+    cls=StoreOption,
+    type=_file,
     default="trace.json",
     show_default=True,
     help="With --profile: the file of the trace.",
 )
-@click.option("--tensorboard", type=folder_type, help="Write each epoch's metrics to this folder.")
-@click.option("--mlflow", metavar="URL", help="Log the training as a run of MLflow: sqlite:///FILE, or a server's URL.")
+@click.option("--tensorboard", cls=StoreOption, type=_folder, help="Write each epoch's metrics to this folder.")
 @click.option(
-    "--rank-logs", type=folder_type, help="Write the loss of each batch of each rank to CSV files in this folder."
+    "--mlflow", cls=StoreOption, metavar="URL", help="Log its study to MLflow: sqlite:///FILE, or a server's URL."
 )
+@click.option(
+    "--rank-logs",
+    cls=StoreOption,
+    type=_folder,
+    help="Write the loss of each batch of each rank to CSV files in this folder.",
+)
+@store_option
+@code_option
+@priority_at_service_option
+@detach_option
 @json_option
+@quiet_option
+@click.pass_context
 def train(
+    context: click.Context,
+    /,
     task: str,
     given: tuple[str, ...],
     *,
-    as_json: bool,
-    checkpoints: str | None,
-    every_seconds: float,
-    resume: bool,
+    task_options: tuple[str, ...],
+    world_size: int,
+    store: str | None,
     profile: bool,
-    trace: Path,
-    tensorboard: Path | None,
-    mlflow: str | None,
-    rank_logs: Path | None,
-    backend: BackendChoice,
-    group_seconds: float,
+    trace: str,
+    tensorboard: str | None,
+    rank_logs: str | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
-    """Train TASK once with DDP, without a study."""
-    if resume and checkpoints is None:
-        raise click.UsageError("found --resume, allowed: beside --checkpoints only", click.get_current_context())
-    keeping = Keeping(
-        checkpoints=checkpoints,
-        every_seconds=every_seconds,
-        resume=resume,
-        trace=trace if profile else None,
-        tensorboard=tensorboard,
-        mlflow=mlflow,
-        rank_logs=rank_logs,
-    )
+    """Train TASK once with DDP: a study of one trial, or under torchrun one rank.
+
+    `automl logs`, `automl report` and `automl export` know its study by its name. On a service Ctrl-C leaves it.
+    """
+    if world_size != 1:
+        given = (*given, f"world_size={world_size}")
+    options["checkpoint_every"] = max(options["checkpoint_every"], _SHORTEST_SECONDS)
+    if (client := connection(store)) is not None:
+        _submit(client, task, read_params(given), read_params(task_options, "--option"), options, as_json=as_json)
+        return
+    files = Diagnostics(trace=trace if profile else None, tensorboard=tensorboard, rank_logs=rank_logs)
+    say = (lambda _line: None) if as_json or options["quiet"] else echo
+    options = _without(options, (*_OF_A_SERVICE, "quiet"))
+    shared: dict[str, Any] = {"task_options": task_options, "diagnostics": files, "say": say}
     with training_errors(as_json):
-        say = (lambda _line: None) if as_json else echo
-        warn = partial(echo, err=True)
-        group = GroupOptions(backend=backend, seconds=group_seconds)
-        result = train_once(task, given, group=group, keeping=keeping, say=say, warn=warn, **options)
+        if "RANK" in os.environ:
+            from automl.training.under_torchrun import train_under_torchrun
+
+            _refuse(context, "under torchrun", _OF_A_STUDY)
+            result, ended = train_under_torchrun(task, given, **shared, **_without(options, _OF_A_STUDY)), 0
+        else:
+            from automl.training.as_study import train_as_study
+
+            result, ended = train_as_study(task, given, store=store, warn=warn, **shared, **options)
     if as_json and result is not None:
         print_json(result)
-    if result is not None and result["drained"]:
-        sys.exit(INTERRUPTED)
+    sys.exit(ended)
+
+
+def _submit(
+    client: ServiceClient,
+    task: str,
+    params: Mapping[str, Any],
+    task_options: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    """Queue the training on a service, and follow it unless it is to be left."""
+    from automl.remote.following import Telling, take_leave_or_follow
+
+    body = {"task": task, "params": params, "task_options": task_options}
+    body |= _without(options, ("name", "usd", "code", "detach", "quiet", *_OF_THIS_MACHINE))
+    body["name"] = options["name"] or time.strftime("train-%Y%m%d-%H%M%S", time.gmtime())
+    body |= {name: options[name] for name in ("usd", "code") if options[name] is not None}
+    job = client.post("/trainings", body)
+    take_leave_or_follow(client, job, Telling(as_json=as_json, quiet=options["quiet"]), detach=options["detach"])
+
+
+def _without(options: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}
+
+
+def _refuse(context: click.Context, where: str, names: tuple[str, ...]) -> None:
+    """Refuse options that say nothing here."""
+    for name in names:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"found --{name.replace('_', '-')} {where}, allowed: without it", context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from automl.stored.opening import read_study
+from automl.backend import backend_of
 from automl.stored.trial_order import listed_places
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
@@ -29,7 +29,7 @@ def trials(study: str, store: str | None, as_json: bool, form: str, *, sort: str
     --sort takes a column of --format csv; values., params. and bounded. can be left out. Trials without a value are
     last.
     """
-    record = read_study(study, store)
+    record = backend_of(store).record(study)
     places = listed_places(record, sort, top)
     if as_json or form != "table":
         every = trial_rows(record)

@@ -1,12 +1,18 @@
-"""Driving a study with a controller in this process: a drain at a signal, views, and the report at the end."""
+"""Driving a study with a controller in this process: its pool, a drain at a signal, views, the report at the end."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,26 +20,30 @@ from sqlalchemy.exc import DBAPIError
 
 from automl.launching.model_counting import Counting
 from automl.launching.outlook import most_slot_seconds
-from automl.launching.own_logging import own_logging
-from automl.launching.pools import pool_of
 from automl.launching.preparing import Prepared
-from automl.launching.small_budgets import SmallBudget
 from automl.signals import draining_signals, leave_at_once
 from automl.stored.reporting import REPORT_SECONDS, VIEWS_SECONDS, report_path
 from reports.page import write_report
+from reports.wording import plural
 from studies.control.own_logging import OwnLogging
 from studies.control.session import Session
 from studies.control.state import StudyMachine
 from studies.control.storage_room import RoomWaiter, storage_problem
+from studies.control.trials import Trial
+from studies.gangs.on_ray import RayPool
+from studies.gangs.progress_watch import ASK_SECONDS
+from studies.gangs.rank_environment import handed_over
 from studies.records import StudyRecord, ViewRecord
 from studies.redact import redact
 from studies.search.model.size_model import SizeModel
+from studies.spec.study_spec import StudySpec
 from studies.storage.processes import marked
 from studies.storage.reader import load_study
 from studies.storage.store import Store
 from studies.storage.view_cursors import lag
 from studies.storage.views_process import ViewsProcess
-from trainers.checkpoint_urls import is_url
+from trainers.checkpoint_urls import environment_of, is_url
+from trainers.commands.command import COMMAND, Command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +106,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         counted=counting.sizes,
         on_commit=_starting_views(views, watcher, SmallBudget(most, watcher.warn)),
         on_room=views.start,  # they may have died meanwhile, with what was on the full disk
-        own_logging=logging,
+        own_logging=replace(logging, diagnostics=prepared.diagnostics),
     )
     what_ends = "every trial ends its epoch and is paused"
     with marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):
@@ -260,3 +270,126 @@ def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool)
             return True
         views.start()
     return views.wait_until_caught_up(VIEWS_SECONDS)
+
+
+ASKED_WITHIN_SILENCE = 4
+"""Number of questions to a rank within the longest silence."""
+
+
+def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
+    """A pool of the device and on the cluster that the spec names; it is not opened yet.
+
+    Args:
+        prepared: A study that is ready to train.
+        grows: Whether devices that join the cluster become new slots if the spec leaves the number of slots open.
+    """
+    resources = prepared.spec.resources
+    joins = resources.slots == "auto" and resources.ray_address is not None
+    return RayPool(
+        device=prepared.place.device,
+        cpus_per_rank=resources.cpus_per_rank,
+        backend=resources.backend,
+        environment=handed_over(resources.environment, prefixes=environment_of(prepared.spec.checkpoints.folder)),
+        address=resources.ray_address,
+        temp_folder=resources.ray_temp_folder,
+        grows=grows and joins,
+        autoscale=resources.autoscale,
+        group_timeout_seconds=prepared.spec.faults.group_seconds,
+        ask_seconds=min(ASK_SECONDS, prepared.spec.faults.silence_seconds / ASKED_WITHIN_SILENCE),
+    )
+
+
+FEWEST_TRAININGS = 3.0
+"""A search of a budget of fewer full trainings has next to nothing to compare."""
+_ENOUGH_EPOCHS = 3
+"""Number of epochs after which their price is told; the first one of a process takes longer."""
+
+
+class SmallBudget:
+    """Warns once, after the first epochs, if the budget pays fewer than three full trainings.
+
+    Args:
+        most_slot_seconds: Slot time that dollars and hours of the budget pay; infinite without such a limit.
+        warn: Called with the warning.
+    """
+
+    def __init__(self, most_slot_seconds: float, warn: Callable[[str], None]) -> None:
+        self._most, self._warn = most_slot_seconds, warn
+        self._is_over = not math.isfinite(most_slot_seconds)
+
+    def look(self, machine: StudyMachine) -> None:
+        """Take in a commit of the study."""
+        if self._is_over:
+            return
+        measured = [trial for trial in machine.trials.values() if trial.epoch_seconds]
+        epochs = machine.setup.epochs
+        if sum(trial.epochs_done for trial in measured) < min(_ENOUGH_EPOCHS, epochs):
+            return
+        self._is_over = True
+        full = full_training_slot_seconds(measured, epochs)
+        count = self._most / full if full > 0 else math.inf
+        if count < FEWEST_TRAININGS:
+            baselines = len(machine.setup.baselines)
+            taken = f"; {plural(baselines, 'baseline')} first, trained to the last epoch (`baselines: []` has none)"
+            self._warn(
+                f"the budget pays about {math.floor(10 * count) / 10:g} full trainings of {plural(epochs, 'epoch')} "
+                f"(budget.usd, budget.hours), by the first epochs: a search needs at least {FEWEST_TRAININGS:g}; "
+                f"take a larger budget, or fewer epochs (training.epochs){taken if baselines else ''}"
+            )
+
+
+def full_training_slot_seconds(measured: Sequence[Trial], epochs: int) -> float:
+    """Return the slot time of a full training: the median over trials of the mean over their epochs, times epochs."""
+    return epochs * median(trial.world_size * fmean(trial.whole_epoch_seconds) for trial in measured)
+
+
+_PROGRAM = (sys.executable, "-P", "-m", "studies.storage.mlflow_experiment")
+_SECONDS = 60.0
+_WORD = b"mlflow"
+_MOST_BYTES = 2**24
+
+
+def own_logging(spec: StudySpec, study_uid: str, folder: Path) -> tuple[OwnLogging, str]:
+    """Return where the code of a study logs, and a warning, empty if there is none.
+
+    Args:
+        spec: Spec in force, with absolute paths.
+        study_uid: Identity of the study.
+        folder: Folder in which the code is.
+    """
+    wanted = spec.mlflow != "off" and "MLFLOW_TRACKING_URI" not in os.environ and uses_mlflow(spec, folder)
+    problem = _made(spec.mlflow, spec.study) if wanted else ""
+    uri = spec.mlflow if wanted and not problem else ""
+    warning = f"the code's own calls of MLflow are left alone: {problem}" if problem else ""
+    return OwnLogging(study=spec.study, study_uid=study_uid, mlflow=uri), warning
+
+
+def uses_mlflow(spec: StudySpec, folder: Path) -> bool:
+    """Return whether the files that a command names, or the module of a training function, contain the word."""
+    for path in _files(spec, folder):
+        with suppress(OSError):
+            if path.is_file() and path.stat().st_size <= _MOST_BYTES and _WORD in path.read_bytes():
+                return True
+    return False
+
+
+def _files(spec: StudySpec, folder: Path) -> Iterator[Path]:
+    if spec.task == COMMAND:
+        command = Command.of(spec.task_options)
+        for part in command.parts:
+            yield from (folder / command.folder / text for text in (part if isinstance(part, tuple) else (part,)))
+    elif ":" in spec.task:
+        module = folder.joinpath(*spec.task.partition(":")[0].split("."))
+        yield from (module.with_name(f"{module.name}.py"), module / "__init__.py")
+
+
+def _made(uri: str, study: str) -> str:
+    """Make the experiment in a process of its own, which loads MLflow; returns why that failed, empty if it did not."""
+    question = json.dumps({"uri": uri, "study": study})
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            _PROGRAM, input=question, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"MLflow has given no answer within {_SECONDS:g} s"
+    return done.stdout.strip() or (f"exit status {done.returncode}" if done.returncode else "")

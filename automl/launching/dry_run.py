@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
-from automl.launching.earlier_costs import earlier_cost
 from automl.launching.earlier_studies import summary_of, with_earlier
-from automl.launching.outlook import expected_cost
+from automl.launching.outlook import earlier_cost, expected_cost
 from automl.launching.preparing import Prepared
-from automl.launching.space_size import size_in_words
 from automl.terminal.echo import echo
 from automl.terminal.texts import cut
 from reports.wording import plural, usd
+from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
+from search_spaces.wording import listed
 from studies.constraints import wanted_in_words
 from studies.control.assembly import assemble, setup_of
 from studies.redact import redact, redact_deep
@@ -42,12 +44,7 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
     if as_json:
         echo(json.dumps(plan, allow_nan=False))
         return
-    for name, text in headlines(prepared, plan).items():
-        echo(f"{name:<11} {text}")
-    for line in plan["earlier_studies"]:
-        echo(f"learns from {line}")
-    for number, params in enumerate(plan["first_params"]):
-        echo(f"trial {number:<5} " + " ".join(f"{name}={value}" for name, value in params.items()))
+    _show(plan, headlines(prepared, plan))
     for warning in prepared.warnings:
         echo(f"warning: {warning}")
     if verbose:
@@ -55,6 +52,22 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
         echo(write_yaml(plan["spec"]), nl=False)
     else:
         echo("nothing is written; --verbose shows the whole spec")
+
+
+def show_plan(plan: Mapping[str, Any]) -> None:
+    """Print the plan that a service has made."""
+    slots, rungs = f"{plan['slots']}, {plan['price']}", _listed(plan["rungs"]) or "none"
+    _show(plan, {"study": plan["study"], "slots": slots, "rungs": rungs, "cost": plan["expected_cost"]})
+    echo("nothing is queued; --json shows the whole spec")
+
+
+def _show(plan: Mapping[str, Any], lines: Mapping[str, str]) -> None:
+    for name, text in lines.items():
+        echo(f"{name:<11} {text}")
+    for line in plan["earlier_studies"]:
+        echo(f"learns from {line}")
+    for number, params in enumerate(plan["first_params"]):
+        echo(f"trial {number:<5} " + " ".join(f"{name}={value}" for name, value in params.items()))
 
 
 def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
@@ -132,3 +145,57 @@ def _first_params(suggester: Suggester) -> list[dict[str, Any]]:
             )
         )
     return [dict(one.params) for one in told]
+
+
+_LARGE = 10**6
+
+
+def size_in_words(space: Space) -> str:
+    """Return the number of parameters by kind, their names, and the number of configurations if that is finite."""
+    if not len(space):
+        return "no parameter, so that every trial is the same"
+    kinds = Counter(_kind(_parameter(entry)) for _, entry in space.entries())
+    shown = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    total = configurations(space)
+    size = "" if total is None else f", {_count(total)} configurations"
+    return f"{plural(len(space), 'parameter')} ({shown}){size}: {listed(space.names())}"
+
+
+def _count(total: int) -> str:
+    return f"{total:,}" if total < _LARGE else f"about {total:.2g}"
+
+
+def configurations(space: Space) -> int | None:
+    """Return the number of configurations of a space; None if a parameter takes any number of a range."""
+    entries = dict(space.entries())
+    if any(isinstance(one := _parameter(entry), Float) and one.step is None for entry in entries.values()):
+        return None
+    children: dict[str | None, list[str]] = {}
+    for name, entry in entries.items():
+        children.setdefault(entry.parent if isinstance(entry, Conditional) else None, []).append(name)
+
+    def count(name: str) -> int:
+        below = {child: entry for child in children.get(name, ()) if isinstance(entry := entries[child], Conditional)}
+        special = {value for entry in below.values() for value in entry.values}
+        plain = _values(_parameter(entries[name])) - len(special)
+        return plain + sum(prod(count(child) for child, entry in below.items() if entry.holds(v)) for v in special)
+
+    return prod(count(root) for root in children.get(None, ()))
+
+
+def _parameter(entry: Parameter | Conditional) -> Parameter:
+    return entry.parameter if isinstance(entry, Conditional) else entry
+
+
+def _kind(parameter: Parameter) -> str:
+    if isinstance(parameter, Categorical):
+        return "of choices" if len(parameter.choices) > 1 else "constant"
+    return "whole" if isinstance(parameter, Int) else "continuous" if parameter.step is None else "in steps"
+
+
+def _values(parameter: Parameter) -> int:
+    """Number of values of a parameter that is not continuous."""
+    if isinstance(parameter, Categorical):
+        return len(parameter.choices)
+    step = parameter.step or 1
+    return round((parameter.top - parameter.low) / step) + 1

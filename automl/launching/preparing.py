@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from automl.launching.outputs import check_outputs
-from automl.launching.paths import absolute_task_options, with_absolute_paths
 from automl.launching.probing import TaskFacts, facts_of
+from automl.launching.reading import absolute_task_options, check_outputs, with_absolute_paths
 from search_spaces.space import Space
 from search_spaces.wording import listed
 from studies.control.assembly import PoolSpec, assemble
@@ -33,7 +32,7 @@ from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec
 from studies.storage.engine import StoreError, parse_url
 from trainers.commands.command import COMMAND
-from trainers.protocol import ALWAYS_MEASURED
+from trainers.protocol import ALWAYS_MEASURED, Diagnostics
 from trainers.settings import unheeded
 
 _MEASURED_OF_FUNCTIONS = ("model_parameters", "peak_memory_bytes")
@@ -58,6 +57,7 @@ class Prepared:
         price: Price of one slot, with its source.
         warnings: Warnings of one line each.
         earlier: Earlier studies whose trials are prior data of the search.
+        diagnostics: Files that the ranks of a single training write beside its checkpoints.
     """
 
     spec: StudySpec
@@ -68,6 +68,7 @@ class Prepared:
     price: Price
     warnings: tuple[str, ...] = ()
     earlier: tuple[EarlierStudy, ...] = ()
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
 
 def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts | None = None) -> Prepared:
@@ -226,7 +227,7 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
     if spec.search.learn_space:
         known, chosen = listed(spec.space.names() if spec.space else ()) or "empty", spec.search.chosen
         found_odd.append(_LEARNT.format(known, chosen.sampler, chosen.pruner.name))
-    elif spec.space is not None and not len(spec.space):
+    elif spec.space is not None and not len(spec.space) and spec.budget.trials != 1:
         found_odd.append("space: it has no parameter, so all trials are alike")
     if spec.search.pruner.name not in {"none", "auto"} and not rungs:
         epochs = spec.training.epochs

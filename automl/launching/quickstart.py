@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from automl.launching.objectives import likely_direction, quality_metric
-from automl.launching.paths import absolute_task_options
-from automl.launching.reading import store_overrides
-from automl.launching.spec_yaml import parameter_lines
+from automl.launching.reading import absolute_task_options, store_overrides
+from automl.launching.template import parameter_lines
 from reports.wording import usd
 from search_spaces.wording import found, listed, one_line
 from studies.spec.checks import with_first_trials

@@ -1,15 +1,24 @@
-"""From a file or a mapping, with what the command line and the environment set, to a parsed spec."""
+"""From a file or a mapping to a parsed spec: overrides, absolute paths, and whether its places can be written to."""
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from search_spaces.wording import found
+from studies.spec.errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, load_spec, parse_spec, spec_to_mapping
 from studies.spec.typed import as_plain
+from studies.storage.engine import absolute_url
+from studies.storage.mlflow_connect import ALLOWED, sqlite_file, tracking_uri
+from studies.storage.view_rows import ViewError
+from trainers.checkpoint_store import place_of
+from trainers.checkpoint_urls import MissingLibraryError, absolute_folder, check_library, is_url, joined
+from trainers.task_loading import options_of_new_studies, path_options
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:
@@ -51,3 +60,164 @@ def parse_with_overrides(
         return spec if isinstance(spec, StudySpec) else parse_spec(spec, source)
     mapping = spec_to_mapping(spec) if isinstance(spec, StudySpec) else as_plain(spec)
     return parse_spec(apply_overrides(mapping, overrides), source)
+
+
+def absolute_task_options(
+    task: str, options: Mapping[str, Any], folder: Path, *, source: str = "spec"
+) -> dict[str, Any]:
+    """Return the options of a built-in task with absolute paths.
+
+    Args:
+        task: Name of the task; the options of a user's own task are returned unchanged.
+        options: Arguments of the task's constructor.
+        folder: Folder in which relative paths start.
+        source: Name of the spec in messages.
+
+    Raises:
+        SpecError: A path begins with `~` and the name of nobody here.
+    """
+    always, if_there = path_options(task)
+    changed = dict(options)
+    for name, value in options.items():
+        if name not in (*always, *if_there) or not isinstance(value, str) or not value:
+            continue
+        path = os.path.abspath(folder / expanded(value, source, name))  # noqa: PTH100 - resolve() follows links
+        if name in always or os.path.exists(path):  # noqa: PTH110 - Path.exists() raises if the name is too long
+            changed[name] = path
+    return changed
+
+
+def expanded(value: str, source: str, name: str) -> Path:
+    """Return the path that an option of a task names, with the home folder for `~`.
+
+    Args:
+        value: The option's value.
+        source: Name of the spec in messages.
+        name: Name of the option.
+
+    Raises:
+        SpecError: It begins with `~` and the name of nobody here.
+    """
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        allowed = "a path, with ~ before the name of a user of this machine only"
+        raise SpecError(source, ("task_options", name), found(value, allowed)) from None
+
+
+def with_options_of_new_studies(spec: StudySpec) -> StudySpec:
+    """Return the spec of a new study with the options that its task has there; what the spec names is kept."""
+    options = {**options_of_new_studies(spec.task), **spec.task_options}
+    return spec.model_copy(update={"task_options": options})
+
+
+def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
+    """Return a spec whose store, MLflow, checkpoints and Ray folder have absolute paths or URLs.
+
+    Args:
+        spec: Spec as parsed.
+        source: Name of the spec in messages.
+        here: Folder in which relative paths start: the one in which the command was typed.
+
+    Raises:
+        SpecError: `mlflow` is no URI, or names the store's own database.
+    """
+    resources, checkpoints = spec.resources, spec.checkpoints
+    if resources.ray_temp_folder is not None:
+        ray_folder = str((here / resources.ray_temp_folder).absolute())
+        resources = resources.model_copy(update={"ray_temp_folder": ray_folder})
+    checkpoints = checkpoints.model_copy(update={"folder": absolute_folder(checkpoints.folder, here)})
+    changes = {
+        "store": absolute_url(spec.store, here),
+        "mlflow": _absolute_mlflow(spec, source, here),
+        "checkpoints": checkpoints,
+        "resources": resources,
+    }
+    return spec.model_copy(update=changes)
+
+
+def _absolute_mlflow(spec: StudySpec, source: str, here: Path) -> str:
+    if spec.mlflow == "off":
+        return spec.mlflow
+    try:
+        return tracking_uri(spec.mlflow, str(here), absolute_url(spec.store, here))
+    except ViewError as error:
+        raise SpecError(source, (), str(error)) from None
+
+
+TRIED_BYTES = 1024
+LONGEST_RAY_FOLDER = 40
+"""Characters of the folder's path: Ray appends about 65 for its sockets, and Unix limits a socket's path to 107."""
+
+
+def check_outputs(spec: StudySpec, source: str) -> None:
+    """Check that checkpoints, the report, MLflow's file and Ray's files can be written.
+
+    Args:
+        spec: Spec with absolute paths.
+        source: Name of the spec in messages.
+
+    Raises:
+        SpecError: One of them cannot be written; the message names its key. A server is not asked, since it may start
+            later.
+    """
+    folder, ray_folder = spec.checkpoints.folder, spec.resources.ray_temp_folder
+    if is_url(folder):
+        _check_object_store(source, folder, joined(folder, spec.study))
+    else:
+        check_folder(source, ("checkpoints", "folder"), folder, Path(folder) / spec.study)
+    if ray_folder is not None and spec.resources.ray_address is None:
+        key = ("resources", "ray_temp_folder")
+        if len(ray_folder) > LONGEST_RAY_FOLDER:
+            allowed = f"an absolute path of at most {LONGEST_RAY_FOLDER} characters, since Ray's sockets are below it"
+            raise SpecError(source, key, found(ray_folder, allowed))
+        check_folder(source, key, ray_folder, Path(ray_folder))
+    if spec.mlflow != "off" and (file := sqlite_file(spec.mlflow)) is not None:
+        _check_mlflow_file(source, spec.mlflow, file)
+
+
+def _check_mlflow_file(source: str, uri: str, file: Path) -> None:
+    if file.exists() and not (file.is_file() and os.access(file, os.W_OK)):
+        raise SpecError(
+            source, ("mlflow",), f"found {uri!r}, which is no file that can be written to, allowed: {ALLOWED}"
+        )
+    check_folder(source, ("mlflow",), uri, file.parent)
+
+
+def _check_object_store(source: str, value: str, folder: str) -> None:
+    """Try to write to a store. One that is away for a while is no mistake of the spec: the study waits for it."""
+    key = ("checkpoints", "folder")
+    try:
+        check_library(value)
+        place_of(folder).try_out(folder, TRIED_BYTES)
+    except MissingLibraryError as error:
+        raise SpecError(source, key, str(error)) from None
+    except OSError as error:
+        if getattr(error, "is_lasting", True):
+            here = f": {error.filename}" if error.filename else ""  # a copy is made on this machine before
+            problem = f"found {value!r}, but it cannot be written to ({error.strerror}{here})"
+            raise SpecError(source, key, f"{problem}, allowed: a place that can be written to") from None
+
+
+def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:
+    """Try to write to the nearest parent folder that exists: those below it are created later.
+
+    Args:
+        source: Name of the spec, or the option, in messages.
+        key: Path of the key in the spec.
+        value: What was given.
+        folder: Absolute path of the folder that is meant.
+
+    Raises:
+        SpecError: It cannot be written to.
+    """
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    try:
+        # Permissions say nothing of read-only and virtual file systems. The file has no name, or loses it at once.
+        with tempfile.TemporaryFile(dir=there):
+            return
+    except NotADirectoryError:
+        problem = f"{str(there)!r} is not a folder"
+    except OSError as error:
+        problem = f"{str(there)!r} cannot be written to ({error.strerror})"
+    raise SpecError(source, key, f"found {value!r}, but {problem}, allowed: a place that can be written to")

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -30,12 +31,7 @@ _measured: dict[tuple[str, int], float] = {}
 
 
 def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
-    """Return how long a training of so many ranks will probably take, and how that is known.
-
-    Args:
-        kind: What it is; times of the same kind and ranks are taken from the latest one.
-        ranks: Number of ranks.
-    """
+    """Return how long a training of so many ranks will probably take, and how that is known."""
     known = _measured.get((kind, ranks))
     if known is not None:
         return known, "measured in the latest one"
@@ -44,13 +40,6 @@ def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
 
 def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
     """Run a command that prints JSON, and end it before it costs more than it may.
-
-    Args:
-        arguments: Command and arguments of `automl`.
-        kind: What it is, for later expectations.
-        ranks: Number of slots that it uses at most.
-        budget_usd: Largest cost in dollars.
-        machine: This machine.
 
     Returns:
         What it prints, and `cost_usd` and `seconds` for the whole of it.
@@ -61,19 +50,23 @@ def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, m
     if not _one_at_a_time.acquire(blocking=False):
         raise ToolProblem("another training of these tools runs on this machine now", "call again when it has ended")
     try:
-        return _run(arguments, kind, ranks, budget_usd, machine)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            return _run(arguments, kind, ranks, budget_usd, machine, folder=folder)
     finally:
         _one_at_a_time.release()
 
 
-def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
+def _run(
+    arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, machine: Machine, *, folder: str
+) -> dict[str, Any]:
     seconds = min(budget_usd / max(machine.usd(ranks, 1.0), 1e-12), LONGEST_SECONDS) - _END_SECONDS
     if seconds <= 0:
         raise ToolProblem(f"budget_usd: found {budget_usd:g}, less than the start of a rank costs", "give more")
-    environment = {name: value for name, value in os.environ.items() if name != "AUTOML_SERVER"}
+    environment = {name: value for name, value in os.environ.items() if name not in {"AUTOML_SERVER", "AUTOML_STORE"}}
     began = time.monotonic()
     process = subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, "-m", "automl", *arguments],
+        cwd=folder,  # where its study, which nobody looks at, is stored
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -101,12 +94,7 @@ def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, mac
 
 
 def rank_losses(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """Return what the logs of ranks say: for each rank its batches, its time, and its loss.
-
-    Args:
-        folder: Folder of `automl train --rank-logs`.
-        ranks: Number of ranks.
-    """
+    """Return what the logs of ranks say: for each rank its batches, its time, and its loss."""
     return [_rank(folder / f"rank-{rank}.csv", rank) for rank in range(ranks)]
 
 

@@ -2,69 +2,38 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
 
+from automl.backend import QueueBackend
 from automl.mcp_server.server import make_server
-from automl.mcp_server.store_backend import StoreBackend
 from automl.service.context import studies_for
 from automl.service.gate import LARGEST_BODY
 
 PATH = "/mcp"
-_METHODS = ["GET", "POST", "DELETE"]
-
-
-class _Endpoint:
-    """Hands requests to the session manager, once the application has started.
-
-    No request keeps a session: each one is answered by itself, with the rights of its own token.
-    """
-
-    def __init__(self) -> None:
-        self._manager: StreamableHTTPSessionManager | None = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request."""
-        if self._manager is None:
-            body = json.dumps({"detail": "the service starts; ask again in some seconds"}).encode()
-            headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
-            await send({"type": "http.response.start", "status": 503, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
-            return
-        await self._manager.handle_request(scope, receive, send)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Answer requests as long as the block runs."""
-        server = make_server(lambda context: StoreBackend(studies_for(context.request)), read_only=False)
-        manager = StreamableHTTPSessionManager(
-            server, stateless=True, json_response=True, max_request_body_size=LARGEST_BODY
-        )
-        async with manager.run():
-            self._manager = manager
-            try:
-                yield
-            finally:
-                self._manager = None
 
 
 def mount(app: FastAPI) -> None:
     """Serve the tools at `PATH` of the service's application.
 
-    Args:
-        app: Application of the service.
+    No request keeps a session: each one is answered by itself, with the rights of its own token, which the service's
+    gate has checked, hosts and origins included.
     """
-    endpoint, before = _Endpoint(), app.router.lifespan_context
+    server = make_server(lambda context: QueueBackend(studies_for(context.request)), read_only=False)
+    http = server.streamable_http_app(
+        streamable_http_path=PATH, json_response=True, stateless_http=True, max_request_body_size=LARGEST_BODY,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )  # fmt: skip
+    app.router.routes.extend(http.routes)
+    before = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(started: Any) -> AsyncIterator[Any]:
-        async with before(started) as state, endpoint.running():
+        async with before(started) as state, server.session_manager.run():
             yield state
 
-    app.add_route(PATH, endpoint, methods=_METHODS, include_in_schema=False)  # type: ignore[arg-type]
     app.router.lifespan_context = lifespan

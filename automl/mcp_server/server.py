@@ -6,31 +6,23 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mcp.server.lowlevel import Server
-from mcp.types import (
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    TextContent,
-    Tool,
-    ToolAnnotations,
-)
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import ConfigDict, ValidationError
 from sqlalchemy.exc import DBAPIError
 
-from automl.mcp_server import changing_tools, ddp_tools, reading_tools
+from automl.mcp_server import ddp_tools, study_tools
 from automl.mcp_server.answers import ToolProblem, text_of
-from automl.mcp_server.backend import Backend
-from automl.mcp_server.tool import ServedTool
-from automl.remote.errors import RefusedError, UnreachableError
+from automl.mcp_server.tool import Backend, ToolServer
+from automl.remote.client import RefusedError, UnreachableError
 from automl.service.errors import ConflictError, ForbiddenError, MissingError
 from search_spaces.errors import RunError, UserError
 from studies.spec.errors import SpecError
 from studies.storage.retrying import is_away
 
-TOOLS: Mapping[str, ServedTool] = {
-    tool.name: tool for tool in (*changing_tools.TOOLS, *reading_tools.TOOLS, *ddp_tools.TOOLS)
-}
 INSTRUCTIONS = (
     "Searches hyperparameters of PyTorch models on a budget in dollars, which is never passed. Call launch with a "
     "spec: first without confirm_cost_usd, which checks it and says what it may cost, then with it. Call watch until "
@@ -41,55 +33,99 @@ _MISSING, _CONFLICT, _FORBIDDEN = 404, 409, 403
 log = logging.getLogger(__name__)
 
 
-def make_server(backend_of: Callable[[Any], Backend], *, read_only: bool) -> Server[Any]:
+def _tool(function: Callable[..., Any], *, changes: bool) -> Tool:
+    """Make a tool of a function, whose arguments are all known and of the type that they are declared with."""
+    hints = ToolAnnotations(read_only_hint=not changes, destructive_hint=False, open_world_hint=False)
+    tool = Tool.from_function(
+        function, description=" ".join(str(function.__doc__).split()), annotations=hints, structured_output=False
+    )
+    strict = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model: type[ArgModelBase] = type(tool.name, (tool.fn_metadata.arg_model,), {"model_config": strict})
+    tool.fn_metadata.arg_model = model
+    tool.parameters = model.model_json_schema(by_alias=True)
+    return tool
+
+
+TOOLS: Mapping[str, Tool] = {
+    function.__name__: _tool(function, changes=changes)
+    for changes, functions in (
+        (True, (*study_tools.CHANGING, *ddp_tools.CHANGING)),
+        (False, (*study_tools.READING, *ddp_tools.READING)),
+    )
+    for function in functions
+}
+
+
+def _changes(tool: Tool) -> bool:
+    return tool.annotations is None or not tool.annotations.read_only_hint
+
+
+class _Server(ToolServer):
+    """Answers of bounded length, and errors that say what to do next."""
+
+    read_only: bool
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult:
+        """Call a tool, and return its answer."""
+        try:
+            answer, is_error = await self._called(name, arguments, context), False
+        except ToolProblem as problem:
+            answer, is_error = problem.answer(), True
+        return CallToolResult(content=[TextContent(type="text", text=text_of(answer))], is_error=is_error)
+
+    async def _called(self, name: str, arguments: dict[str, Any], context: Any) -> Mapping[str, Any]:
+        tool = TOOLS.get(name)
+        if tool is None:
+            raise ToolProblem(f"tool: found {name[:100]!r}, allowed: {', '.join(TOOLS)}", "call one of these")
+        if self.read_only and _changes(tool):
+            cure = "ask a person to do it, or to run `automl mcp` without --read-only"
+            raise ToolProblem(f"{name} is refused: this server is read-only", cure)
+        try:
+            answer: Mapping[str, Any] = await tool.run(arguments, context)
+        except ToolError as error:
+            raise _problem(tool, error.__cause__ or error) from None
+        return answer
+
+
+def make_server(backend_of: Callable[[Any], Backend], *, read_only: bool) -> ToolServer:
     """Return a server of all tools.
 
     Args:
         backend_of: Function that returns what a request acts on, by the request's context.
         read_only: Whether tools that start, spend or stop something are refused.
     """
-
-    async def list_tools(_context: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[_told(tool) for tool in TOOLS.values() if not (read_only and tool.changes)])
-
-    async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
-        try:
-            answer, is_error = await _done(params, lambda: backend_of(context), read_only=read_only), False
-        except ToolProblem as problem:
-            answer, is_error = problem.answer(), True
-        return CallToolResult(content=[TextContent(type="text", text=text_of(answer))], is_error=is_error)
-
-    return Server("automl", instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+    if not logging.root.handlers and logging.lastResort is not None:
+        logging.root.addHandler(logging.lastResort)  # else the SDK puts one of its own there
+    tools = [tool for tool in TOOLS.values() if not (read_only and _changes(tool))]
+    server = _Server("automl", instructions=INSTRUCTIONS, tools=tools, subscriptions=False)
+    server.backend_of, server.read_only = backend_of, read_only
+    return server
 
 
-async def _done(
-    params: CallToolRequestParams, backend_of: Callable[[], Backend], *, read_only: bool
-) -> Mapping[str, Any]:
-    """Call a tool, and return its answer.
+def serve_stdio(backend: Backend, *, read_only: bool) -> None:
+    """Serve the tools on stdin and stdout until stdin ends."""
+    make_server(lambda _context: backend, read_only=read_only).run()
 
-    Raises:
-        ToolProblem: It does nothing, or has failed.
-    """
-    name = params.name
-    tool = TOOLS.get(name)
-    if tool is None:
-        raise ToolProblem(f"tool: found {name[:100]!r}, allowed: {', '.join(TOOLS)}", "call one of these")
-    if read_only and tool.changes:
-        cure = "ask a person to do it, or to run `automl mcp` without --read-only"
-        raise ToolProblem(f"{name} is refused: this server is read-only", cure)
-    arguments = tool.parsed(params.arguments)
-    try:
-        return await tool.run(backend_of(), arguments)
-    except ToolProblem:
-        raise
-    except (UserError, RunError) as error:
-        raise ToolProblem(" ".join(str(error).split()), _next_step(error)) from None
-    except Exception as error:
-        if isinstance(error, DBAPIError) and is_away(error):
-            raise ToolProblem("the store does not answer now", "call again in some seconds") from None
-        log.exception("the tool %s has failed", name)
-        message = f"a mistake in automl ({type(error).__name__}); its log has more"
-        raise ToolProblem(message, "call it with other arguments, and report this") from None
+
+def _problem(tool: Tool, error: BaseException) -> ToolProblem:
+    """What to answer where a tool did nothing, or has failed."""
+    if isinstance(error, ToolProblem):
+        return error
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])[:200] or "arguments"
+        known = ", ".join(tool.parameters["properties"]) or "none"
+        step = f"call {tool.name} with other arguments; it has {known}"
+        return ToolProblem(f"{place}: {first['msg']}"[:500], step)
+    if isinstance(error, UserError | RunError):
+        return ToolProblem(" ".join(str(error).split()), _next_step(error))
+    if isinstance(error, DBAPIError) and is_away(error):
+        return ToolProblem("the store does not answer now", "call again in some seconds")
+    log.error("the tool %s has failed", tool.name, exc_info=error)
+    message = f"a mistake in automl ({type(error).__name__}); its log has more"
+    return ToolProblem(message, "call it with other arguments, and report this")
 
 
 def _next_step(error: Exception) -> str:
@@ -106,8 +142,3 @@ def _next_step(error: Exception) -> str:
     if isinstance(error, UnreachableError):
         return "call again in some seconds"
     return "change the arguments as it says, and call again"
-
-
-def _told(tool: ServedTool) -> Tool:
-    hints = ToolAnnotations(read_only_hint=not tool.changes, destructive_hint=False, open_world_hint=False)
-    return Tool(name=tool.name, description=tool.description, input_schema=tool.schema(), annotations=hints)

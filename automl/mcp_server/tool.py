@@ -1,58 +1,51 @@
-"""A tool: its name, what it says of itself, its arguments, and what it does."""
+"""What all tools share: the backend that a call acts on, arguments with bounds, and consent to spending."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from mcp.server.mcpserver import Context, MCPServer, Resolve
+from pydantic import Field
 
-from automl.mcp_server.answers import ToolProblem
-from automl.mcp_server.backend import Backend
+from automl.backend import QueueBackend, ServiceBackend
 
-Run = Callable[[Backend, Any], Awaitable[Mapping[str, Any]]]
-
-
-class Arguments(BaseModel):
-    """Arguments of a tool, all of which are known."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+Backend = QueueBackend | ServiceBackend
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServedTool:
-    """A tool that is served.
+class ToolServer(MCPServer):
+    """A server that knows what a call acts on.
 
     Attributes:
-        name: Name of the tool.
-        description: What it does, for programs that choose one.
-        arguments: Model of its arguments.
-        run: Does it; raises `ToolProblem` or an error for users where it cannot.
-        changes: Whether it starts, spends or stops something; a read-only server refuses it.
+        backend_of: Function that returns it by the context of the request.
     """
 
-    name: str
-    description: str
-    arguments: type[Arguments]
-    run: Run
-    changes: bool = False
+    backend_of: Callable[[Any], Backend]
 
-    def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the arguments."""
-        return self.arguments.model_json_schema()
 
-    def parsed(self, given: Mapping[str, Any] | None) -> Arguments:
-        """Return arguments, checked.
+def _acting(context: Context) -> Backend:
+    return cast("ToolServer", context.mcp_server).backend_of(context.request_context)
 
-        Raises:
-            ToolProblem: One is unknown, missing or out of range.
-        """
-        try:
-            return self.arguments.model_validate(dict(given or {}))
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"])[:200] or "arguments"
-            known = ", ".join(self.arguments.model_fields)
-            message = f"{place}: {first['msg']}"[:500]
-            raise ToolProblem(message, f"call {self.name} with other arguments; it has {known or 'none'}") from None
+
+Acting = Annotated[Backend, Resolve(_acting)]
+StudyName = Annotated[str, Field(min_length=1, max_length=200, description="Name of the study.")]
+Usd = Annotated[float, Field(gt=0, le=1e6)]
+Consent = Annotated[
+    Usd | None,
+    Field(
+        description="Your consent to spend: at least the budget. Without it the tool says what it expects to cost, and "
+        "spends nothing."
+    ),
+]
+
+
+def lacks_consent(tool: str, budget_usd: float, consent_usd: float | None, expected: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of a tool that has spent nothing yet: what it would do, and how it is told to."""
+    given = "" if consent_usd is None else f"confirm_cost_usd is {consent_usd:g}, less than the budget. "
+    step = f"{given}To go on, call {tool} again with the same arguments and confirm_cost_usd={budget_usd!r}."
+    return {"started": False, "spent_usd": 0.0, "budget_usd": budget_usd, **expected, "next": step}
+
+
+def is_agreed(budget_usd: float, consent_usd: float | None) -> bool:
+    """Whether the caller has consented to all that the budget allows."""
+    return consent_usd is not None and consent_usd >= budget_usd

@@ -1,37 +1,93 @@
-"""A client of the service (`automl serve`), with nothing but the standard library."""
+"""A client of the service (`automl serve`): requests with the user's token, refusals and absence as errors."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, BinaryIO
-from urllib.parse import quote, urlencode, urlsplit
+from http import HTTPStatus
+from typing import Any, BinaryIO, TypeVar
+from urllib.parse import quote, urlsplit
 
-from automl.remote.errors import RefusedError, UnreachableError
+import requests
+from requests.adapters import HTTPAdapter
+
+from automl.remote.record_json import read
 from automl.standalone.serving.loopback import is_loopback
-from search_spaces.errors import UserError
+from search_spaces.errors import RunError, UserError
+from studies.records import StudyRecord
 
 API = "/api/v1"
 ANSWER_SECONDS = 150.0
 """Longest time to wait for an answer: the check of a spec imports the task's code, which may take two minutes."""
 DOWNLOAD_SECONDS = 900.0
 """The same where the service makes what is asked for first, as a model that is exported."""
-_SERVER_FAILED = 500
+PATIENCE_SECONDS = 60.0
+"""Time for which a service that does not answer is asked again, as while it starts anew."""
+_PAUSE_SECONDS = 1.0
 _CHUNK_BYTES = 2**20
 _UNKNOWN_ROUTE = "Not Found"
 """What FastAPI says of a path that it does not know; of a study there is another line."""
+Found = TypeVar("Found")
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect, since the token would go with it to wherever it leads."""
+class RefusedError(UserError):
+    """The service refuses the request: change it. Exit code 2.
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Return no request, so that the answer is an error."""
+    Attributes:
+        status: Status of the answer, such as 404.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class UnreachableError(RunError):
+    """The service does not answer, or cannot now: the same command may succeed later. Exit code 1."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """Waits between failures, the first of which in a row begins the time that the service has."""
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _failed_at: float | None = None
+
+    def answered(self) -> None:
+        """Note that the service is there."""
+        self._failed_at = None
+
+    def failed(self, error: UnreachableError) -> None:
+        """Wait until the service may be asked again; raises the error after `PATIENCE_SECONDS` without an answer."""
+        now = self.clock()
+        if self._failed_at is None:
+            self._failed_at = now
+        if now - self._failed_at >= PATIENCE_SECONDS:
+            raise error
+        self.sleep(_PAUSE_SECONDS)
+
+
+def patiently(ask: Callable[[], Found]) -> Found:
+    """Ask again as long as the service does not answer, for `PATIENCE_SECONDS`."""
+    patience = Patience()
+    while True:
+        try:
+            return ask()
+        except UnreachableError as error:
+            patience.failed(error)
+
+
+class _SystemCertificates(HTTPAdapter):
+    """Trusts the certificates that this machine trusts, beside those that requests brings."""
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, ssl_context=ssl.create_default_context(), **options)
 
 
 class ServiceClient:
@@ -51,10 +107,17 @@ class ServiceClient:
             raise UserError(f"--server: found {url!r}, allowed: http://HOST:PORT or https://HOST:PORT")
         self.url = url.rstrip("/")
         self._token = token
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+        self._session = requests.Session()
+        self._session.auth = self._signed
+        self._session.mount("https://", _SystemCertificates())
         if is_loopback(parts.hostname):
-            handlers.append(urllib.request.ProxyHandler({}))  # a proxy would ask its own machine
-        self._opener = urllib.request.build_opener(*handlers)
+            self._session.trust_env = False  # a proxy would ask its own machine
+
+    def _signed(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Add the token; without this hook, requests would send a password of ~/.netrc in its place."""
+        if self._token is not None:
+            request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
 
     @property
     def has_token(self) -> bool:
@@ -71,8 +134,8 @@ class ServiceClient:
             ValueError: The answer is no JSON.
         """
         with self._answer("GET", path, below="") as answer:
-            moment = parsedate_to_datetime(answer.headers["Date"]).timestamp() if answer.headers["Date"] else None
-            return json.loads(answer.read().decode("utf-8")), moment
+            date = answer.headers.get("Date")
+            return json.loads(answer.content), parsedate_to_datetime(date).timestamp() if date else None
 
     def get(self, path: str, **query: Any) -> Any:
         """Return the JSON of a resource."""
@@ -80,7 +143,7 @@ class ServiceClient:
 
     def text(self, path: str, **query: Any) -> str:
         """Return a resource as text."""
-        return self._asked("GET", _with_query(path, query))
+        return self._asked("GET", path, query=query)
 
     def download(self, path: str, file: BinaryIO, **query: Any) -> None:
         """Write a resource to a file.
@@ -89,23 +152,39 @@ class ServiceClient:
             UserError: The file cannot be written.
             UnreachableError: The connection is lost.
         """
-        with self._answer("GET", _with_query(path, query), seconds=DOWNLOAD_SECONDS) as answer:
-            length, kept = answer.headers["Content-Length"], 0
-            while chunk := answer.read(_CHUNK_BYTES):
+        with self._answer("GET", path, query=query, seconds=DOWNLOAD_SECONDS) as answer:
+            for chunk in answer.iter_content(_CHUNK_BYTES):
                 try:
-                    kept += file.write(chunk)
+                    file.write(chunk)
                 except OSError as error:
                     raise UserError(f"the answer cannot be kept: {error.strerror or error}") from None
-        if length is not None and kept != int(length):
-            raise UnreachableError(f"{self.url} has ended the connection")
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Ask for a change; returns the JSON of the answer."""
-        return json.loads(self._asked("POST", path, {} if body is None else body))
+        return json.loads(self._asked("POST", path, body={} if body is None else body))
 
     def delete(self, path: str) -> Any:
         """Delete a resource; returns the JSON of the answer."""
         return json.loads(self._asked("DELETE", path))
+
+    def record(self, study: str | None) -> StudyRecord:
+        """Return a study as committed; None takes the newest one that has started.
+
+        Raises:
+            UserError: There is no such study, or none at all.
+        """
+        if study is None:
+            lines = self.get("/lines")
+            if not lines:
+                raise UserError("study: the service has started none yet; `automl launch SPEC` submits one")
+            study = str(lines[-1]["study"])
+        text = self.text(study_path(study, "record"))
+        try:
+            return read(text)
+        except (ValueError, KeyError, TypeError):
+            raise UnreachableError(
+                f"{self.url} sends records of another version of automl; install its version"
+            ) from None
 
     def statuses(self, study: str) -> Iterator[dict[str, Any] | None]:
         """Yield the status of a study whenever it changes, the last time when it has ended.
@@ -118,8 +197,8 @@ class ServiceClient:
         """
         with self._answer("GET", study_path(study, "events")) as answer:
             event = ""
-            for line in answer:
-                field, _, value = line.decode("utf-8").rstrip("\n").partition(": ")
+            for line in answer.iter_lines(_CHUNK_BYTES):  # each chunk as it comes
+                field, _, value = line.decode("utf-8").partition(": ")
                 if field == "event":
                     event = value
                 elif field == "data" and event == "status":
@@ -130,51 +209,56 @@ class ServiceClient:
                     yield None
         raise UnreachableError(f"{self.url} has ended the connection")
 
-    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
-        with self._answer(method, path, body) as answer:
-            return str(answer.read().decode("utf-8"))
+    def _asked(
+        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Mapping[str, Any] | None = None
+    ) -> str:
+        with self._answer(method, path, query=query, body=body) as answer:
+            return answer.content.decode("utf-8")
 
     @contextmanager
     def _answer(
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None = None,
         *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
         below: str = API,
         seconds: float = ANSWER_SECONDS,
-    ) -> Iterator[Any]:
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        data = None if body is None else json.dumps(body).encode("utf-8")
-        request = urllib.request.Request(self.url + below + path, data=data, headers=headers, method=method)  # noqa: S310 - the scheme was checked
+    ) -> Iterator[requests.Response]:
+        """Ask, and give the answer, whose content is read as it comes; redirects would take the token elsewhere."""
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         try:
-            with self._opener.open(request, timeout=seconds) as answer:
+            with self._session.request(
+                method, self.url + below + path, params=query, json=body, headers=headers, timeout=seconds,
+                allow_redirects=False, stream=True,
+            ) as answer:  # fmt: skip
+                if answer.status_code >= HTTPStatus.MULTIPLE_CHOICES:
+                    raise self._refusal(answer)
                 yield answer
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._refusal(error) from None
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            raise UnreachableError(f"{self.url} does not answer ({reason}); is `automl serve` running there?") from None
+        except requests.RequestException as error:
+            raise UnreachableError(self._why_away(error)) from None
 
-    def _refusal(self, error: urllib.error.HTTPError) -> Exception:
+    def _why_away(self, error: Exception) -> str:
+        """Say in one line why there is no answer: the first reason, such as "Connection refused"."""
+        if isinstance(error, requests.exceptions.ChunkedEncodingError):
+            return f"{self.url} has ended the connection"
+        cause: BaseException = error
+        while (before := cause.__cause__ or cause.__context__) is not None:
+            cause = before
+        return f"{self.url} does not answer ({cause}); is `automl serve` running there?"
+
+    def _refusal(self, answer: requests.Response) -> Exception:
         """The error of an answer that is none, with what the service says."""
-        detail = _detail(error)
-        if error.code >= _SERVER_FAILED:
-            return UnreachableError(f"{self.url} cannot answer now (status {error.code}{detail and f': {detail}'})")
-        if error.code == http.HTTPStatus.UNAUTHORIZED:
+        code, detail = answer.status_code, _detail(answer)
+        if code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return UnreachableError(f"{self.url} cannot answer now (status {code}{detail and f': {detail}'})")
+        if code == HTTPStatus.UNAUTHORIZED:
             given = "no token" if self._token is None else "a token that is not valid there"
             detail = f"token: found {given}, allowed: AUTOML_TOKEN, or a file ~/.config/automl/token with mode 600"
-        if error.code == http.HTTPStatus.NOT_FOUND and detail == _UNKNOWN_ROUTE:
+        if code == HTTPStatus.NOT_FOUND and detail == _UNKNOWN_ROUTE:
             detail = f"{self.url} does not know this request: it is of another version of automl; install its version"
-        return RefusedError(detail or f"{self.url} refuses this with status {error.code}", error.code)
-
-
-def _with_query(path: str, query: Mapping[str, Any]) -> str:
-    given = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
+        return RefusedError(detail or f"{self.url} refuses this with status {code}", code)
 
 
 def study_path(study: str, *parts: object) -> str:
@@ -182,9 +266,9 @@ def study_path(study: str, *parts: object) -> str:
     return "/".join(["/studies", *(quote(str(part), safe="") for part in (study, *parts))])
 
 
-def _detail(error: urllib.error.HTTPError) -> str:
+def _detail(answer: requests.Response) -> str:
     try:
-        found = json.loads(error.read().decode("utf-8"))
-    except (OSError, ValueError, http.client.HTTPException):
+        found = json.loads(answer.content)
+    except (requests.RequestException, ValueError):
         return ""
     return str(found.get("detail", "")) if isinstance(found, dict) else ""

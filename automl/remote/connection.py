@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from automl.remote.client import ServiceClient
 from search_spaces.errors import UserError
+
+if TYPE_CHECKING:
+    from automl.remote.client import ServiceClient
 
 TOKEN = "AUTOML_TOKEN"  # noqa: S105 - the name of the variable
 _OTHERS = 0o077
@@ -29,37 +32,9 @@ def connection(store: str | None = None) -> ServiceClient | None:
         return None
     if store is not None:
         raise UserError("found --store and --server, allowed: one of them")
+    from automl.remote.client import ServiceClient  # loads requests, which no store needs
+
     return ServiceClient(server, token())
-
-
-def service_beside_store() -> ServiceClient | None:
-    """Return the client of the service that is named, for a command that looks at a store as well; None without one."""
-    context = click.get_current_context(silent=True)
-    server = None if context is None else context.find_root().params.get("server")
-    return ServiceClient(server, token()) if server else None
-
-
-def refuse_typed_server(allowed: str) -> None:
-    """Refuse `--server` where a command would not ask it; AUTOML_SERVER is left alone.
-
-    Args:
-        allowed: What the user may type instead.
-
-    Raises:
-        UserError: It was typed.
-    """
-    context = click.get_current_context()
-    source = context.find_root().get_parameter_source("server")
-    if source is click.core.ParameterSource.COMMANDLINE:
-        raise UserError(f"--server: found {context.info_name}, which does not run over HTTP; allowed: {allowed}")
-
-
-def service() -> ServiceClient:
-    """Return the client of a command that runs only against a service."""
-    found = connection()
-    if found is None:
-        raise AssertionError("the command line loads this command with --server only")
-    return found
 
 
 def token() -> str | None:

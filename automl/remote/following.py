@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from automl.remote.client import ServiceClient, study_path
-from automl.remote.errors import UnreachableError
-from automl.remote.patience import Patience, patiently
-from automl.remote.records import record_of
+from automl.remote.client import Patience, ServiceClient, UnreachableError, patiently, study_path
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
 from automl.terminal.output import console, print_json, say_on_stderr
@@ -37,33 +34,16 @@ class Telling:
 
 
 def take_leave_or_follow(client: ServiceClient, job: Mapping[str, Any], telling: Telling, *, detach: bool) -> None:
-    """Print the turn of a job that was submitted just now, or follow it as `follow` does.
+    """Follow a job that was queued just now until it ends, print its summary, and exit with the code of its end.
 
-    Args:
-        client: Client of the service.
-        job: The job, as the service has answered.
-        telling: How much is told.
-        detach: Whether to leave it.
+    Ctrl-C leaves it: it goes on. `detach` only prints its turn.
     """
     if detach:
         print_json(job) if telling.as_json else echo(f"{job['study']} is {job['state']}")
         return
     if not telling.quiet:
-        say_on_stderr(f"{job['study']} is submitted to {client.url}")
-    follow(client, job["study"], telling)
-
-
-def follow(client: ServiceClient, study: str, telling: Telling) -> None:
-    """Follow a study until it ends, print its summary, and exit with the code that says how it ended.
-
-    Ctrl-C leaves it: it goes on.
-
-    Args:
-        client: Client of the service.
-        study: Name of the study.
-        telling: How much is told.
-    """
-    sys.exit(_ended(client, _followed(client, study, telling), telling))
+        say_on_stderr(f"{job['study']} is queued at {client.url}")
+    sys.exit(_ended(client, _followed(client, job["study"], telling), telling))
 
 
 def follow_job(client: ServiceClient, name: str, telling: Telling) -> int:
@@ -151,7 +131,7 @@ def _ended(client: ServiceClient, status: dict[str, Any], telling: Telling) -> i
     if status["study"] is None:
         echo(f"{job['study']} is {state_of(job)}", err=True)
         return _code_of(job)
-    record = patiently(lambda: record_of(client, job["study"]))
+    record = patiently(lambda: client.record(job["study"]))
     if telling.as_json:
         print_json(document_of(record, report=None))
     elif not telling.quiet:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from automl.exporting.exports import Target
+from automl.training.request import training_spec
 from studies.queueing.jobs import MOST_PRIORITY
 from studies.queueing.tokens import PROJECT_PATTERN, USER_PATTERN, Role
 from studies.records import MOST_USD
@@ -60,25 +61,19 @@ class TrainingBody(Body):
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of trainer and task.")
     epochs: int = Field(10, ge=1, le=100_000, description="Number of epochs.")
     usd: Annotated[float, Field(gt=0, le=MOST_USD)] = Field(1.0, description="Largest cost in dollars.")
+    seed: int = Field(0, ge=0, lt=2**32, description="Random seed of weights, shuffling and dropout.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Kind of device.")
+    backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="What carries messages between ranks.")
+    group_seconds: Annotated[float, Field(gt=0, le=1e9)] = Field(600.0, description="Deadline of ranks for each other.")
+    checkpoint_every: Annotated[float, Field(gt=0, le=1e9)] = Field(60.0, description="Seconds between checkpoints.")
     code: Name | None = Field(None, description="The operator's code folder in which task and relative paths start.")
     priority: Priority = Field(0, description="Jobs of a higher priority go first, and displace lower ones.")
 
     @property
     def spec(self) -> dict[str, Any]:
         """The spec of a study that trains these parameters once."""
-        slots = self.params.get("world_size", 1)
-        return {
-            "study": self.name,
-            "task": self.task,
-            "task_options": self.task_options,
-            "objectives": [{"metric": "val_loss"}],
-            "space": self.params,
-            "training": {"epochs": self.epochs},
-            "search": {"sampler": "random", "pruner": "none"},
-            "baselines": [],
-            "budget": {"usd": self.usd, "hours": None, "trials": 1, "finish": 0.0},
-            "resources": {"slots": slots if type(slots) is int and slots > 0 else 1},
-        }
+        given = self.model_dump(exclude={"code", "priority"})
+        return training_spec(given.pop("name"), **given)
 
 
 class ResumeBody(Body):

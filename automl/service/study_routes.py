@@ -21,6 +21,7 @@ from search_spaces.errors import UserError
 router = APIRouter(prefix="/api/v1")
 Studies = Annotated[TeamStudies, Depends(studies_of)]
 Number = Annotated[int, Query(ge=0, le=10**9)]
+Attempt = Annotated[int, Query(ge=1, le=10**9)]
 Seed = Annotated[int, Query(ge=0, lt=2**31)]
 LONGEST_LOG = 2**20
 """Number of characters of a log that one answer has: the last ones."""
@@ -146,11 +147,13 @@ def cancel_trial(studies: Studies, name: str, trial: str) -> dict[str, Any]:
 
 
 @router.get("/studies/{name}/trials/{trial}/logs", tags=["trials"], response_class=PlainTextResponse)
-def logs(studies: Studies, name: str, trial: int, rank: Number = 0, seed: Seed | None = None) -> PlainTextResponse:
+def logs(  # noqa: PLR0917 - FastAPI gives each parameter by name
+    studies: Studies, name: str, trial: int, rank: Number = 0, attempt: Attempt | None = None, seed: Seed | None = None
+) -> PlainTextResponse:
     """Return what a trial has printed on a rank, or what has confirmed it, as far as it is on the service's machine."""
     record = studies.record(name)
     try:
-        path = log_of(studies.store, record.name, trial, rank, seed=seed)
+        path = log_of(studies.store, record.name, trial, rank, attempt=attempt, seed=seed)
     except UserError as error:
         raise MissingError(str(error)) from None
     return PlainTextResponse("".join(text_of(path))[-LONGEST_LOG:])

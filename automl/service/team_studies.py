@@ -9,9 +9,8 @@ from typing import Any
 from automl.service.changed_spec import change_spec, nano_usd_of
 from automl.service.errors import ConflictError, ForbiddenError, MissingError
 from automl.service.policy import Policy
-from automl.stored.cancelling import cancel_trial
 from automl.stored.deleting import delete_study, doomed
-from automl.stored.enqueueing import enqueue_trial
+from automl.stored.requests import cancel_trial, enqueue_trial
 from automl.stored.specs import stored_form
 from automl.terminal.explanation import explain
 from automl.terminal.summary import document_of

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from automl.remote.connection import connection
-from automl.stored.opening import open_store
 from studies.records import StudyRecord
 from studies.storage.reader import load_study
 from studies.storage.retrying import retry_patiently
@@ -56,20 +54,3 @@ class Looker:
             self._record = load_study(self._store, self._name)
             self._revision, self._read_at = revision, self._clock()
         return self._record
-
-
-def looker(study: str, store: str | None) -> Callable[[], StudyRecord]:
-    """Return what looks at a study of a store, or of the service that `automl --server` names.
-
-    Args:
-        study: Name of the study.
-        store: URL of the store, as in `open_store`.
-
-    Raises:
-        StoreError: There is no such store.
-    """
-    if (client := connection(store)) is not None:
-        from automl.remote.records import looker as remote_looker
-
-        return remote_looker(client, study)
-    return Looker(open_store(store), study)

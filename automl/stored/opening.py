@@ -1,18 +1,19 @@
-"""Opening a store and finding a study and a trial in it; nothing is created."""
+"""Opening a store, and finding studies and trials in it; nothing is created."""
 
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import click
+import sqlalchemy as sa
 
-from automl.remote.connection import connection
+from search_spaces.errors import UserError
 from studies.records import StudyRecord, TrialRecord
 from studies.redact import redact
 from studies.storage.damaged_rows import damage
-from studies.storage.engine import StoreError, absolute_url, exists
-from studies.storage.reader import load_study
+from studies.storage.engine import StoreError, absolute_url, exists, is_current, parse_url
 from studies.storage.store import Store
 
 DEFAULT_STORE = "sqlite:///automl.db"
@@ -58,29 +59,6 @@ def damage_in_stores(context: click.Context) -> str:
     return ""
 
 
-def read_study(study: str | None, store: str | None) -> StudyRecord:
-    """Read a study, from the service if `automl --server` names one.
-
-    Args:
-        study: Name of the study; None takes the newest one.
-        store: URL of the store, as in `open_store`.
-
-    Raises:
-        StoreError: There is no such store or study.
-    """
-    if (client := connection(store)) is not None:
-        from automl.remote.records import record_of
-
-        return record_of(client, study)
-    opened = open_store(store)
-    if study is None:
-        names = opened.study_names()
-        if not names:
-            raise StoreError("study: the store holds none yet; `automl launch SPEC` makes one")
-        study = names[-1]
-    return load_study(opened, study)
-
-
 def started_trial(record: StudyRecord, number: int) -> TrialRecord:
     """Return the trial with this number.
 
@@ -93,3 +71,21 @@ def started_trial(record: StudyRecord, number: int) -> TrialRecord:
     last = len(record.started) - 1
     allowed = f"0 to {last}" if last >= 0 else f"none, since no trial of {record.name} has started yet"
     raise StoreError(f"trial: found {number}, allowed: {allowed}")
+
+
+def names_of(given: str | None) -> list[str]:
+    """Return the names of a store's studies, newest first; none of a store that cannot be read as it is.
+
+    Args:
+        given: URL of the store, as `open_store` takes it.
+    """
+    try:
+        text = absolute_url(store_url(given), Path.cwd())
+        url = parse_url(text)
+        is_missing = url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists()
+        if is_missing or not is_current(text):
+            return []
+        with closing(Store(text)) as store:
+            return list(reversed(store.study_names()))
+    except (UserError, OSError, ModuleNotFoundError, sa.exc.SQLAlchemyError):
+        return []

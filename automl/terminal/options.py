@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,45 @@ class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+class _BoundOption(click.Option):
+    """An option that commands follow on a store alone, or of a service alone; typed beside the other it is refused."""
+
+    is_of_service: bool
+    place: str
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        attributes["help"] = f"{attributes.get('help', '')} [{self.place}]".strip()
+        super().__init__(*args, **attributes)
+
+    def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> tuple[Any, list[str]]:
+        """Return the value, or refuse the option where it says nothing."""
+        done = super().handle_parse_result(ctx, opts, args)
+        is_typed = ctx.get_parameter_source(str(self.name)) is click.core.ParameterSource.COMMANDLINE
+        if is_typed and bool(ctx.find_root().params.get("server")) is not self.is_of_service:
+            beside = "without --server" if self.is_of_service else "with --server"
+            raise click.UsageError(f"{self.opts[0]}: found {beside}, allowed: {self.place}", ctx)
+        return done
+
+
+class StoreOption(_BoundOption):
+    """An option of commands that act on a store, which a service does not follow."""
+
+    is_of_service, place = False, "on a store only"
+
+
+class ServiceOption(_BoundOption):
+    """An option of commands that ask a service, which means nothing on a store."""
+
+    is_of_service, place = True, "with --server only"
+
+
 file_type = click.Path(path_type=Path, dir_okay=False)
 folder_type = click.Path(path_type=Path, file_okay=False)
 
 
 def complete_study(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of studies that begin with what was typed, for the completion of a shell."""
-    from automl.stored.study_names import names_of  # loads SQLAlchemy, which no help needs
+    from automl.stored.opening import names_of  # loads SQLAlchemy, which no help needs
 
     return [name for name in names_of(context.params.get("store")) if name.startswith(incomplete)]
 
@@ -67,13 +100,22 @@ study_argument = click.argument("study", shell_complete=complete_study)
 store_option = click.option("--store", metavar="URL", help="The database; AUTOML_STORE or sqlite:///automl.db.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 set_option = click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help="Set a key of the spec.")
-seed_of_log_option = click.option(
-    "--seed", type=click.IntRange(min=0), help="Of the training that has confirmed it with this seed."
-)
 quiet_option = click.option("--quiet", is_flag=True, help="Print warnings and errors only.")
-verbose_option = click.option("--verbose", is_flag=True, help="Tell each start, pause and end of a trial.")
+verbose_option = click.option(
+    "--verbose", is_flag=True, cls=StoreOption, help="Tell each start, pause and end of a trial."
+)
 log_file_option = click.option(
-    "--log-file", metavar="FILE", type=click.Path(path_type=Path), help="Append what happens to FILE, with the time."
+    "--log-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    cls=StoreOption,
+    help="Append what happens to FILE, with the time.",
+)
+code_option = click.option(
+    "--code", metavar="NAME", cls=ServiceOption, help="The service's code folder with the task and its data."
+)
+detach_option = click.option(
+    "--detach", is_flag=True, cls=ServiceOption, help="Do not follow it: print its turn, and end."
 )
 param_option = click.option(
     "--param", "given", metavar="NAME=VALUE", multiple=True, help="A parameter of the trainer or the task."
@@ -97,10 +139,13 @@ group_seconds_option = click.option(
     show_default=True,
     help="Seconds after which ranks give up waiting for one that is gone, or slow in an exchange.",
 )
-priority_option = click.option(
+_priority = partial(
+    click.option,
     "--priority",
     type=click.IntRange(-100, 100),
     default=0,
     show_default=True,
     help="Jobs of a higher priority go first, and displace lower ones.",
 )
+priority_option = _priority()
+priority_at_service_option = _priority(cls=ServiceOption)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from automl.stored.waiting import what_keeps_waiting
+from automl.stored.requests import what_keeps_waiting
 from automl.terminal.archive_table import print_archive
 from automl.terminal.output import PIPE_COLUMNS
 from automl.terminal.picture import picture_of

@@ -1,1 +1,1 @@
-"""Trainings without a study: `automl train` and `automl compare`."""
+"""Single trainings: `automl train` and `automl compare`."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from automl.given_parameters import read_params, unknown_parameter
-from automl.launching.paths import absolute_task_options
+from automl.launching.reading import absolute_task_options, check_folder
+from search_spaces.wording import install_command
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.protocol import PoolError
 from studies.money.prices import Price, price_of
 from studies.spec.errors import SpecError
 from trainers.commands.command import Command
-from trainers.group_options import GroupOptions
-from trainers.protocol import TrialSpec
+from trainers.group_options import GROUP_SECONDS, BackendChoice, GroupOptions
+from trainers.protocol import Diagnostics, TrialSpec
 from trainers.task import parameters_of
 from trainers.task_loading import Trainable, load_trainable
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
@@ -76,13 +78,64 @@ class Asked:
         return f"{world_size} ranks on {slots} slots: they share devices, so this will be slower"
 
 
+def training_spec(
+    name: str,
+    task: str,
+    task_options: Mapping[str, Any],
+    params: Mapping[str, Any],
+    *,
+    epochs: int,
+    usd: float | None,
+    seed: int = 0,
+    device: str = "auto",
+    backend: BackendChoice = "auto",
+    group_seconds: float = GROUP_SECONDS,
+    checkpoint_every: float = 60.0,
+    metric: str = "val_loss",
+) -> dict[str, Any]:
+    """Return the spec of a study that trains these parameters once, as a mapping."""
+    slots = params.get("world_size", 1)
+    return {
+        "study": name,
+        "task": task,
+        "task_options": dict(task_options),
+        "objectives": [{"metric": metric}],
+        "space": dict(params),
+        "training": {"epochs": epochs},
+        "search": {"sampler": "random", "pruner": "none", "seed": seed},
+        "baselines": [],
+        "budget": {"usd": usd, "hours": None, "trials": 1, "finish": 0.0},
+        "resources": {
+            "slots": slots if type(slots) is int and slots > 0 else 1,
+            "device": device,
+            "backend": backend,
+        },
+        "checkpoints": {"every_seconds": checkpoint_every},
+        "faults": {"group_seconds": group_seconds},
+    }
+
+
+def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> None:
+    """Check that a training can write these files.
+
+    Raises:
+        SpecError: It cannot; the message names the option.
+    """
+    for option, path in (("--profile", wanted.trace), ("--rank-logs", wanted.rank_logs)):
+        if is_function and path is not None:
+            raise SpecError(
+                option, (), f"found the training function {task!r}, whose steps are its own; allowed: a task"
+            )
+    if wanted.tensorboard is not None and find_spec("tensorboard") is None:
+        cure = f"the package tensorboard is not installed; install it: {install_command('tensorboard')}"
+        raise SpecError("--tensorboard", (), f"found {wanted.tensorboard!r}, but {cure}")
+    for option, folder in (("--rank-logs", wanted.rank_logs), ("--tensorboard", wanted.tensorboard)):
+        if folder is not None:
+            check_folder(option, (), folder, Path(folder).absolute())
+
+
 def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> None:
     """Check that ranks on the slots of this machine can exchange messages as was asked for.
-
-    Args:
-        group: What the user says about the group.
-        places: Slots of this machine.
-        ranks: Number of ranks on this machine.
 
     Raises:
         SpecError: The backend cannot be had.
@@ -94,12 +147,6 @@ def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> No
 def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], device: str) -> Asked:
     """Read and check the arguments of the command line.
 
-    Args:
-        task: Name of a built-in task, `module:Class`, or `module:function`.
-        given: Parameters of the trainer or the task, `NAME=VALUE` each.
-        task_options: Arguments of the task's constructor, `NAME=VALUE` each.
-        device: "auto", "cpu" or "cuda".
-
     Raises:
         SpecError: A parameter or an option is unknown or out of range, or they do not go together.
         TaskLoadError: There is no such task.
@@ -109,7 +156,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     found = load_trainable(task, options, _python_path(task))
     if isinstance(found, Command):
         raise SpecError(task, (), "found a command, which trains in studies only; allowed: a task or a function")
-    _check_names(params, [*params] if isinstance(found, TrainingFunction) else parameters_of(found))
+    check_params(params, [*params] if isinstance(found, TrainingFunction) else parameters_of(found))
     try:
         places = find_slots(device, 1, None)
     except PoolError as error:
@@ -127,7 +174,12 @@ def _python_path(task: str) -> tuple[str, ...]:
     return (str(Path.cwd()),) if ":" in task else ()
 
 
-def _check_names(params: Mapping[str, Any], own: Sequence[str]) -> None:
+def check_params(params: Mapping[str, Any], own: Sequence[str]) -> None:
+    """Check names of parameters, and values of the trainer's.
+
+    Raises:
+        SpecError: One is unknown or out of range.
+    """
     for name, value in params.items():
         if name in TRAINER_PARAMETERS:
             problem = TRAINER_PARAMETERS[name].problem(value)

@@ -43,19 +43,7 @@ def compare(
 
     The effective batch is the same for all: each pass has `batch_per_rank` samples, and fewer ranks take more passes
     for a step. So the gradient of a step, the memory and the work of a pass are the same; the number of passes and the
-    communication differ.
-
-    Args:
-        task: Name of a built-in task, or `module:Class`.
-        world_sizes: Number of ranks of each training, ascending; the others are compared with the first one.
-        given: Parameters of the trainer or the task, `NAME=VALUE` each.
-        task_options: Arguments of the task's constructor, `NAME=VALUE` each.
-        epochs: Epochs of each training; the first one warms up, and the medians leave it out if there are others.
-        seed: Random seed of the initial weights, shuffling and dropout.
-        device: "auto", "cpu" or "cuda".
-        group: How the ranks of each training form their process group.
-        usd_per_slot_hour: Price of a slot in dollars per hour; None takes the list price.
-        say: Called with each warning.
+    communication differ. The first epoch warms up, and the medians leave it out if there are others.
 
     Returns:
         Plain values; `world_sizes` is a list with a mapping for each world size.

@@ -7,9 +7,10 @@ the run that it starts is in the study's experiment, and has the tags by which t
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from studies.storage.mlflow_runs import BY_SCRIPT, BY_TAG
+from trainers.protocol import Diagnostics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,11 +21,13 @@ class OwnLogging:
         study: Name of the study, which is that of its experiment in MLflow.
         study_uid: Identity of the study.
         mlflow: Tracking URI of MLflow; empty where the code is left alone, as it does not use MLflow.
+        diagnostics: Files that the ranks write of a single training.
     """
 
     study: str
     study_uid: str
     mlflow: str = ""
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
     def variables(self, trial: int, attempt: int) -> dict[str, str]:
         """Return the variables of an attempt.

@@ -12,7 +12,7 @@ from studies.control.trials import Attempt, Trial
 from studies.search.policy import Thaw
 from studies.storage.changes import AttemptChanged, AttemptColumns, AttemptOpened, TrialChanged, TrialColumns
 from trainers.checkpoint_urls import joined, trial_folder
-from trainers.protocol import TrialSpec
+from trainers.protocol import Diagnostics, TrialSpec
 
 
 def start(
@@ -107,4 +107,5 @@ def _trial_spec(live: LiveStudy, trial: Trial, slots: tuple[int, ...]) -> TrialS
         python_path=setup.python_path,
         proposed=asking.proposed(setup, trial),
         environment={} if setup.own_logging is None else setup.own_logging.variables(number, trial.attempts),
+        diagnostics=Diagnostics() if setup.own_logging is None else setup.own_logging.diagnostics,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from automl import api
-from automl.launching import launching, resuming
+from automl.launching import launching
 from automl.launching.driving import Watcher
 from automl.launching.preparing import Prepared
 from automl.launching.reading import parse_with_overrides
@@ -34,7 +34,7 @@ def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[StudySpec]:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launching, "drive", drive)
-    monkeypatch.setattr(resuming, "drive", drive)
+    monkeypatch.setattr(launching, "drive", drive)
     return specs
 
 
@@ -71,7 +71,7 @@ def test_overrides_hold_for_resume(driven: list[StudySpec], tmp_path: Path) -> N
         api.launch(DIGITS)
     store = Store(f"sqlite:///{tmp_path}/automl.db")
     with pytest.raises(DrivenError):
-        resuming.resume(store, "small", ["budget.trials=77"], Watcher())
+        launching.resume(store, "small", ["budget.trials=77"], Watcher())
     assert [one.budget.trials for one in driven] == [14, 77]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from automl.launching import driving, pools
+from automl.launching import driving
 from automl.launching.driving import Watcher, drive
 from automl.launching.launching import find_or_create
 from automl.launching.preparing import prepare
@@ -37,7 +37,7 @@ def test_views_start_again_when_a_study_goes_on_after_it_waited_for_a_disk(
             starts.append(self._study)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pools, "RayPool", lambda **_: SimulatedPool(curve))
+    monkeypatch.setattr(driving, "RayPool", lambda **_: SimulatedPool(curve))
     monkeypatch.setattr(driving, "ViewsProcess", Noting)
     changes = {"store": f"sqlite:///{tmp_path}/automl.db", "mlflow": "off", "budget": {"trials": 2}}
     spec = parse_spec({**DIGITS, **changes, "search": {"sampler": "random", "pruner": "none"}})

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 import yaml
 
 from automl.launching import outlook
-from automl.launching.earlier_costs import EarlierCost, cost_of, earlier_cost
+from automl.launching.dry_run import configurations, size_in_words
+from automl.launching.outlook import EarlierCost, cost_of, earlier_cost
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.reading import read_spec
-from automl.launching.space_size import configurations, size_in_words
 from search_spaces.space import Space
 from studies.storage import tables as t
 from studies.storage.reader import load_study

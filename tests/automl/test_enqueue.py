@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from automl.stored.enqueueing import complete, enqueue_trial
+from automl.stored.requests import complete, enqueue_trial
 from automl.terminal.summary import print_summary
 from search_spaces.space import Space
 from studies.control.controller import Controller

@@ -51,7 +51,8 @@ def test_a_training_shows_the_metrics_that_the_function_has_named(tmp_path):
     given = [f"--param={name}={value}" for name, value in PARAMS.items()]
     done = subprocess.run(
         [sys.executable, "-m", "automl", "train", "gan:train", "--epochs=1", *given],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT), "RANK": "0", "WORLD_SIZE": "1"},  # as under torchrun
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (result,) = [line for line in done.stdout.splitlines() if line.startswith("result ")]

@@ -126,7 +126,7 @@ def test_following_reads_the_state_of_the_trial_and_not_the_whole_study(
             ended = TrialChanged(trial_id=running.id, columns={"state": "complete"})
             stored.store.commit(stored.id, None, [ended])
 
-    monkeypatch.setattr("automl.commands.logs.load_study", read)
+    monkeypatch.setattr("automl.backend.load_study", read)
     monkeypatch.setattr(time, "sleep", sleep)
     done = CliRunner().invoke(cli, ["logs", "small", "0", "--follow", "--store", stored.store.url])
     stored.store.close()

@@ -278,6 +278,8 @@ def test_a_file_url_is_the_folder(inside: InProcess) -> None:
 def test_a_single_training_goes_on_from_the_store(
     inside: InProcess, object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():  # as under torchrun
+        monkeypatch.setenv(name, value)
     local, arguments = (("train", "digits", "--json", "--checkpoints", folder) for folder in ("kept", FOLDER))
     inside.run(*local, "--epochs", "2")
     whole = json.loads(inside.run(*local, "--epochs", "4", "--resume")[1])

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from automl.launching.paths import absolute_task_options
 from automl.launching.quickstart import quickstart, write_spec
+from automl.launching.reading import absolute_task_options
 from studies.spec.errors import SpecError
 from studies.spec.study_spec import load_spec, parse_spec
 from tests.support import optional

@@ -15,8 +15,7 @@ import cloudpickle
 import pytest
 
 import automl
-from automl.launching.functions import FOLDER, name_of
-from automl.launching.pickled_code import say_the_same
+from automl.launching.functions import FOLDER, name_of, say_the_same
 from automl.stored.opening import open_store
 from studies.spec.errors import SpecError
 from studies.storage.reader import load_study

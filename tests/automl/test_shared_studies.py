@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from automl.launching.driving import Watcher
-from automl.launching.launching import find_or_create
+from automl.launching.launching import find_or_create, resume
 from automl.launching.preparing import prepare
 from automl.launching.reading import read_spec
-from automl.launching.resuming import resume
 from studies.spec.errors import SpecError
 from studies.storage import lease as leases
 from studies.storage.engine import StoreError
@@ -72,7 +71,7 @@ def test_a_spec_cannot_be_changed_under_a_controller(tmp_path: Path, monkeypatch
     def drive(*_: object) -> None:
         raise StoreError("it would be driven now")
 
-    monkeypatch.setattr("automl.launching.resuming.drive", drive)
+    monkeypatch.setattr("automl.launching.launching.drive", drive)
     with pytest.raises(StoreError, match="driven now"):
         resume(study.store, "small", [], Watcher())
     leases.release(study.store, lease)

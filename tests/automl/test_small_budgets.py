@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automl.launching.small_budgets import SmallBudget
+from automl.launching.driving import SmallBudget
 from studies.control.trials import Trial
 
 

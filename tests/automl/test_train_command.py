@@ -1,4 +1,4 @@
-"""`automl train`: what it prints where, its errors, the task's options, and Ctrl-C."""
+"""`automl train`: a study of one trial, and one rank under torchrun; what it prints where, its errors and files."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from studies.storage.reader import load_study
+from studies.storage.store import Store
 from tests.support import optional
-from tests.support.command_line import AUTOML, InProcess, finish
-from tests.support.waiting import wait_until
+from tests.support.command_line import InProcess, Workplace
+from tests.support.ray_pool import LentPool
 
 TASK = """
 import os
@@ -66,9 +68,121 @@ RAISES_AT = next(n for n, line in enumerate(TASK.splitlines(), 1) if "no loss" i
 
 @pytest.fixture
 def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    """A folder in which the command is the only rank that torchrun has started."""
     (tmp_path / "my_task.py").write_text(TASK)
     monkeypatch.syspath_prepend(tmp_path)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
     return InProcess(tmp_path, capsys, monkeypatch)
+
+
+@pytest.fixture
+def here(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
+    """A folder in which the command trains as a study, on a warm pool."""
+    place = Workplace(tmp_path, warm_pool)
+    (tmp_path / "my_task.py").write_text(TASK)
+    yield place
+    place.end_processes()
+
+
+def test_a_training_is_a_study_of_one_trial(here: Workplace) -> None:
+    given = ("digits", "--epochs", "3", "--world-size", "2", "--param", "learning_rate=0.1", "--seed", "7")
+    lines = here.run("train", *given).stdout.splitlines()
+    assert lines[:3] == [
+        "train-digits on 2 x CPU",
+        "rank 0: cpu, 599 of 1197 samples in a pass over the data",
+        "rank 1: cpu, 598 of 1197 samples in a pass over the data",
+    ]
+    epochs = [line for line in lines if line.startswith("epoch")]
+    assert [line.split()[1] for line in epochs] == ["1", "2", "3"]
+    assert epochs[0].split()[2::2][:4] == ["val_loss", "val_accuracy", "val_error", "train_loss"]
+    assert "learning rate    0.1 scaled to 0.2  (linear)" in lines
+    assert "study            train-digits: `automl status train-digits`, `automl report train-digits`" in lines
+    record = load_study(Store(f"sqlite:///{here.folder}/automl.db"), "train-digits")
+    (trial,) = record.started
+    assert (record.state, trial.state, trial.world_size) == ("closed", "complete", 2)
+    assert record.spec["search"]["seed"] == 7  # type: ignore[index]
+
+
+def test_the_document_has_what_torchrun_gives_and_its_study(here: Workplace, place: InProcess) -> None:
+    (document,) = [json.loads(place.run("train", "digits", "--epochs", "2", *STEADY)[1])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RANK")
+        again = here.json("train", "digits", "--epochs", "2", *STEADY[:-1])
+    assert {*again} == {*document, "study"}
+    assert losses(json.dumps(again)) == losses(json.dumps(document))
+    assert {*again["epochs"][0]["metrics"]} == {*document["epochs"][0]["metrics"]}
+    same = ("samples_per_rank", "effective_batch", "scaled_learning_rate", "model_parameters", "drained", "params")
+    assert {name: again[name] for name in same} == {name: document[name] for name in same}
+    assert Path(again["checkpoint"]).is_file()
+
+
+def test_trainings_are_numbered_and_one_that_was_named_goes_on(here: Workplace) -> None:
+    names = [here.json("train", "my_task:Mine", "--epochs", "1")["study"] for _ in range(2)]
+    assert names == ["train-my_task-Mine", "train-my_task-Mine-2"]
+    done = here.run("train", "my_task:Mine", "--epochs", "1", "--resume")
+    assert done.stdout.startswith("goes on with train-my_task-Mine-2\n")
+    other = here.run("train", "my_task:Mine", "--epochs", "2", "--resume")
+    assert other.stdout.startswith("no equal training to go on with: train-my_task-Mine-3 starts anew\n")
+    named = ("train", "my_task:Mine", "--name", "train-my_task-Mine")
+    assert here.json(*named, "--epochs", "1")["study"] == "train-my_task-Mine"
+    assert "which exists with another spec: training.epochs" in here.run(*named, "--epochs", "2", code=2).stderr
+
+
+def test_a_training_that_is_stopped_is_drained_and_goes_on(here: Workplace) -> None:
+    given = ("train", "my_task:Mine", "--epochs", "20", "--option", "fault=slow", "--checkpoint-every", "0", *STEADY)
+
+    def stop() -> None:
+        here.wait_for(lambda started: bool(started[0].epochs), "train-my_task-Mine")
+        here.run("stop", "train-my_task-Mine")
+
+    stopped = json.loads(here.run(*given, code=130, meanwhile=stop).stdout)
+    assert stopped["drained"]
+    assert Path(stopped["checkpoint"]).is_file()
+    rest = json.loads(here.run(*given, "--resume").stdout)
+    assert (rest["drained"], len(rest["epochs"])) == (False, 20)
+    assert rest["start_epoch"] == len(stopped["epochs"])
+
+
+def test_an_error_of_the_task_ends_the_command_in_one_line_above_the_traceback(here: Workplace) -> None:
+    done = here.run("train", "faulty_tasks:Faulty", "--param", "fault=raise", "--param", "at_epoch=1", code=1)
+    first, empty, *below = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert f"({here.folder / 'faulty_tasks.py'}:" in first
+    assert (empty, below[0]) == ("", "Traceback (most recent call last):")
+
+
+def test_ranks_of_a_study_write_what_is_asked_for(here: Workplace) -> None:
+    optional.module("tensorboard")
+    given = ("--profile", "--trace", "traces/mine.json", "--rank-logs", "logs", "--tensorboard", "board")
+    document = here.json("train", "digits", "--epochs", "2", "--world-size", "2", *given)
+    assert 0 < len(document["profile"]["operations"]) <= 10
+    assert [path.name for path in (here.folder / "traces").iterdir()] == ["mine.json"]
+    assert sorted(path.name for path in (here.folder / "logs").iterdir()) == ["rank-0.csv", "rank-1.csv"]
+    assert len(list((here.folder / "board").iterdir())) == 1
+
+
+def test_mlflow_gets_its_study(here: Workplace) -> None:
+    document = here.json("train", "digits", "--epochs", "1", "--mlflow", "sqlite:///mlflow.db")
+    assert document["mlflow"]["experiment"] == "train-digits"
+    assert "#/experiments/" in document["mlflow"]["link"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--param", "widht=3"], "did you mean 'width'"),
+        (["--param", "learning_rate=fast"], "learning_rate"),
+        (["--param", "shard=full", "--param", "compile=true"], "found shard full with compile true"),
+        (["--option", "samples=-3"], "found -3: ValueError: samples must be positive, not -3"),
+        (["--priority", "3"], "--priority: found without --server, allowed: with --server only"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_written(here: Workplace, given: list[str], words: str) -> None:
+    done = here.run("train", "my_task:Mine", *given, code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (here.folder / "automl.db").exists()
 
 
 def test_options_reach_the_task(place: InProcess) -> None:
@@ -131,43 +245,6 @@ def test_an_epochs_line_has_losses_and_the_tasks_metrics_only(place: InProcess) 
     assert len(line.split()) == 12, "the number, four metrics and the seconds"
 
 
-@pytest.mark.large
-def test_sigterm_to_all_ranks_ends_a_training_after_its_epoch_with_a_clean_document(place: InProcess) -> None:
-    """Python, a C library and a child process of each rank write to file descriptor 1 in the meantime."""
-    arguments = ["--world-size", "2", "--checkpoints", "kept", "--option", "fault=loud", *STEADY]
-    process = subprocess.Popen(
-        [AUTOML, "train", "my_task:Mine", *arguments, "--epochs", "100000", "--checkpoint-every", "0"],
-        cwd=place.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    wait_until(lambda: list((place.folder / "kept").glob("epoch-*.pt")), seconds=90)
-    os.killpg(process.pid, signal.SIGTERM)  # as a service manager does: to all of them
-    code, out, err = finish(process)
-    assert code == 130, err
-    trained = json.loads(out)
-    assert (trained["drained"], trained["world_size"]) == (True, 2)
-    assert Path(trained["checkpoint"]).name == f"epoch-{trained['epochs'][-1]['epoch']:04d}.attempt-1.pt"
-    assert [path.name for path in (place.folder / "kept").iterdir()] == [Path(trained["checkpoint"]).name]
-    for words in ("printed", "written", "of a child"):
-        assert err.count(words) == 2
-
-
-@pytest.mark.large
-def test_an_interrupt_leaves_no_process(place: InProcess) -> None:
-    arguments = ["train", "my_task:Mine", "--world-size", "2", "--epochs", "999", "--option", "fault=slow"]
-    process = subprocess.Popen(
-        [AUTOML, *arguments], cwd=place.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert next(line for line in process.stdout if line.startswith("epoch"))
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) >= 2
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    _, err = process.communicate(timeout=150)
-    assert (process.returncode, err.strip()) == (130, "")
-    wait_until(lambda: not any(one.is_running() for one in family))
-
-
 def losses(out: str) -> list[float]:
     return [one["metrics"]["val_loss"] for one in json.loads(out)["epochs"]]
 
@@ -187,43 +264,16 @@ def test_resuming_ends_like_an_uninterrupted_training(place: InProcess) -> None:
     assert "is of epoch 4, so nothing is left; allowed: more" in line
 
 
-@pytest.mark.large
-def test_shares_are_kept_and_deleted_with_their_checkpoint(place: InProcess) -> None:
-    words = ["train", "digits", "--world-size", "2", "--param", "shard=full", "--checkpoints", "kept", "--resume"]
-    for epochs in ("1", "2"):
-        code, out, _ = place.run(*words, "--epochs", epochs, "--json")
-        assert code == 0, out
-        stem = f"epoch-000{epochs}.attempt-1"
-        names = sorted(path.name for path in (place.folder / "kept").iterdir())
-        assert names == [f"{stem}.pt", f"{stem}.rank-0-of-2.bin", f"{stem}.rank-1-of-2.bin"]
-
-
-def test_the_latest_checkpoint_is_kept_and_no_other(place: InProcess) -> None:
-    """Seen while the second epoch trains, since the end would look the same if only the last one was written."""
-    arguments = ["--epochs", "3", "--checkpoints", "kept", "--checkpoint-every", "0"]
-    process = subprocess.Popen(
-        [AUTOML, "train", "my_task:Mine", *arguments, "--option", "fault=slow"], cwd=place.folder,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with process:
-        assert process.stdout is not None
-        assert next(line for line in process.stdout if line.startswith("epoch   1"))
-        seen = sorted(path.name for path in (place.folder / "kept").iterdir())
-        process.communicate(timeout=60)
-    assert seen == ["epoch-0001.attempt-1.pt"]
-    assert sorted(path.name for path in (place.folder / "kept").iterdir()) == ["epoch-0003.attempt-1.pt"]
-
-
 def test_without_a_checkpoint_resume_starts_afresh_and_says_so(place: InProcess) -> None:
     code, out, _ = place.run("train", "my_task:Mine", "--epochs", "1", "--checkpoints", "none", "--resume")
     assert code == 0
     assert out.startswith("no checkpoint in none: starts anew\n")
-    assert "found --resume, allowed: beside --checkpoints only" in place.refused("train", "my_task:Mine", "--resume")
+    assert "found --resume without --checkpoints, allowed" in place.refused("train", "my_task:Mine", "--resume")
+    assert "found --name under torchrun, allowed" in place.refused("train", "my_task:Mine", "--name", "mine")
 
 
-@pytest.mark.parametrize("world_size", ["1", "2"])
-def test_a_profile_is_a_trace_and_the_dearest_operations(place: InProcess, world_size: str) -> None:
-    arguments = ["--epochs", "3", "--world-size", world_size, "--param", "batch_per_rank=6", "--profile"]
+def test_a_profile_is_a_trace_and_the_dearest_operations(place: InProcess) -> None:
+    arguments = ["--epochs", "3", "--param", "batch_per_rank=6", "--profile"]
     code, out, err = place.run("train", "my_task:Mine", *arguments, "--trace", "traces/mine.json", "--json")
     assert code == 0, err
     profile = json.loads(out)["profile"]
@@ -235,16 +285,9 @@ def test_a_profile_is_a_trace_and_the_dearest_operations(place: InProcess, world
     names = {event.get("name") for event in trace["traceEvents"]}
     assert {one["name"] for one in operations} <= names
     assert "aten::addmm" in names, "a forward pass"
-    # 24 samples make 4 steps on one rank and 2 on two; one step warms the profiler up.
-    assert profile["steps"] == {"1": 11, "2": 5}[world_size]
+    assert profile["steps"] == 11, "24 samples make 4 steps; one step warms the profiler up"
     _, table, _ = place.run("train", "my_task:Mine", "--epochs", "1", "--profile")
     assert f"  {operations[0]['name']}" in table or " calls  " in table
-
-
-def test_no_profile_is_made_unasked(place: InProcess) -> None:
-    _, out, _ = place.run("train", "my_task:Mine", "--epochs", "1", "--json")
-    assert json.loads(out)["profile"] is None
-    assert not list(place.folder.glob("*.json"))
 
 
 def test_tensorboard_gets_every_epochs_metrics(place: InProcess) -> None:
@@ -264,7 +307,7 @@ def test_tensorboard_gets_learning_rate_gradient_norm_and_throughput(place: InPr
     optional.module("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    given = ("--world-size", "2", "--param", "clip_norm=100.0", "--param", "learning_rate=0.25")
+    given = ("--param", "clip_norm=100.0", "--param", "learning_rate=0.25")
     code, out, err = place.run("train", "my_task:Mine", "--epochs", "3", *given, *STEADY, "--tensorboard", "board")
     assert code == 0, err
     written = EventAccumulator(str(place.folder / "board"))
@@ -282,7 +325,8 @@ def test_without_the_package_tensorboard_is_refused(place: InProcess, monkeypatc
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     line = place.refused("train", "my_task:Mine", "--tensorboard", "board")
-    assert "--tensorboard: found 'board', but the package tensorboard is not installed; install it: pip install" in line
+    cure = "but the package tensorboard is not installed; install it: pip install"
+    assert f"--tensorboard: found '{place.folder}/board', {cure}" in line
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ class Workplace:
         ):
             patch.chdir(self.folder)
             patch.setenv("COLUMNS", "160")
-            patch.setattr("automl.launching.pools.RayPool", lambda **_options: self.pool)
+            patch.setattr("automl.launching.driving.RayPool", lambda **_options: self.pool)
             for module in ("automl.launching.driving", "automl.stored.reporting"):
                 patch.setattr(f"{module}.ViewsProcess", ViewsInThisProcess)
             patch.setattr("automl.launching.probing.ask", _ask_once)

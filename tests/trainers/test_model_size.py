@@ -19,12 +19,11 @@ import torch
 import yaml
 from torch import nn
 
-from automl.launching import driving, model_counting, pools
+from automl.launching import driving, model_counting
 from automl.launching.driving import Watcher, drive
-from automl.launching.launching import find_or_create
+from automl.launching.launching import find_or_create, resume
 from automl.launching.model_counting import Counting
 from automl.launching.preparing import Prepared, prepare
-from automl.launching.resuming import resume
 from search_spaces.space import Space
 from studies.control.assembly import problem_of
 from studies.control.state import StudyMachine
@@ -476,7 +475,7 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, prepared = prepared_in(tmp_path)
-    monkeypatch.setattr(pools, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
+    monkeypatch.setattr(driving, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
     monkeypatch.setattr(driving, "Counting", Waiting)
     monkeypatch.setattr(driving, "ViewsProcess", NoViews)
     found: list[SizeModel | None] = []

@@ -11,7 +11,7 @@ import anyio
 import httpx2
 import pytest
 
-from automl.mcp_server import reading_tools
+from automl.mcp_server import study_tools
 from automl.mcp_server.answers import MOST_CHARACTERS, text_of
 from automl.mcp_server.server import TOOLS
 from studies.queueing.job_queue import JobQueue
@@ -42,14 +42,14 @@ async def _submitted(call: Caller, name: str) -> str:
 
 
 def test_hostile_arguments_get_answers(service: TeamService) -> None:
-    names = {name for tool in TOOLS.values() for name in tool.arguments.model_fields} - {"seconds"}
+    known = {name: set(tool.parameters["properties"]) - {"seconds"} for name, tool in TOOLS.items()}
 
     async def drive() -> None:
         async with over_http(service, service.ann) as call:
             for tool in TOOLS:
                 assert "error" in await call(tool, unknown=1)
                 for value in HOSTILE[:12]:
-                    given = {name: value for name in names if name in TOOLS[tool].arguments.model_fields}
+                    given = dict.fromkeys(known[tool], value)
                     answer = await call(tool, **given)
                     assert "error" in answer or not given, (tool, value)
             for value in HOSTILE:
@@ -68,7 +68,7 @@ def test_hostile_arguments_get_answers(service: TeamService) -> None:
 
 
 def test_each_state_of_a_job_says_what_to_do_next() -> None:
-    assert set(reading_tools._NEXT_BY_STATE) == set(get_args(JobState))
+    assert set(study_tools._NEXT_BY_STATE) == set(get_args(JobState))
 
 
 @pytest.mark.large

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import anyio
+from typing import Any
+
 import pytest
 
 from automl.mcp_server import bounded_training, ddp_tools
 from automl.mcp_server.answers import ToolProblem
-from automl.mcp_server.ddp_tools import Comparison, Concepts, Simulation, explained
+from automl.mcp_server.ddp_tools import explained
 from automl.mcp_server.machine import Machine, this_machine
+from automl.mcp_server.server import TOOLS
 
 pytestmark = [pytest.mark.xdist_group("ranks"), pytest.mark.timeout(900)]
 
@@ -20,18 +22,20 @@ class _Mine:
         return ""
 
 
+MINE: Any = _Mine()
+
+
 def test_the_defaults_are_those_that_are_documented() -> None:
-    given = Simulation(budget_usd=1.0)
-    assert (given.ranks, given.epochs, given.batch_size, given.learning_rate) == (4, 1, 32, 0.001)
+    given = TOOLS["run_ddp_simulation"].parameters["properties"]
+    assert [given[name]["default"] for name in ("ranks", "epochs", "batch_size", "learning_rate")] == [4, 1, 32, 0.001]
 
 
 def test_it_says_first_what_it_expects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_training, "run", lambda *_, **__: pytest.fail("it trained"))
-    for tool, given in (
-        (ddp_tools.run_ddp_simulation, Simulation(budget_usd=0.5, confirm_cost_usd=0.49)),
-        (ddp_tools.compare_ddp_vs_single, Comparison(budget_usd=0.5)),
+    for answer in (
+        ddp_tools.run_ddp_simulation(MINE, budget_usd=0.5, confirm_cost_usd=0.49),
+        ddp_tools.compare_ddp_vs_single(MINE, budget_usd=0.5),
     ):
-        answer = anyio.run(tool, _Mine(), given)
         assert answer["started"] is False
         assert answer["expected_usd"] > 0
         assert "confirm_cost_usd=0.5" in answer["next"]
@@ -40,8 +44,7 @@ def test_it_says_first_what_it_expects(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.large
 def test_a_real_training_of_two_ranks() -> None:
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
-    given = Simulation(ranks=2, budget_usd=price, confirm_cost_usd=price)
-    answer = anyio.run(ddp_tools.run_ddp_simulation, _Mine(), given)
+    answer = ddp_tools.run_ddp_simulation(MINE, ranks=2, budget_usd=price, confirm_cost_usd=price)
     assert answer["effective_batch"] == 64
     assert answer["scaled_learning_rate"] == pytest.approx(0.001)
     assert [one["rank"] for one in answer["ranks"]] == [0, 1]
@@ -58,8 +61,7 @@ def test_a_real_training_of_two_ranks() -> None:
 @pytest.mark.large
 def test_a_real_comparison() -> None:
     price = this_machine().usd(2, bounded_training.LONGEST_SECONDS)
-    given = Comparison(epochs=1, budget_usd=price, confirm_cost_usd=price)
-    answer = anyio.run(ddp_tools.compare_ddp_vs_single, _Mine(), given)
+    answer = ddp_tools.compare_ddp_vs_single(MINE, epochs=1, budget_usd=price, confirm_cost_usd=price)
     assert answer["efficiency"] == pytest.approx(answer["speed_up"] / 2)
     assert answer["usd_per_epoch"]["single"] > 0
     assert answer["effective_batch"] == 64
@@ -80,7 +82,7 @@ def test_what_is_wrong_is_told() -> None:
 
 
 def test_the_concepts_have_figures() -> None:
-    figures = explained(Concepts(ranks=4, model_parameters=1000), MACHINE, 1e6)["figures"]
+    figures = explained(MACHINE, 1e6, 4, 32, 0.001, 1000)["figures"]
     assert figures["effective_batch"] == 128
     assert figures["scaled_learning_rates"] == pytest.approx({"linear": 0.002, "sqrt": 0.001 * 2**0.5, "none": 0.001})
     assert figures["bytes_sent_by_each_rank_and_step"] == 6000
@@ -89,6 +91,6 @@ def test_the_concepts_have_figures() -> None:
 
 
 def test_the_concepts_are_measured_here() -> None:
-    answer = anyio.run(ddp_tools.explain_ddp_concepts, _Mine(), Concepts())
+    answer = ddp_tools.explain_ddp_concepts()
     assert answer["machine"]["loopback_bytes_per_second"] > 1e6
     assert answer["machine"]["cores"] >= 1

@@ -12,11 +12,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from automl.cli import cli
-from automl.remote.choosing import BESIDE, HERE, OWN, READS, package_of
-from automl.remote.client import ServiceClient
+from automl.cli import BESIDE, COMMANDS, HERE, OVER_HTTP, cli
+from automl.remote.client import RefusedError, ServiceClient, UnreachableError
 from automl.remote.connection import token
-from automl.remote.errors import RefusedError, UnreachableError
 from search_spaces.errors import UserError
 from studies.queueing.job_queue import JobQueue, Submission
 from tests.support.stored_study import StoredStudy
@@ -181,16 +179,32 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         ServiceClient(url, None)
 
 
-def test_every_command_has_a_form_or_says_that_it_has_none(service: TeamService, run: Any) -> None:
-    from automl.cli import COMMANDS
-
-    for command in set(COMMANDS) - OWN - READS:
+def test_every_command_asks_a_service_or_says_that_it_does_not(service: TeamService, run: Any) -> None:
+    for command in set(COMMANDS) - OVER_HTTP:
         refused = run(command).exception
         assert isinstance(refused, UserError)
         assert str(refused).startswith(f"--server: found {command}")
-        if command in HERE | BESIDE:
-            assert package_of(command, is_explicit=False) == "automl.commands"
-    assert set(COMMANDS) >= OWN | READS | HERE | BESIDE
+    assert set(COMMANDS) >= OVER_HTTP | HERE | BESIDE
+
+
+@pytest.mark.parametrize(
+    ("there", "arguments", "option"),
+    [
+        (True, ("logs", "small", "0", "--follow"), "--follow"),
+        (True, ("launch", "spec.yaml", "--share-on", "127.0.0.1"), "--share-on"),
+        (True, ("delete", "small", "--keep-files"), "--keep-files"),
+        (True, ("launch", "--task", "digits"), "--task"),
+        (False, ("resume", "small", "--detach"), "--detach"),
+        (False, ("confirm", "small", "--usd", "1"), "--usd"),
+    ],
+)
+def test_an_option_of_the_other_form_is_refused(  # noqa: PLR0917
+    service: TeamService, study: str, run: Any, there: bool, arguments: tuple[str, ...], option: str
+) -> None:
+    refused = run(*arguments) if there else _local(service, *arguments)
+    beside, allowed = ("with --server", "on a store") if there else ("without --server", "with --server")
+    assert refused.exit_code == 2
+    assert f"{option}: found {beside}, allowed: {allowed} only" in refused.output
 
 
 def test_the_environment_names_a_service(service: TeamService, study: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner, Result
 
 from automl.cli import cli
-from automl.remote.errors import RefusedError
+from automl.remote.client import RefusedError
 from automl.service import model_files
 from automl.service.bodies import ModelQuestion
 from automl.service.errors import BusyError

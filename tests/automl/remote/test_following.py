@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from automl.remote.client import ServiceClient
-from automl.remote.errors import UnreachableError
+from automl.remote.client import Patience, ServiceClient, UnreachableError
 from automl.remote.following import Telling, _ended, statuses
-from automl.remote.patience import Patience
 from tests.support.http_servers import answered_by
 
 HERE = ": still here\n\n"
@@ -50,16 +48,22 @@ class Service:
         service = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def do_GET(self) -> None:
                 service.asked += 1
                 parts = next(service._connections, ())
                 self.send_response(200 if parts else 503)
+                self.send_header("Connection", "close")
+                self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 for part in parts:
                     if isinstance(part, str):
-                        self.wfile.write(part.encode())
+                        self.wfile.write(f"{len(part.encode()):x}\r\n{part}\r\n".encode())
                     else:
                         service._pass(part)
+                if not parts:
+                    self.wfile.write(b"0\r\n\r\n")
 
             def log_message(self, *_: Any) -> None:
                 """Keep quiet."""

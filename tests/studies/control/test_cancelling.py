@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from automl.stored.cancelling import cancel_trial
-from automl.stored.enqueueing import enqueue_trial
+from automl.stored.requests import cancel_trial, enqueue_trial
 from studies.control.controller import Controller
 from studies.control.endings import CANCELLED
 from studies.money.budget import Limits

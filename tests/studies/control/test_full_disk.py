@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 import torch
 
-from automl.stored.stopping import stop_study
+from automl.stored.requests import stop_study
 from automl.terminal.exit_codes import INTERRUPTED
 from studies.control.deleting import delete_file
 from studies.control.draining import END_SECONDS

@@ -1,0 +1,386 @@
+"""What commands and tools act on: a store in this process, a service, or a store's queue with a user's rights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
+from automl.remote.connection import connection
+from automl.stored.opening import open_store, started_trial
+from search_spaces.wording import found
+from studies.records import StudyRecord
+from studies.spec.errors import SpecError
+from studies.spec.study_spec import apply_overrides
+from studies.spec.yaml_reader import read_yaml_file
+from studies.storage.reader import list_studies, load_study
+from studies.storage.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from automl.exporting.exports import Target
+    from automl.remote.client import ServiceClient
+    from automl.service.team_studies import TeamStudies
+
+POLL_SECONDS = 0.5
+Deletion = tuple[str, Callable[[], dict[str, Any]]]
+"""What would be deleted, in one line that asks for consent, and the function that deletes it."""
+
+
+def backend_of(store: str | None) -> StoreBackend | ServiceBackend:
+    """Return what a command acts on: the service that `automl --server` names, else the store of `--store`.
+
+    Raises:
+        UserError: Both are given.
+    """
+    client = connection(store)
+    return StoreBackend(store) if client is None else ServiceBackend(client)
+
+
+class StoreBackend:
+    """A store, read and changed by this process. Values are plain data but for records.
+
+    Args:
+        url: URL of the store, as `open_store` takes it; it is opened when it is needed first.
+    """
+
+    def __init__(self, url: str | None) -> None:
+        self.url = url
+
+    @cached_property
+    def store(self) -> Store:
+        """The store, which has to exist."""
+        return open_store(self.url)
+
+    def record(self, study: str | None = None) -> StudyRecord:
+        """Return a study as committed; None takes the newest one."""
+        if study is None:
+            names = self.store.study_names()
+            if not names:
+                raise StoreError("study: the store holds none yet; `automl launch SPEC` makes one")
+            study = names[-1]
+        return load_study(self.store, study)
+
+    def looker(self, study: str) -> Callable[[], StudyRecord]:
+        """Return a function that reads a study again and again."""
+        from automl.stored.looking import Looker
+
+        return Looker(self.store, study)
+
+    def report_path(self, record: StudyRecord) -> Path:
+        """Return where a study's report is written."""
+        from automl.stored.reporting import report_path
+
+        return report_path(record, Path.cwd())
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the rows of `automl list --json`, oldest first."""
+        from automl.terminal.study_lines import rows_of
+
+        return rows_of(list_studies(self.store))
+
+    def queue(self) -> list[dict[str, Any]]:
+        """Return the jobs that run, then those that wait, in the order of the turns."""
+        from automl.service.team_studies import plain_job
+        from studies.queueing.job_queue import JobQueue
+
+        queue = JobQueue(self.store)
+        return [plain_job(job) for job in (*queue.jobs(states=("running",)), *queue.waiting())]
+
+    def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
+        """Queue the study of a spec; returns its job."""
+        del code  # the user's own code is found by its path
+        from automl.service.local_submission import submit_file
+        from automl.service.team_studies import plain_job
+
+        return plain_job(submit_file(spec, overrides, self.url, priority=priority))
+
+    def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a study try these parameters next."""
+        from automl.stored.requests import enqueue_trial
+
+        return enqueue_trial(self.store, study, params)
+
+    def drain(self, study: str, wait_seconds: float) -> dict[str, Any]:
+        """Let a study drain, and wait for it; returns `study`, `state`, `driven` and a `message`."""
+        from automl.stored.requests import stop_study
+
+        return stop_study(self.store, study, wait_seconds=wait_seconds)
+
+    def cancel(self, study: str) -> dict[str, Any]:
+        """Give up a study that was queued; returns its job."""
+        from automl.service.team_studies import plain_job
+        from studies.queueing.job_queue import JobQueue
+
+        queue = JobQueue(self.store)
+        if (job := queue.find(study)) is None:
+            raise StoreError(f"TRIAL: found none, and {study!r} is not in the queue; allowed: a trial of it")
+        return plain_job(queue.ask(job, "cancel"))
+
+    def cancel_trial(self, study: str, trial: str, wait_seconds: float) -> dict[str, Any]:
+        """End a trial for good."""
+        from automl.stored.requests import cancel_trial
+
+        return cancel_trial(self.store, study, trial, wait_seconds=wait_seconds)
+
+    def deletion(self, study: str, *, keep_files: bool) -> Deletion:
+        """Return what would be deleted with a study, and what deletes it."""
+        from automl.stored.deleting import delete_study, doomed
+
+        what = doomed(self.store, study, keep_files=keep_files)
+        return what.in_words(), lambda: delete_study(self.store, what)
+
+    def output(
+        self, study: str, trial: int, *, rank: int, attempt: int | None, seed: int | None, follow: bool
+    ) -> Iterator[str]:
+        """Yield what a trial has printed on a rank, and what it prints until it waits or has ended."""
+        from automl.stored.rank_logs import followed, log_of, text_of
+
+        started_trial(load_study(self.store, study), trial)
+        path = log_of(self.store, study, trial, rank, attempt=attempt, seed=seed)
+        if not follow:
+            return text_of(path)
+        study_id = self.store.require(study).id
+
+        def is_running() -> bool:
+            row = self.store.find_trial(study_id, number=trial)
+            return row is not None and row.state == "running"
+
+        return followed(path, is_running)
+
+    def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
+        """Write a model of a study; returns what `automl export --json` prints."""
+        from automl.exporting.exports import export_point
+
+        folder = self.store.require(study).base_folder
+        return export_point(load_study(self.store, study), point, out, base_folder=folder, form=form, **asked)
+
+
+class ServiceBackend:
+    """A service, as the user of a token; its API checks what the user may do."""
+
+    def __init__(self, client: ServiceClient) -> None:
+        self.client = client
+
+    def record(self, study: str | None = None) -> StudyRecord:
+        """Return a study as committed; None takes the newest one that has started."""
+        return self.client.record(study)
+
+    def looker(self, study: str) -> Callable[[], StudyRecord]:
+        """Return a function that reads a study again and again, and is patient with a service that starts anew."""
+        from automl.remote.client import patiently
+
+        return lambda: patiently(lambda: self.record(study))
+
+    def report_path(self, record: StudyRecord) -> Path:
+        """Return where a study's report is written: here."""
+        return Path.cwd() / f"{record.name}.html"
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the rows of `automl list --json` that the user may see, oldest first."""
+        return list(self.client.get("/lines"))
+
+    def queue(self) -> list[dict[str, Any]]:
+        """Return the jobs that run, then those that wait, in the order of the turns."""
+        return [*(job for job in self.jobs() if job["state"] == "running"), *self.client.get("/queue")]
+
+    def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
+        """Queue the study of a spec; returns its job."""
+        return self.submit(_read(spec, overrides), code, priority)
+
+    def enqueue(self, study: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a study try these parameters next."""
+        return self._post(study, "enqueue", params=params)
+
+    def drain(self, study: str, wait_seconds: float) -> dict[str, Any]:
+        """Let a study drain, and wait for it; returns `study`, `state`, `driven` and a `message`."""
+        until = time.monotonic() + wait_seconds
+        name = self.stop(study)["study"]
+        while (status := self.status(name))["job"]["state"] == "running" and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+        state, driven = (status["study"] or status["job"])["state"], status["job"]["state"] == "running"
+        going = f"{name} is draining; its trials have not ended their epochs yet"
+        return {"study": name, "state": state, "driven": driven, "message": going if driven else f"{name} is {state}"}
+
+    def cancel(self, study: str) -> dict[str, Any]:
+        """Give up a study; returns its job."""
+        return self._post(study, "cancel")
+
+    def cancel_trial(self, study: str, trial: str, wait_seconds: float) -> dict[str, Any]:
+        """End a trial for good, without waiting for it."""
+        del wait_seconds
+        return self._post(study, "trials", trial, "cancel")
+
+    def deletion(self, study: str, *, keep_files: bool) -> Deletion:
+        """Return what would be deleted with a study, and what deletes it."""
+        del keep_files
+        job = self.status(study)["job"]
+        words = f"{job['study']} is {job['state']} at {self.client.url}"
+        return words, lambda: dict(self.client.delete(_path(study)))
+
+    def output(
+        self, study: str, trial: int, *, rank: int, attempt: int | None, seed: int | None, follow: bool
+    ) -> Iterator[str]:
+        """Yield the last million characters of what a trial has printed on a rank."""
+        del follow
+        yield self.client.text(_path(study, "trials", trial, "logs"), rank=rank, attempt=attempt, seed=seed)
+
+    def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
+        """Write a model of a study here; returns what `automl export --json` prints."""
+        from automl.exporting.archive import unpack
+        from automl.exporting.exports import check_target
+        from automl.exporting.outputs import told_as_output
+
+        check_target(out, form)
+        asked |= {"point": point, "format": form, "ensemble": asked["ensemble"] or None, "place": str(out.absolute())}
+        # Beside the model, where there has to be room for it in any case.
+        with told_as_output(out), TemporaryFile(dir=out.absolute().parent) as archive:
+            self.client.download(_path(study, "model"), archive, **asked)
+            return unpack(archive, out)
+
+    # ------------------------------------------------------------------ jobs, as `QueueBackend` has them
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """Return the limits on spending that concern the user."""
+        return list(self.client.get("/accounts"))
+
+    def check(self, spec: Mapping[str, Any], code: str | None) -> dict[str, Any]:
+        """Return what a study would do and cost, and queue nothing."""
+        return dict(self.client.post("/studies/check", {"spec": spec, "code": code}))
+
+    def check_file(self, spec: Path, overrides: Sequence[str], *, code: str | None) -> dict[str, Any]:
+        """Return what the study of a spec would do and cost, and queue nothing."""
+        return self.check(_read(spec, overrides), code)
+
+    def submit(self, spec: Mapping[str, Any], code: str | None, priority: int) -> dict[str, Any]:
+        """Queue a study; returns its job."""
+        return dict(self.client.post("/studies", {"spec": spec, "code": code, "priority": priority}))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that the user may see, oldest first."""
+        return list(self.client.get("/studies"))
+
+    def status(self, study: str) -> dict[str, Any]:
+        """Return the job of a study, and under `study` its summary, None before its start."""
+        return dict(self.client.get(_path(study)))
+
+    def trials(self, study: str) -> list[dict[str, Any]]:
+        """Return the trials of a study."""
+        return list(self.client.get(_path(study, "trials")))
+
+    def explain(self, study: str, trial: int) -> dict[str, Any]:
+        """Return why a trial is in its state."""
+        return dict(self.client.get(_path(study, "trials", trial)))
+
+    def stop(self, study: str) -> dict[str, Any]:
+        """Let a study drain; returns its job."""
+        return self._post(study, "stop")
+
+    def resume(self, study: str, overrides: Sequence[str]) -> dict[str, Any]:
+        """Queue a study again that has ended; returns its job."""
+        return self._post(study, "resume", overrides=list(overrides))
+
+    def check_confirm(self, study: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
+        """Return what training models again would train and cost, and queue nothing."""
+        return self._post(study, "confirm", "check", points=list(points), seeds=seeds)
+
+    def confirm(self, study: str, points: Sequence[str], seeds: int, usd: float) -> dict[str, Any]:
+        """Queue trainings of models with fresh seeds; returns their job."""
+        return self._post(study, "confirm", points=list(points), seeds=seeds, usd=usd)
+
+    def why_no_training_here(self) -> str:
+        """Return nothing: this process runs on the user's own machine."""
+        return ""
+
+    def _post(self, study: str, *what: object, **body: Any) -> dict[str, Any]:
+        return dict(self.client.post(_path(study, *what), body))
+
+
+class QueueBackend:
+    """The queue and the studies of a store with the rights of an identity; studies are run by workers."""
+
+    def __init__(self, studies: TeamStudies) -> None:
+        self._studies = studies
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """Return the limits on spending that concern the user."""
+        from automl.service.team_studies import plain_account
+
+        return [plain_account(one) for one in self._studies.accounts()]
+
+    def check(self, spec: Mapping[str, Any], code: str | None) -> dict[str, Any]:
+        """Return what a study would do and cost, and queue nothing."""
+        from automl.service.checking import plan
+
+        return plan(*self._studies.admitted(spec, code=code))
+
+    def submit(self, spec: Mapping[str, Any], code: str | None, priority: int) -> dict[str, Any]:
+        """Queue a study; returns its job."""
+        return self._plain(self._studies.submit(spec, code=code, priority=priority))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that the user may see, oldest first."""
+        return [self._plain(job) for job in self._studies.jobs()]
+
+    def status(self, study: str) -> dict[str, Any]:
+        """Return the job of a study, and under `study` its summary, None before its start."""
+        return self._studies.status(study)
+
+    def trials(self, study: str) -> list[dict[str, Any]]:
+        """Return the trials of a study."""
+        return self._studies.trials(study)
+
+    def explain(self, study: str, trial: int) -> dict[str, Any]:
+        """Return why a trial is in its state."""
+        return self._studies.explain(study, trial)
+
+    def stop(self, study: str) -> dict[str, Any]:
+        """Let a study drain; returns its job."""
+        return self._plain(self._studies.stop(study))
+
+    def resume(self, study: str, overrides: Sequence[str]) -> dict[str, Any]:
+        """Queue a study again that has ended; returns its job."""
+        return self._plain(self._studies.resume(study, overrides))
+
+    def check_confirm(self, study: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
+        """Return what training models again would train and cost, and queue nothing."""
+        from automl.service.confirm_jobs import check
+
+        return check(self._studies, study, points, seeds)
+
+    def confirm(self, study: str, points: Sequence[str], seeds: int, usd: float) -> dict[str, Any]:
+        """Queue trainings of models with fresh seeds; returns their job."""
+        from automl.service.confirm_jobs import submit
+
+        return self._plain(submit(self._studies, study, points, seeds, usd))
+
+    def why_no_training_here(self) -> str:
+        """Return why the user may not train on the machine of this process; empty if they may.
+
+        What is trained there passes the queue and the accounts by, so in a service only an admin may.
+        """
+        if self._studies.identity.is_admin:
+            return ""
+        return "role: trains on the machine of the service, past its queue and accounts; allowed: admin"
+
+    @staticmethod
+    def _plain(job: Any) -> dict[str, Any]:
+        from automl.service.team_studies import plain_job
+
+        return plain_job(job)
+
+
+def _path(study: str, *parts: object) -> str:
+    from automl.remote.client import study_path
+
+    return study_path(study, *parts)
+
+
+def _read(spec: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a spec with overrides, for a service that checks it."""
+    read = read_yaml_file(spec)
+    if not isinstance(read, dict):
+        raise SpecError(str(spec), (), found(read, "a mapping with at least the key task"))
+    return dict(apply_overrides(read, overrides))

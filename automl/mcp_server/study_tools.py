@@ -1,0 +1,273 @@
+"""Tools that read studies, and tools that start, spend and stop; what spends says first what it expects to cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import anyio
+import anyio.to_thread
+from pydantic import Field
+
+from automl.mcp_server.answers import ToolProblem
+from automl.mcp_server.tool import Acting, Consent, StudyName, Usd, is_agreed, lacks_consent
+from studies.queueing.jobs import ENDED, OVER
+from studies.spec.errors import SpecError
+from studies.spec.yaml_reader import read_yaml
+
+LOOK_SECONDS = 1.0
+_LONGEST_SPEC = 200_000
+_PLAN = ("study", "slots", "price", "rungs", "first_params", "expected_cost")
+_NEXT_BY_STATE: Mapping[str, str] = {
+    "queued": "call watch: a worker has to take it; a reason, if there is one, says what it waits for",
+    "running": "call watch until it ends, or stop to let it drain",
+    "done": "call recommendation",
+    "stopped": "call resume to go on, or recommendation",
+    "failed": "read the reason; mend the cause, then call resume, or launch another spec",
+    "cancelled": "call recommendation for what it has found",
+    "deleted": "nothing; where its deletion broke off, somebody has to delete it again",
+}
+_SHORT = ("state", "stop_reason", "error", "trials", "running", "cost_usd", "budget", "hypervolume")
+_TrialNumber = Annotated[int, Field(ge=0, le=10**9)]
+_Point = Annotated[str, Field(min_length=1, max_length=40)]
+
+
+def launch(
+    backend: Acting,
+    *,
+    spec: Annotated[
+        dict[str, Any] | Annotated[str, Field(max_length=_LONGEST_SPEC)],
+        Field(description="The spec of the study, as a mapping or as YAML: task, objectives, space, training, budget."),
+    ],
+    budget_usd: Annotated[
+        Usd | None, Field(description="Dollars that the study may cost; budget.usd of the spec without it.")
+    ] = None,
+    confirm_cost_usd: Consent = None,
+    code: Annotated[
+        str | None, Field(max_length=100, description="Name of the operator's code folder with the task.")
+    ] = None,
+    priority: Annotated[int, Field(ge=-100, le=100, description="Jobs of a higher priority go first.")] = 0,
+) -> Mapping[str, Any]:
+    """Queue a study on a budget in dollars, which it never passes.
+
+    Call it first without confirm_cost_usd: it checks the spec, says what the study may cost, and spends nothing.
+    """
+    mapping, budget = _with_budget(_mapping(spec), budget_usd)
+    plan = backend.check(mapping, code)
+    expected = {name: plan[name] for name in _PLAN} | {"accounts": backend.accounts()}
+    if not is_agreed(budget, confirm_cost_usd):
+        return lacks_consent("launch", budget, confirm_cost_usd, expected)
+    job = backend.submit(mapping, code, priority)
+    return {"started": True, "job": _short_job(job), "expected_cost": plan["expected_cost"], "next": "call watch"}
+
+
+def resume(
+    backend: Acting,
+    *,
+    study: StudyName,
+    budget_usd: Annotated[
+        Usd | None, Field(description="Dollars that the study may cost in all; None leaves its budget.")
+    ] = None,
+    trials: Annotated[
+        Annotated[int, Field(ge=1, le=10**6)] | None, Field(description="Trials in all; None leaves them.")
+    ] = None,
+    confirm_cost_usd: Consent = None,
+) -> Mapping[str, Any]:
+    """Queue a study again that has ended, with a larger budget if you give one."""
+    job = backend.status(study)["job"]
+    limit = job["limit_usd"] if budget_usd is None else budget_usd
+    if limit is None:
+        raise ToolProblem(f"{job['study']} has no budget in dollars", "call resume with budget_usd")
+    left = max(limit - job["spent_usd"], 0.0)
+    overrides = [] if budget_usd is None else [f"budget.usd={budget_usd!r}"]
+    overrides += [] if trials is None else [f"budget.trials={trials}"]
+    if left == 0:
+        spent = f"{job['study']} has spent {job['spent_usd']:g} of its {limit:g} dollars"
+        raise ToolProblem(spent, "call resume with a larger budget_usd: it counts from the study's begin")
+    if not is_agreed(left, confirm_cost_usd):
+        expected = {"study": job["study"], "expected_cost": f"at most ${left:.4g}, what its budget leaves"}
+        return lacks_consent("resume", left, confirm_cost_usd, expected)
+    return {"started": True, "job": _short_job(backend.resume(study, overrides)), "next": "call watch"}
+
+
+def stop(backend: Acting, study: StudyName) -> Mapping[str, Any]:
+    """Let a study drain: nothing that was trained is lost, and resume goes on."""
+    return {"job": _short_job(backend.stop(study)), "next": "call watch until it has ended; resume goes on with it"}
+
+
+def confirm(
+    backend: Acting,
+    *,
+    study: StudyName,
+    budget_usd: Annotated[
+        Usd, Field(description="Dollars that the trainings may cost, beside the study's own budget.")
+    ],
+    points: Annotated[
+        Sequence[_Point],
+        Field(
+            max_length=20,
+            description="2@6, 2, best, cheapest or knee; none takes the recommended model and its neighbours.",
+        ),
+    ] = (),
+    seeds: Annotated[int, Field(ge=1, le=20, description="Trainings of each.")] = 3,
+    confirm_cost_usd: Consent = None,
+) -> Mapping[str, Any]:
+    """Train models of a study that has ended again, with fresh seeds.
+
+    That tells what they are worth on data that the search never saw. It has a budget of its own.
+    """
+    plan = backend.check_confirm(study, points, seeds)
+    if not is_agreed(budget_usd, confirm_cost_usd):
+        return lacks_consent("confirm", budget_usd, confirm_cost_usd, plan | {"accounts": backend.accounts()})
+    job = backend.confirm(study, points, seeds, budget_usd)
+    step = f"call watch with study={job['study']!r} until it has ended, then recommendation of {plan['study']}"
+    return {"started": True, "job": _short_job(job), "expected_usd": plan["expected_usd"], "next": step}
+
+
+def list_studies(backend: Acting) -> Mapping[str, Any]:
+    """List studies and other jobs, newest first, and the limits on spending that concern you."""
+    return {"studies": [_short_job(job) for job in reversed(backend.jobs())], "accounts": backend.accounts()}
+
+
+def status(backend: Acting, study: StudyName) -> Mapping[str, Any]:
+    """Return state, money, archive and recommendation of a study."""
+    found = backend.status(study)
+    return {**found, "next": _NEXT_BY_STATE[found["job"]["state"]]}
+
+
+async def watch(
+    backend: Acting,
+    *,
+    study: StudyName,
+    seconds: Annotated[float, Field(ge=0, le=120, description="Longest time to wait for a change.")] = 30.0,
+    seen: Annotated[
+        str | None, Field(max_length=100, description="`seen` of the last answer: what has changed since.")
+    ] = None,
+) -> Mapping[str, Any]:
+    """Wait up to `seconds` for a change of a study or a confirm job, and return how it is.
+
+    Call it again with `seen` of its answer until `ended` is true.
+    """
+    until, before = time.monotonic() + seconds, seen
+    while True:
+        found = await anyio.to_thread.run_sync(backend.status, study)
+        now = _version(found)
+        before = now if before is None else before
+        has_ended = found["job"]["state"] in OVER
+        if now != before or has_ended or time.monotonic() >= until:
+            short = {name: found["study"].get(name) for name in _SHORT} if found["study"] else None
+            return {
+                "changed": now != before, "ended": has_ended, "seen": now, "job": _short_job(found["job"]),
+                "study": short, "next": _NEXT_BY_STATE[found["job"]["state"]],
+            }  # fmt: skip
+        await anyio.sleep(min(LOOK_SECONDS, max(until - time.monotonic(), 0.0)))
+
+
+def explain_trial(
+    backend: Acting,
+    *,
+    study: StudyName,
+    trial: Annotated[int, Field(ge=0, le=10**9, description="Number of the trial.")],
+) -> Mapping[str, Any]:
+    """Say why a trial went on, was paused, stopped or failed, with the numbers that were compared."""
+    return backend.explain(study, trial)
+
+
+def compare_trials(
+    backend: Acting,
+    *,
+    study: StudyName,
+    trials: Annotated[
+        Sequence[_TrialNumber], Field(max_length=40, description="Numbers of trials; none takes the first 40.")
+    ] = (),
+) -> Mapping[str, Any]:
+    """Return trials of a study side by side, with the parameters in which they differ."""
+    rows = backend.trials(study)
+    known = {row["trial"]: row for row in rows}
+    missing = [number for number in trials if number not in known]
+    if missing:
+        raise ToolProblem(f"trials: found {missing[0]}, allowed: 0 to {len(known) - 1}", "call compare_trials again")
+    chosen = [known[number] for number in trials] or rows[:40]
+    differing = sorted(name for name in {name for row in chosen for name in row["params"]} if _differs(chosen, name))
+    return {"study": study, "of": len(rows), "differing_parameters": differing, "trials": chosen}
+
+
+def compare_studies(
+    backend: Acting,
+    *,
+    studies: Annotated[list[StudyName], Field(min_length=2, max_length=10, description="Names of the studies.")],
+) -> Mapping[str, Any]:
+    """Return studies side by side: what each found, and for how much."""
+    names = ("state", "trials", "cost_usd", "hypervolume", "reference_point", "recommendation")
+    rows = []
+    for name in studies:
+        found = backend.status(name)
+        study = found["study"] or {}
+        rows.append({"study": found["job"]["study"]} | {one: study.get(one) for one in names})
+    return {"studies": rows, "next": "hypervolumes compare only where objectives and reference point are equal"}
+
+
+def recommendation(backend: Acting, study: StudyName) -> Mapping[str, Any]:
+    """Say which model of a study to take, whether that was confirmed with fresh seeds, and what to do."""
+    found = backend.status(study)
+    name, state, summary = found["job"]["study"], found["job"]["state"], found["study"] or {}
+    chosen = summary.get("recommendation")
+    if chosen is None:
+        raise ToolProblem(f"{name} has no model to take yet", _NEXT_BY_STATE[state])
+    point, is_confirmed = f"{chosen['trial']}@{chosen['epoch']}", bool(chosen.get("confirmed"))
+    take = f"`automl export {name} {point} --out model.pt` writes it"
+    measure = "call confirm: it measures the models to choose from with fresh seeds"
+    return {
+        "study": name, "point": point, "is_confirmed": is_confirmed, "recommendation": chosen,
+        "cost_usd": summary.get("cost_usd"), "baselines": summary.get("baselines"),
+        "next": take if is_confirmed else measure if state in ENDED else "call watch",
+    }  # fmt: skip
+
+
+def _mapping(spec: dict[str, Any] | str) -> dict[str, Any]:
+    read = read_yaml(spec, source="spec") if isinstance(spec, str) else spec
+    if not isinstance(read, dict):
+        raise SpecError("spec", (), "found YAML that is no mapping, allowed: a spec")
+    return {str(name): value for name, value in read.items()}
+
+
+def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[str, Any], float]:
+    """Return a spec with a budget in dollars, and that budget."""
+    budget = spec.get("budget")
+    if budget is not None and not isinstance(budget, dict):
+        raise SpecError("spec", ("budget",), "found no mapping, allowed: limits such as {usd: 5}")
+    named = None if budget is None else budget.get("usd")
+    usd = named if budget_usd is None else budget_usd
+    if isinstance(usd, bool) or not isinstance(usd, int | float) or not usd > 0:
+        raise ToolProblem(
+            "budget: found none in dollars", "call launch with budget_usd, or with budget.usd in the spec"
+        )
+    if budget_usd is not None and named is not None and named != budget_usd:
+        raise ToolProblem(
+            f"budget: found budget_usd={budget_usd:g} and budget.usd={named} in the spec", "give one of them"
+        )
+    return spec | {"budget": {**(budget or {}), "usd": usd}}, float(usd)
+
+
+def _short_job(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what matters of a job."""
+    names = ("study", "kind", "project", "user", "state", "reason", "worker", "limit_usd", "spent_usd")
+    return {name: job[name] for name in names}
+
+
+def _version(found: Mapping[str, Any]) -> str:
+    """A short text that changes whenever something does that matters."""
+    job, study = found["job"], found["study"] or {}
+    trials = study.get("trials") or {}
+    counts = "-".join(str(trials.get(state, 0)) for state in sorted(trials))
+    epochs = sum(one.get("epochs", 0) for one in study.get("running") or ())
+    return f"{job['state']}.{job['request']}.{study.get('state')}.{counts}.{epochs}"
+
+
+def _differs(rows: list[dict[str, Any]], name: str) -> bool:
+    return len({repr(row["params"].get(name)) for row in rows}) > 1
+
+
+CHANGING = (launch, resume, stop, confirm)
+READING = (list_studies, status, watch, explain_trial, compare_trials, compare_studies, recommendation)

@@ -1,0 +1,214 @@
+"""What people ask of a study: to drain, to end a trial, to try parameters next."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from automl.given_parameters import unknown_parameter
+from automl.stored.opening import started_trial
+from automl.stored.specs import from_store
+from search_spaces.completion import complete as complete_at_random
+from search_spaces.parameters import SpaceError, Value
+from search_spaces.space import Space
+from search_spaces.wording import listed
+from studies.control.endings import cancelled_in_queue
+from studies.records import CANCELLABLE_STATES, StudyRecord, name_of_trial
+from studies.spec.errors import SpecError
+from studies.storage import lease as leases
+from studies.storage.queued_trials import end_queued
+from studies.storage.reader import load_study
+from studies.storage.retrying import retry_patiently
+from studies.storage.store import Store, StoreError, TrialLine, new_id
+
+POLL_SECONDS = 0.2
+_NAME = re.compile(r"(q?)([0-9]{1,9})")
+
+
+def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) -> dict[str, Any]:
+    """Ask for the end of a trial, and wait until the controller has ended it.
+
+    What is queued in a study that no controller drives is ended here.
+
+    Args:
+        store: Store that holds the study.
+        study: Name of the study.
+        name: Name of the trial: its number, or that of its place in the queue, such as `q7`.
+        wait_seconds: Seconds to wait at most.
+
+    Returns:
+        Plain values: `study`, `trial` (its number, None if it never started), its `name`, its `state`, its `reason`,
+        whether the study is `driven`, and a `message` for people.
+
+    Raises:
+        StoreError: There is no such study or trial, or the trial has ended.
+    """
+    study_id = store.require(study).id
+    trial = _find(store, study_id, study, name)
+    if not store.request_cancel(trial.id):
+        raise StoreError(f"trial: found {name}, which is {trial.state}; allowed: one that is queued, runs or is paused")
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        driven = leases.current_holder(store, study_id) is not None
+        if trial.state == "queued" and not driven:
+            _end_in_queue(store, study_id, trial)
+        trial = store.find_trial(study_id, trial_id=trial.id) or trial
+        if trial.state not in CANCELLABLE_STATES or not driven or time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    return {
+        "study": study,
+        "trial": trial.number,
+        "name": name_of_trial(trial.id, trial.number),
+        "state": trial.state,
+        "reason": trial.reason,
+        "driven": driven,
+        "message": _message(study, trial, driven=driven),
+    }
+
+
+def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
+    """The trial with a name; a name of the queue still holds after the trial has started."""
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        raise StoreError(f"trial: found {name!r}, allowed: a number, or a name of the queue such as q7")
+    number = int(parts[2])
+    if not parts[1]:
+        while (found := store.find_trial(study_id, number=number)) is None:
+            started_trial(load_study(store, study), number)  # raises, with the numbers that there are
+        return found
+    found = store.find_trial(study_id, trial_id=number)
+    if found is None or (found.number is None and found.origin == "sampler"):
+        queued = listed(trial.name for trial in load_study(store, study).enqueued)
+        raise StoreError(f"trial: found {name}, allowed: {queued or f'none, since nothing is enqueued in {study}'}")
+    return found
+
+
+def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
+    """End a trial that is queued, unless a controller drives the study: then that does it."""
+    lease = leases.acquire(store, study_id)
+    if isinstance(lease, leases.Holder):
+        return
+    try:
+        end_queued(store, lease, cancelled_in_queue(trial.id, time.time()))
+    finally:
+        leases.release(store, lease)
+
+
+def _message(study: str, trial: TrialLine, *, driven: bool) -> str:
+    name = name_of_trial(trial.id, trial.number)
+    if trial.state not in CANCELLABLE_STATES:
+        what = f"is {trial.state}" if trial.number is not None else "is taken out of the queue"
+        return f"trial {name} of {study} {what}"
+    if driven:
+        return f"trial {name} of {study} will be ended; the controller has not done it yet"
+    return f"no controller drives {study}; `automl resume {shlex.quote(study)}` ends trial {name}"
+
+
+def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any]:
+    """Ask for a drain, and wait until the controller has released its lease.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+        wait_seconds: Seconds to wait at most.
+
+    Returns:
+        Plain values: `study`, its `state`, whether it is still `driven`, and a `message` for people.
+
+    Raises:
+        StoreError: There is no such study.
+    """
+    row = store.require(name)
+    if not leases.request_stop(store, row.id):
+        if leases.stop_waiting(store, row.id):
+            message = f"{name} is drained; a process that waits for room on its disk gives up"
+            return {"study": name, "state": row.state, "driven": False, "message": message}
+        what = f"`automl resume {shlex.quote(name)}` continues it" if row.state == "running" else f"it is {row.state}"
+        return {"study": name, "state": row.state, "driven": False, "message": f"no controller drives {name}; {what}"}
+    deadline = time.monotonic() + wait_seconds
+    while leases.current_holder(store, row.id) is not None and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    state = store.require(name).state
+    ended = leases.current_holder(store, row.id) is None
+    message = f"{name} is {state}" if ended else f"{name} is draining; its trials have not ended their epochs yet"
+    return {"study": name, "state": state, "driven": not ended, "message": message}
+
+
+def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a configuration into a study's queue; the next free slot takes it.
+
+    Args:
+        store: Store that holds the study.
+        study: Name of the study.
+        given: Values by name; active parameters that are not given are drawn at random.
+
+    Returns:
+        Plain values: `study`, `name` by which `automl cancel` takes it, `params`, `world_size`, and in `waits` what
+        keeps the trial from starting and what to do about it; `waits` is empty if nothing does.
+
+    Raises:
+        SpecError: A parameter is not in the space, or its value is not allowed.
+        StoreError: There is no such study.
+    """
+    row = store.require(study)
+    space = from_store(row.spec, study).space or Space({})
+    params = complete(space, given)
+    world_size = int(params.get("world_size") or 1)
+    enqueue_id = new_id()
+    trial_id = retry_patiently(
+        lambda: store.enqueue(row.id, params, world_size=world_size, origin="enqueue", enqueue_id=enqueue_id)
+    )
+    waits = what_keeps_waiting(load_study(store, study))
+    name = name_of_trial(trial_id, None)
+    return {"study": study, "name": name, "params": params, "world_size": world_size, "waits": waits}
+
+
+def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
+    """Complete a configuration: missing active parameters are drawn at random.
+
+    Args:
+        space: Search space of the study.
+        given: Values by name.
+
+    Raises:
+        SpecError: A given parameter is unknown, inactive or out of range.
+    """
+    for name in given:
+        if name not in space:
+            raise SpecError(f"--param {name}", (), unknown_parameter(name, space.names()))
+    try:
+        return complete_at_random(space, given, random.Random())
+    except SpaceError as error:
+        raise SpecError(" ".join(["--param", *map(str, error.path)]), (), error.problem) from None
+
+
+_LIMIT_OF_REASON = {"budget_usd": "usd", "budget_hours": "hours", "budget_trials": "trials"}
+
+
+def what_keeps_waiting(record: StudyRecord) -> str:
+    """Return one line that says why no enqueued trial starts, and what to do; empty if the next free slot takes it."""
+    resume = f"automl resume {shlex.quote(record.name)}"
+    trials = record.budget.get("trials")
+    if trials is not None and trials.limit is not None and trials.spent >= trials.limit:
+        reached = f"{trials.spent:g} of the {trials.limit:g} trials of the budget are started"
+        when = f"; when {record.name} has ended, " if record.state == "running" and record.driven else ": "
+        return f"{reached}{when}`{resume} --set budget.trials={_with_queue(record)}` starts it"
+    if record.state == "closed":
+        limit = _LIMIT_OF_REASON.get(record.stop_reason or "")
+        given = f"budget.{limit}=" if limit else "budget.LIMIT="
+        return f"{record.name} has ended: `{resume} --set {given}...` with more budget starts it"
+    if record.state == "failed":
+        return f"{record.name} has failed: `{resume}` starts it"
+    if record.state == "drained" or record.is_abandoned:
+        return f"{record.name} does not run: `{resume}` starts it"
+    return ""
+
+
+def _with_queue(record: StudyRecord) -> int:
+    """The least limit under which everything that is enqueued starts."""
+    return len(record.started) + max(len(record.enqueued), 1)

@@ -1,0 +1,104 @@
+"""What a single training says while it goes on and at its end, as lines and as a document, wherever it trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from reports.wording import usd
+from studies.analysis import jsonable
+from trainers.epoch_plan import samples_of_rank
+from trainers.protocol import OUR_METRICS, operations_path
+
+_LOSSES = ("train_loss", "val_loss")
+
+
+def rank_line(rank: int, device: str, samples: int, of_samples: int) -> str:
+    """Return what is known of a rank before its first step: its device, and its share of the data if that is known."""
+    shares = f", {samples} of {of_samples} samples in a pass over the data" if of_samples else ""
+    return f"rank {rank}: {device}{shares}"
+
+
+def epoch_line(epoch: int, metrics: Mapping[str, float], seconds: float) -> str:
+    """Return an epoch's losses and the task's own metrics as a line; the document has all metrics."""
+    named = {name: value for name, value in metrics.items() if name in _LOSSES or name not in OUR_METRICS}
+    figures = "  ".join(f"{name} {value:.4f}" for name, value in named.items())
+    return f"epoch {epoch:3}  {figures}  {seconds:.3f} s"
+
+
+def shares_of(facts: Mapping[str, Any], world_size: int) -> dict[str, int]:
+    """Return the number of samples of each rank in a pass over the data."""
+    samples, batch = facts["samples"], facts["effective_batch"]
+    ranks = range(world_size)
+    return {str(rank): samples_of_rank(samples, batch, rank=rank, world_size=world_size) for rank in ranks}
+
+
+def document(
+    task: str,
+    params: Mapping[str, Any],
+    world_size: int,
+    facts: Mapping[str, Any],
+    epochs: Iterable[tuple[int, Mapping[str, float], float]],
+    *,
+    trace: str | None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Return plain values that describe a training, as `automl train --json` prints them."""
+    named = ("effective_batch", "reference_batch", "base_learning_rate", "scaled_learning_rate", "lr_scaling",
+             "model_parameters", "start_epoch")  # fmt: skip
+    return {
+        "task": task,
+        "params": dict(params),
+        "world_size": world_size,
+        "samples_per_rank": shares_of(facts, world_size),
+        **{name: facts[name] for name in named},
+        "epochs": [
+            {"epoch": epoch, "wall_seconds": seconds, "metrics": jsonable(metrics)}
+            for epoch, metrics, seconds in epochs
+        ],
+        "profile": None if trace is None else _profile(trace),
+        "mlflow": None,
+    } | others
+
+
+def _profile(trace: str) -> dict[str, Any] | None:
+    """The operations that rank 0 has left beside the trace; None if it has not come so far."""
+    path = operations_path(trace)
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    path.unlink()
+    return found
+
+
+def summary_lines(result: Mapping[str, Any], source: str) -> list[str]:
+    """Return what a training has come to, line by line."""
+    per_rank = ", ".join(f"{rank}: {samples}" for rank, samples in result["samples_per_rank"].items())
+    last = result["epochs"][-1]["metrics"] if result["epochs"] else {}
+    judged = {name: value for name, value in last.items() if name == "val_loss" or name not in OUR_METRICS}
+    validation = "  ".join(f"{name} {value:.4f}" for name, value in judged.items())
+    rates = f"{result['base_learning_rate']:g} scaled to {result['scaled_learning_rate']:g}"
+    shares = f"  (samples in a pass by rank: {per_rank})" if any(result["samples_per_rank"].values()) else ""
+    name = result.get("study")
+    return [
+        "",
+        f"ranks            {result['world_size']}{shares}",
+        f"effective batch  {result['effective_batch']}  (the learning rate is meant for {result['reference_batch']})",
+        f"learning rate    {rates}  ({result['lr_scaling']})",
+        f"result           {validation or 'none: no epoch has ended'}",
+        f"time             {result['wall_seconds']:.2f} s with starting the ranks",
+        f"cost             {usd(result['cost_usd'])}  ({source})",
+        *([f"checkpoint       {result['checkpoint']}"] if result["checkpoint"] else []),
+        *([f"study            {name}: `automl status {name}`, `automl report {name}`"] if name else []),
+        *(_profile_lines(result["profile"]) if result["profile"] else []),
+    ]
+
+
+def _profile_lines(profile: Mapping[str, Any]) -> list[str]:
+    rows = [
+        f"  {one['share']:6.1%} {1e3 * one['seconds']:10.2f} ms {one['calls']:7} calls  {one['name']}"
+        for one in profile["operations"]
+    ]
+    steps = f"the longest operations of {profile['steps']} steps on rank 0, without the operations that they call:"
+    return [f"trace            {profile['trace']}", "", steps, *rows]
