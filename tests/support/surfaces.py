@@ -63,7 +63,7 @@ def surfaces() -> dict[str, list[str]]:
         "export formats": {name for part in get_args(Target) for name in get_args(part) or (part,)},
         "routes of the service": routes(),
         "tools of the MCP server": {
-            f"{tool.name} {name}" for tool in TOOLS.values() for name in ("", *tool.arguments.model_fields)
+            f"{tool.name} {name}" for tool in TOOLS.values() for name in ("", *tool.parameters["properties"])
         },
         "environment variables": environment_variables(),
         "extras": set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]),
@@ -150,7 +150,8 @@ def _all_routes(app: Any) -> Iterator[tuple[str, set[str]]]:
     for route in app.routes:
         inner = getattr(route, "original_router", None) or getattr(route, "router", None)
         if inner is None or isinstance(route, APIRoute):
-            yield route.path, set(getattr(route, "methods", None) or {"GET"}) - {"HEAD"}
+            # What is mounted without methods takes them all.
+            yield route.path, set(getattr(route, "methods", None) or {"DELETE", "GET", "POST"}) - {"HEAD"}
         else:
             yield from _all_routes(inner)
 
