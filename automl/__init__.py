@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from automl.inside import TrialOver, checkpoint, heartbeat, params, report, resume
     from search_spaces.parameters import Categorical, Float, Int, Prior
     from search_spaces.space import Space
-    from studies.spec.baselines import BaselineSpec as Baseline
+    from studies.spec.baseline_section import BaselineSpec as Baseline
     from studies.spec.sections import BudgetSpec as Budget
     from studies.spec.sections import CheckpointsSpec as Checkpoints
     from studies.spec.sections import ConstraintSpec as Constraint
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from studies.spec.sections import ResourcesSpec as Resources
     from studies.spec.sections import SearchSpec as Search
     from studies.spec.sections import TrainingSpec as Training
-    from trainers.trial import Trial
+    from trainers.functions.trial import Trial
 
 __all__ = [
     "Baseline",
@@ -69,10 +69,10 @@ _MODULES = {
     **dict.fromkeys(_INSIDE, "automl.inside"),
     **dict.fromkeys(_PARAMETERS, "search_spaces.parameters"),
     "Space": "search_spaces.space",
-    "Trial": "trainers.trial",
+    "Trial": "trainers.functions.trial",
 }
 """Modules of the names that are the same there; the others are sections of a spec, such as `BudgetSpec`."""
-_SECTIONS = {"Baseline": "studies.spec.baselines"}
+_SECTIONS = {"Baseline": "studies.spec.baseline_section"}
 """Modules of sections that are not where most are."""
 
 

@@ -16,26 +16,25 @@ from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.reading import parse_with_overrides, read_spec, with_options_of_new_studies
 from automl.python.dataframes import dataframe
 from automl.python.live_cell import is_notebook, watching
-from automl.stored.checkpoints import kept_checkpoint
 from automl.stored.opening import open_store
+from automl.stored.point_checkpoints import kept_checkpoint
 from automl.stored.reporting import report_path
 from reports.cell import report_link, study_cell
 from reports.gallery import Gallery
 from reports.recommending import recommendation_lines
 from search_spaces.space import Space
-from studies import analysis
-from studies.best_point import BestPoint, best_point
-from studies.recommendation import Recommendation, recommended
-from studies.records import StudyRecord, TrialRecord
+from studies.records.records import StudyRecord, TrialRecord
+from studies.results import analysis
+from studies.results.recommendation import BestPoint, Recommendation, best_point, recommended
 from studies.spec.checks import check_against_task
-from studies.spec.errors import SpecError
 from studies.spec.sections import BudgetSpec
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from trainers.contract.training_function import is_training_function, space_of_function
 from trainers.protocol import TaskError
-from trainers.training_function import is_training_function, space_of_function
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,7 +157,9 @@ class Study:
         Raises:
             StoreError: No such model is kept; the message says which ones are.
         """
-        from trainers.checkpoint import load_model  # loads torch, which nothing else of a study's record needs
+        from trainers.checkpoints.checkpoint import (
+            load_model,  # loads torch, which nothing else of a study's record needs
+        )
 
         path, row = self.checkpoint(trial, epoch), self._store.require(self._name)
         return load_model(path, str(row.spec["task"]), (str(row.base_folder),))
@@ -176,7 +177,7 @@ class Study:
         Raises:
             StoreError: No such state is kept, or the study is of a task, whose models `load_model` returns.
         """
-        from trainers.checkpoint import read_checkpoint
+        from trainers.checkpoints.checkpoint import read_checkpoint
 
         state = read_checkpoint(self.checkpoint(trial, epoch)).get("function")
         if state is None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from automl.remote.connection import connection
 from automl.stored.opening import open_store, started_trial
 from search_spaces.wording import found
-from studies.records import StudyRecord
-from studies.spec.errors import SpecError
+from studies.records.records import StudyRecord
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import apply_overrides
 from studies.spec.yaml_reader import read_yaml_file
-from studies.storage.reader import list_studies, load_study
-from studies.storage.store import Store, StoreError
+from studies.storage.reading.reader import list_studies, load_study
+from studies.storage.study_store import Store, StoreError
 
 if TYPE_CHECKING:
     from automl.exporting.exports import Target
@@ -65,7 +65,7 @@ class StoreBackend:
 
     def looker(self, study: str) -> Callable[[], StudyRecord]:
         """Return a function that reads a study again and again."""
-        from automl.stored.looking import Looker
+        from automl.stored.polling import Looker
 
         return Looker(self.store, study)
 
@@ -92,8 +92,8 @@ class StoreBackend:
     def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
         """Queue the study of a spec; returns its job."""
         del code  # the user's own code is found by its path
-        from automl.service.local_submission import submit_file
         from automl.service.team_studies import plain_job
+        from automl.service.workers.local_submission import submit_file
 
         return plain_job(submit_file(spec, overrides, self.url, priority=priority))
 
@@ -127,7 +127,7 @@ class StoreBackend:
 
     def deletion(self, study: str, *, keep_files: bool) -> Deletion:
         """Return what would be deleted with a study, and what deletes it."""
-        from automl.stored.deleting import delete_study, doomed
+        from automl.stored.study_deletion import delete_study, doomed
 
         what = doomed(self.store, study, keep_files=keep_files)
         return what.in_words(), lambda: delete_study(self.store, what)
@@ -230,8 +230,8 @@ class ServiceBackend:
     def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
         """Write a model of a study here; returns what `automl export --json` prints."""
         from automl.exporting.archive import unpack
+        from automl.exporting.atomic_outputs import told_as_output
         from automl.exporting.exports import check_target
-        from automl.exporting.outputs import told_as_output
 
         check_target(out, form)
         asked |= {"point": point, "format": form, "ensemble": asked["ensemble"] or None, "place": str(out.absolute())}
@@ -312,7 +312,7 @@ class QueueBackend:
 
     def check(self, spec: Mapping[str, Any], code: str | None) -> dict[str, Any]:
         """Return what a study would do and cost, and queue nothing."""
-        from automl.service.checking import plan
+        from automl.service.subprocess_questions import plan
 
         return plan(*self._studies.admitted(spec, code=code))
 
@@ -346,13 +346,13 @@ class QueueBackend:
 
     def check_confirm(self, study: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
         """Return what training models again would train and cost, and queue nothing."""
-        from automl.service.confirm_jobs import check
+        from automl.service.workers.confirm_jobs import check
 
         return check(self._studies, study, points, seeds)
 
     def confirm(self, study: str, points: Sequence[str], seeds: int, usd: float) -> dict[str, Any]:
         """Queue trainings of models with fresh seeds; returns their job."""
-        from automl.service.confirm_jobs import submit
+        from automl.service.workers.confirm_jobs import submit
 
         return self._plain(submit(self._studies, study, points, seeds, usd))
 

@@ -17,8 +17,8 @@ from automl.signals import interrupting_signals
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, WRONG_INPUT
 from automl.terminal.lasting_streams import lasting_streams
-from search_spaces.errors import RunError, StoppedError, UserError
 from search_spaces.outside_text import escaped
+from search_spaces.user_errors import RunError, StoppedError, UserError
 
 COMMANDS: Mapping[str, str] = {
     "audit": "Check STUDY's rows, money, checkpoints and processes.",

@@ -19,32 +19,32 @@ from automl.launching.preparing import Prepared, prepare
 from automl.signals import draining_signals
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
-from reports.wording import duration, plural, usd
+from reports.phrases import duration, plural, usd
+from search_spaces.derived_seeds import fresh_seed
 from search_spaces.outside_text import last_line
-from search_spaces.seeds import fresh_seed
-from studies import analysis, feasibility
-from studies.confirmations import spread, tested
 from studies.control.assembly import checkpoint_folder, setup_of
-from studies.control.confirmation import ConfirmingMachine, Retrained, train_again
-from studies.control.dead_pools import settle_dead_pools
-from studies.control.orphans import mark_used
+from studies.control.files.orphans import mark_used
+from studies.control.machine.confirmation import ConfirmingMachine, Retrained, train_again
+from studies.control.settling import settle_dead_pools
 from studies.gangs.on_ray import RayPool
-from studies.gangs.protocol import DrainRequested, PriceSet
+from studies.gangs.pool_protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd
-from studies.recommendation import ranked_points, recommended, takeable
-from studies.records import NANO, StudyRecord, TrialRecord
+from studies.records.records import NANO, StudyRecord, TrialRecord
+from studies.results import analysis, feasibility
+from studies.results.confirmations import spread, tested
+from studies.results.recommendation import ranked_points, recommended, takeable
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
-from studies.storage import heartbeat
-from studies.storage import lease as leases
-from studies.storage.dead_pools import note_overshoot
-from studies.storage.engine import StoreError
-from studies.storage.processes import marked
-from studies.storage.reader import confirmed_since_begin_of, load_study
-from studies.storage.retrying import retry
-from studies.storage.store import Store
-from studies.storage.views import catch_up
-from trainers.checkpoint_urls import joined, trial_folder
+from studies.storage.leases import heartbeat
+from studies.storage.leases import lease as leases
+from studies.storage.leases.dead_pools import note_overshoot
+from studies.storage.leases.processes import marked
+from studies.storage.reading.reader import confirmed_since_begin_of, load_study
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from studies.storage.views.mirror import catch_up
+from studies.storage.writing.retrying import retry
+from trainers.checkpoints.locations import joined, trial_folder
 from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
 
 Say = Callable[[str], None]

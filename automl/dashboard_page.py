@@ -9,15 +9,15 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from reports.page import render
+from reports.page_templates import template
+from reports.phrases import plural, usd
 from reports.states import state_text
-from reports.templates import template
-from reports.wording import plural, usd
-from studies.records import NANO, StudyLine
-from studies.redact import redact
-from studies.storage.engine import StoreError
-from studies.storage.reader import list_studies, load_study
-from studies.storage.store import Store
-from studies.storage.view_cursors import progress
+from studies.records.records import NANO, StudyLine
+from studies.storage.reading.reader import list_studies, load_study
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from studies.storage.views.cursors import progress
+from studies.util import redact
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 REPORT, OPTUNA = "/report/", "/dashboard/"

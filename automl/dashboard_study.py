@@ -14,14 +14,14 @@ from typing import Any
 
 import optuna
 
-from reports.curves import chosen, learned, learning_curves
+from reports.curve_figures import chosen, learned, learning_curves
 from reports.figures import as_plotly, trade_off
+from reports.phrases import plural, usd
 from reports.plotting import COLOURS, DRAWN_STATES, Figure, Trace, axis, figure, titled, wrapped
 from reports.recommending import confirmed_on_part, recommendation_lines
 from reports.states import trial_reason
-from reports.wording import plural, usd
-from studies import analysis
-from studies.records import NANO, AttemptRecord, DecisionRecord, StudyRecord, TrialRecord
+from studies.records.records import NANO, AttemptRecord, DecisionRecord, StudyRecord, TrialRecord
+from studies.results import analysis
 
 MOST_BARS = 200
 """Trials in the timeline, the latest ones: more are no longer told apart."""

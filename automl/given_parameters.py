@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from search_spaces.wording import found, listed, nearest
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.yaml_reader import read_yaml
 
 ALIASES: Mapping[str, str] = {

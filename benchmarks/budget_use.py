@@ -31,10 +31,10 @@ from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
 from studies.control.assembly import PoolSpec, assemble, setup_of
 from studies.control.controller import Controller
-from studies.control.state import StudyMachine
+from studies.control.machine.state import StudyMachine
 from studies.gangs.simulated import Curve, SimulatedPool
-from studies.records import NANO, ChargeKind
-from studies.resume_state import ResumeState
+from studies.records.records import NANO, ChargeKind
+from studies.records.resume_state import ResumeState
 from studies.simulation.memory_store import MemoryStore
 from studies.spec.study_spec import parse_spec
 

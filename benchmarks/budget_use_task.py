@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 SAMPLES, BATCH = 640, 64
 

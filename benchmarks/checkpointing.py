@@ -22,11 +22,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainers.checkpoint import read_checkpoint
-from trainers.ddp import Group, device_of
+from trainers.checkpoints.checkpoint import read_checkpoint
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TrialSpec
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group, device_of
 
 BENCHMARKS = str(Path(__file__).parent)
 WAYS: dict[str, bool | None] = {"none": None, "waiting": False, "async": True}

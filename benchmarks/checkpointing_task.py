@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 INPUTS, CLASSES = 64, 10
 

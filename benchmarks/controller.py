@@ -36,26 +36,27 @@ import sqlalchemy as sa
 from controller_parts.pool import Clock, InstantPool
 
 from search_spaces.space import Space
-from studies.control import garbage
+from studies.control import session
 from studies.control.controller import Controller
-from studies.control.machine_commands import EndGang, StartGang, Suggest
-from studies.control.setup import StudySetup
-from studies.control.state import StudyMachine
-from studies.gangs.protocol import Measured, TrialQueued
-from studies.milestones import milestones
+from studies.control.machine.commands import EndGang, StartGang, Suggest
+from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_setup import StudySetup
+from studies.gangs.pool_protocol import Measured, TrialQueued
 from studies.money.budget import Limits
-from studies.records import Objective
-from studies.resume_state import ResumeState
+from studies.records.records import Objective
+from studies.records.resume_state import ResumeState
+from studies.results.extrapolation import milestones
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.search.samplers.optuna_suggester import OptunaSuggester, sampler_factory
-from studies.search.samplers.protocol import Suggester, Suggestion
-from studies.storage import heartbeat, wal
-from studies.storage import lease as leases
-from studies.storage.engine import make_engine, parse_url
-from studies.storage.resume_reader import load_resume_state
-from studies.storage.store import Store
+from studies.search.samplers.suggester import Suggester, Suggestion
+from studies.storage.leases import heartbeat
+from studies.storage.leases import lease as leases
+from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.schema.engine import make_engine, parse_url
+from studies.storage.study_store import Store
+from studies.storage.writing import retrying
 from trainers.protocol import ParameterValue
 
 SPACE = Space.from_dict(
@@ -159,7 +160,7 @@ def drive(setting: Setting) -> tuple[Course, InstantPool, Store, float]:
         on_commit=lambda one: course.note(one, recorded["epochs"]),
     )  # fmt: skip
     began = time.monotonic()
-    with heartbeat.kept(store, lease, on_stop=lambda: None), garbage.set_aside(), wal.copied_beside(store.engine):
+    with heartbeat.kept(store, lease, on_stop=lambda: None), session.set_aside(), retrying.copied_beside(store.engine):
         controller.run()
     seconds = time.monotonic() - began
     return course, pool, store, seconds
@@ -185,7 +186,7 @@ def resume(setting: Setting, store: Store) -> dict[str, float]:
     """Reading a study that is resumed, and making its state machine."""
     setup, pool, study_id = setup_of(setting), InstantPool(), store.require(store.study_names()[-1]).id
     began, cpu = time.monotonic(), time.process_time()
-    with garbage.none_meanwhile():
+    with session.none_meanwhile():
         state = load_resume_state(store, study_id, before_lease=-1, looked_at=setup.looked_at)
         read, read_cpu = time.monotonic(), time.process_time()
         StudyMachine(setup, state, alive_since=pool.now(), pick=pool.pick, worn=pool.worn)

@@ -36,19 +36,19 @@ from PIL import Image
 
 from automl import cli
 from automl.terminal.output import SafeConsole
-from reports.packed import packed, unpacked
 from reports.page import as_json
-from search_spaces.errors import RunError, UserError
+from reports.page_templates import packed, unpacked
 from search_spaces.outside_text import escaped, storable, storable_deep
+from search_spaces.user_errors import RunError, UserError
 from studies.spec.study_spec import apply_overrides, parse_spec, spec_to_mapping
 from studies.spec.yaml_reader import read_yaml
-from studies.storage.mlflow_connect import experiment_id, open_client
-from studies.storage.mlflow_runs import create
-from studies.storage.mlflow_view import log
-from studies.storage.view_rows import MirroredEpoch, MirroredTrial
-from trainers.checkpoint import load_model, read_checkpoint
-from trainers.export import load
-from trainers.task_loading import load_task
+from studies.storage.views.mlflow_connect import experiment_id, open_client
+from studies.storage.views.mlflow_runs import create
+from studies.storage.views.mlflow_view import log
+from studies.storage.views.view_rows import MirroredEpoch, MirroredTrial
+from trainers.checkpoints.checkpoint import load_model, read_checkpoint
+from trainers.checkpoints.model_export import load
+from trainers.contract.task_loading import load_task
 
 MOST_SECONDS = 20.0
 SPEC = """
@@ -188,9 +188,9 @@ def _limited() -> Iterator[None]:
 
 
 def _prepare(folder: Path) -> None:
-    from trainers.ddp import Group
+    from trainers.loop.trainer import Trainer
     from trainers.protocol import TrialSpec
-    from trainers.trainer import Trainer
+    from trainers.ranks.process_group import Group
 
     spec = TrialSpec(
         study="fuzz", trial=0, task="digits", params={"architecture": "mlp", "width": 4, "depth": 1},

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.local import train_locally
+from trainers.contract.task import Params
+from trainers.local.local_training import train_locally
 from trainers.protocol import TEST_PREFIX, Measurement, TrialSpec
-from trainers.task import Params
 from trainers.tasks.vision import Vision
 
 BATCH_PER_RANK = 16

@@ -28,7 +28,7 @@ from same_model_parts.one_study import Study
 from same_model_parts.workload import DATA
 
 from automl import api
-from studies.analysis import archive, hypervolume
+from studies.results.analysis import archive, hypervolume
 
 HERE = Path(__file__).resolve().parent
 MNIST = HERE.parents[1] / "shared" / "data" / "mnist"

@@ -31,11 +31,11 @@ from search_peers.policies import CONTESTANTS, Contestant, available
 from search_scoring import Yardstick, steps, yardstick
 
 from automl.launching.earlier_studies import trials_of_record
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.model.earlier_study import EarlierStudy, thinned
-from studies.simulation.curves import CurvesError, CurveTable, find_tables, read_table
 from studies.simulation.derived_tables import pooled, with_price_factors
-from studies.simulation.simulate import simulate
+from studies.simulation.recorded_curves import CurvesError, CurveTable, find_tables, read_table
+from studies.simulation.simulated_study import simulate
 from studies.spec.sections import FINISH
 
 BENCHMARKS = Path(__file__).resolve().parent

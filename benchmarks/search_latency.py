@@ -21,15 +21,15 @@ import numpy as np
 import psutil
 
 from search_spaces.space import Space
-from studies.milestones import milestones
-from studies.records import Objective
+from studies.records.records import Objective
+from studies.results.extrapolation import milestones
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
 from studies.search.model.threads import in_one_thread
 from studies.search.observations import Snapshot
 from studies.search.policy import History
 from studies.search.pruners.break_even import BreakEven
-from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
+from studies.search.samplers.model_suggester import AcquisitionOptimizer
 
 NAMES = ("suggest", "decide", "free_slot")
 SPACE = Space.from_dict(

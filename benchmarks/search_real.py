@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from automl import api
-from studies.analysis import CurvePoint, hypervolume_curve
+from studies.results.analysis import CurvePoint, hypervolume_curve
 
 HERE = Path(__file__).resolve().parent
 SEARCHES: Mapping[str, Mapping[str, Any]] = {

@@ -13,12 +13,12 @@ from typing import Literal
 
 import numpy as np
 
-from studies import pareto
-from studies.constraints import bounds_of
-from studies.records import CUMULATIVE_METRICS, Constraint, Objective
-from studies.simulation.curves import Array, CurveTable
+from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective
+from studies.results import pareto
+from studies.results.constraints import bounds_of
+from studies.simulation.recorded_curves import Array, CurveTable
 from studies.simulation.setting import START_EPOCHS, shared_milestones
-from studies.simulation.simulate import SimulatedStudy
+from studies.simulation.simulated_study import SimulatedStudy
 
 ScoredOn = Literal["validation", "test"]
 

@@ -34,11 +34,11 @@ import sqlalchemy as sa
 from turnaround import machine
 
 from automl.stored.auditing import audit
-from studies.queueing import tokens
+from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue
-from studies.records import NANO
-from studies.storage import tables as t
-from studies.storage.store import Store
+from studies.records.records import NANO
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
 
 USERS = ("ann", "bob", "cid", "dan", "eve")
 WORKERS = 3
@@ -111,7 +111,8 @@ def processes(folder: Path, store: Store, clients: int) -> Iterator[tuple[Load, 
     """Service, workers and clients."""
     environment = {**os.environ, "AUTOML_STORE": store.url}
     secrets = {
-        user: tokens.create(store, name="load", user=user, project="even", role="member", days=1)[0] for user in USERS
+        user: access_tokens.create(store, name="load", user=user, project="even", role="member", days=1)[0]
+        for user in USERS
     }
     automl = [sys.executable, "-m", "automl"]
     serving = [*automl, "serve", "--port", "0", "--artifacts", str(folder / "artifacts"),

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from sklearn import datasets
 
-from trainers.ddp import Group
-from trainers.evaluate import evaluate
+from trainers.contract.task_loading import load_task
+from trainers.loop.evaluation import evaluate
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TrialSpec
-from trainers.task_loading import load_task
-from trainers.tasks.parts.tabular_space import tabular_first_trials
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
+from trainers.tasks.table.table_space import tabular_first_trials
 
 Rows: TypeAlias = Sequence[Sequence[object]]
 

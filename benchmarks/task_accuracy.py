@@ -28,14 +28,14 @@ from accuracy_parts.data_sets import CLASSIC, LARGE
 from bigram import BigramTable
 from turnaround import machine
 
-from trainers.ddp import Group
-from trainers.evaluate import evaluate
+from trainers.contract.task_loading import load_task
+from trainers.loop.evaluation import evaluate
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TrialSpec
-from trainers.task_loading import load_task
+from trainers.ranks.process_group import Group
 from trainers.tasks.language_model import LanguageModel
-from trainers.tasks.parts.tabular_space import tabular_first_trials
-from trainers.tasks.parts.text_space import text_first_trials
-from trainers.trainer import Trainer
+from trainers.tasks.table.table_space import tabular_first_trials
+from trainers.tasks.words.text_space import text_first_trials
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

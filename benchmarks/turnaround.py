@@ -196,7 +196,7 @@ def _finished_record(store_url: str, trials: int) -> tuple[Any, dict[str, int]]:
     """
     from automl import api
     from automl.stored.opening import open_store
-    from studies.storage.view_cursors import lag
+    from studies.storage.views.cursors import lag
 
     store = open_store(store_url)
     spec = study_spec()

@@ -9,7 +9,7 @@ from typing import Any
 from rivals.workload import trial_spec
 
 import automl
-from trainers.local import train_locally
+from trainers.local.local_training import train_locally
 from trainers.protocol import Measurement
 
 

@@ -29,15 +29,15 @@ from search_scoring import steps
 from automl.confirming import chosen_points
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
-from studies.pareto import archive, knee_of, least_ranges
-from studies.recommendation import ranked_points, recommended, takeable
-from studies.records import NANO, ConfirmationRecord, Objective, StudyRecord
-from studies.simulation.curves import read_table
-from studies.simulation.simulate import SimulatedStudy, simulate
-from trainers.ddp import Group
+from studies.records.records import NANO, ConfirmationRecord, Objective, StudyRecord
+from studies.results.pareto import archive, knee_of, least_ranges
+from studies.results.recommendation import ranked_points, recommended, takeable
+from studies.simulation.recorded_curves import read_table
+from studies.simulation.simulated_study import SimulatedStudy, simulate
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TEST_PREFIX, Measurement, TrialSpec
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 EPOCHS = 6
 CONFIGURATIONS, OF_A_STUDY = 48, 24

@@ -7,7 +7,7 @@ from torch import nn
 
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 
 def moons(n, seed):

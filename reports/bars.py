@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from reports.phrases import plural, usd
 from reports.plotting import COLOURS
-from reports.wording import plural, usd
-from studies import analysis
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
+from studies.results import analysis
 
 KIND_WORDS = {
     "start": "forming process groups, loading data, thawing",

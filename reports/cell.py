@@ -12,12 +12,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from reports import content
+from reports.page_templates import template
 from reports.recommending import recommendation_lines
 from reports.redacted import redacted
-from reports.templates import template
 from search_spaces.outside_text import escaped
-from studies import analysis
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
+from studies.results import analysis
 
 MOST_ROWS = 10
 """Most points of the archive that a cell shows."""

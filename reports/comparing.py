@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reports.packed import packed
 from reports.page import as_json, page_parts, replace_file
+from reports.page_templates import packed, template
+from reports.phrases import NOTHING, duration, listed, mapping, number, percent, usd
 from reports.plotting import Figure, Trace, axis, escape, figure, hover, objective_axis, short
 from reports.recommending import value_of
 from reports.redacted import redacted
-from reports.templates import template
-from reports.wording import NOTHING, duration, listed, mapping, number, percent, usd
-from search_spaces.errors import UserError
-from studies import analysis, pareto
-from studies.analysis import ArchivePoint, CurvePoint
-from studies.recommendation import name_of, recommended
-from studies.records import NANO, Objective, StudyRecord
-from studies.reference_point import reference_of
+from search_spaces.user_errors import UserError
+from studies.records.records import NANO, Objective, StudyRecord
+from studies.results import analysis, pareto
+from studies.results.analysis import ArchivePoint, CurvePoint
+from studies.results.pareto import reference_of
+from studies.results.recommendation import name_of, recommended
 
 COLOURS = ("#12877a", "#c2591b", "#3b82c4", "#a04fa5", "#c08a1e", "#6d7fb3", "#cc3d4c", "#5a6964")
 """Colours of the studies; a ninth one has the first colour again, and a dash."""

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 from reports.hypervolume import outlook
 from reports.learning_rates import with_learning_rate
-from reports.parameters import parameter_names
+from reports.parameter_figures import parameter_names
+from reports.phrases import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from reports.plotting import cut
 from reports.recommending import command_of, confirmed_on_part, value_of
 from reports.states import counted, study_sentence
-from reports.trials import LEARNED, Cell, cell, known_lines, trial_lines
-from reports.wording import NOTHING, duration, listed, mapping, metric, number, plural, usd
+from reports.trial_texts import LEARNED, Cell, cell, known_lines, trial_lines
 from search_spaces.wording import significant
-from studies import analysis, feasibility
-from studies.analysis import ArchivePoint
-from studies.baselines import baselines
-from studies.constraints import wanted_in_words
-from studies.recommendation import best_points, ranked_points, takeable
-from studies.records import NANO, StudyRecord, TrialRecord
-from studies.reference_point import last_epoch, reference_of
+from studies.records.records import NANO, StudyRecord, TrialRecord
+from studies.results import analysis, feasibility
+from studies.results.analysis import ArchivePoint
+from studies.results.baselines import baselines
+from studies.results.constraints import wanted_in_words
+from studies.results.pareto import last_epoch, reference_of
+from studies.results.recommendation import best_points, ranked_points, takeable
 
 LOW_ENDING_SCHEDULES = frozenset({"cosine", "one_cycle", "one-cycle", "onecycle"})
 MOST_MATTERING = 2

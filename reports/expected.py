@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from reports.phrases import interval
+from reports.phrases import metric as shown
 from reports.plotting import COLOURS, Trace, escape, short
-from reports.wording import interval
-from reports.wording import metric as shown
-from studies.analysis import ArchivePoint
-from studies.forecasts import INTERVAL, Forecast
-from studies.records import DecisionRecord, Objective, TrialRecord
-from studies.reference_point import point
+from studies.records.forecasts import INTERVAL, Forecast
+from studies.records.records import DecisionRecord, Objective, TrialRecord
+from studies.results.analysis import ArchivePoint
+from studies.results.pareto import point
 
 MOST_BANDS = 6
 """Most bands in a figure of learning curves, those of the best forecasts: more hide each other."""

@@ -10,8 +10,9 @@ from itertools import combinations
 from typing import Any
 
 from reports.bars import Bar
-from reports.baselines import values_of, with_lines
+from reports.baselines_on_page import values_of, with_lines
 from reports.expected import expected_ends, expected_places
+from reports.phrases import metric
 from reports.plotting import (
     ARCHIVE,
     COLOURS,
@@ -28,13 +29,12 @@ from reports.plotting import (
     sampled,
     short,
 )
-from reports.wording import metric
-from studies import analysis, feasibility
-from studies.analysis import ArchivePoint
-from studies.baselines import baselines
-from studies.confirmations import confirmation_of
-from studies.records import Objective, StudyRecord, TrialRecord
-from studies.reference_point import point, reference_of
+from studies.records.records import Objective, StudyRecord, TrialRecord
+from studies.results import analysis, feasibility
+from studies.results.analysis import ArchivePoint
+from studies.results.baselines import baselines
+from studies.results.confirmations import confirmation_of
+from studies.results.pareto import point, reference_of
 
 MOST_MATRIX_OBJECTIVES = 4
 MOST_DOTS = 3000

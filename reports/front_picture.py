@@ -14,8 +14,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from reports.phrases import number, percent, usd
 from reports.plotting import Figure, sampled
-from reports.wording import number, percent, usd
 
 STYLE = Path(__file__).with_name("front_picture.css")
 """Style sheet of the picture, which whoever shows it adds to the page's own."""

@@ -22,23 +22,23 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-from reports import bars, curves, figures
-from reports.calibration import calibration
+from reports import bars, curve_figures, figures
+from reports.forecast_calibration import calibration
 from reports.hypervolume import hypervolume
 from reports.learning_rates import learning_rates
-from reports.parameters import parameter_names, parameter_panel
+from reports.parameter_figures import parameter_names, parameter_panel
 from reports.plotting import Figure, figure, titled
 from reports.redacted import redacted
 from reports.surfaces import parallel_coordinates, surface
 from reports.timeline import timeline
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from search_spaces.wording import found, listed, nearest
-from studies import analysis
-from studies.analysis import ArchivePoint
-from studies.baselines import baselines
-from studies.importance import Effects, effects
-from studies.recommendation import Recommendation, recommended
-from studies.records import Objective, StudyRecord
+from studies.records.records import Objective, StudyRecord
+from studies.results import analysis
+from studies.results.analysis import ArchivePoint
+from studies.results.baselines import baselines
+from studies.results.importance import Effects, effects
+from studies.results.recommendation import Recommendation, recommended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ def _entries(
         return spending if study.charges else {}
     found_effects = cache(lambda objective: effects(study, objective) if known is None else known[objective.metric])
     best = cache(lambda: taken or recommended(study))
-    names, shown = listed([o.metric for o in study.objectives]), curves.chosen(study, archive)
+    names, shown = listed([o.metric for o in study.objectives]), curve_figures.chosen(study, archive)
     entries = {
         "trade_off": _Entry(
             f"Trials and archive: {names}", partial(figures.trade_off, study, archive), "trade_off", "trade-off"
@@ -116,8 +116,8 @@ def _entries(
     if analysis.hypervolume(study):
         title = "Hypervolume in percent of the best known, by dollars of the search"
         entries["hypervolume"] = _Entry(title, partial(hypervolume, study), "hypervolume", "hypervolume")
-    for i, o in enumerate(curves.learned(study)):
-        draw = partial(curves.learning_curves, shown, o, baselines(study))
+    for i, o in enumerate(curve_figures.learned(study)):
+        draw = partial(curve_figures.learning_curves, shown, o, baselines(study))
         entries[f"curves.{o.metric}"] = _Entry(f"{o.metric} by epoch", draw, "curves", f"curves-{i}")
     for i, o in enumerate(study.objectives):
         for j, name in enumerate(parameter_names(study)):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.baselines import hypervolumes, with_lines_at
+from reports.baselines_on_page import hypervolumes, with_lines_at
+from reports.phrases import usd
 from reports.plotting import ARCHIVE, Figure, Trace, axis, figure, short
-from reports.wording import usd
 from search_spaces.wording import significant
-from studies import analysis
-from studies.analysis import CurvePoint
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
+from studies.results import analysis
+from studies.results.analysis import CurvePoint
 
 NEXT_SHARE = 0.25
 """Further dollars that the forecast is made for, as a share of those that were spent."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reports.phrases import metric, number
 from reports.plotting import (
     ARCHIVE,
     COLOURS,
@@ -20,10 +21,9 @@ from reports.plotting import (
     sampled,
     short,
 )
-from reports.wording import metric, number
-from studies.asked import known_space
-from studies.recommendation import Recommendation
-from studies.records import Objective, StudyRecord, TrialRecord
+from studies.records.records import Objective, StudyRecord, TrialRecord
+from studies.records.suggested_parameters import known_space
+from studies.results.recommendation import Recommendation
 from trainers.commands.command import COMMAND
 
 _POWERS = {"linear": 1.0, "sqrt": 0.5}

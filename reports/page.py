@@ -10,32 +10,100 @@ import base64
 import contextlib
 import hashlib
 import json
+import math
 import os
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from markupsafe import Markup
 
-from reports import bars, content, curves, picking
-from reports.calibration import calibration_lines
+from reports import bars, content, curve_figures
+from reports.forecast_calibration import calibration_lines
 from reports.front_picture import front_picture
 from reports.gallery import effects_of, figures_of_page
 from reports.hypervolume import outlook_in_words
-from reports.packed import Packed, packed
-from reports.parameters import MOST_DOTS
+from reports.page_templates import Packed, packed, template
+from reports.parameter_figures import MOST_DOTS
+from reports.phrases import is_share, mapping, number, usd
 from reports.recommending import command_of, lines_of
 from reports.redacted import redacted
 from reports.savings import savings_lines
-from reports.templates import template
 from reports.timeline import timeline_line
-from reports.wording import mapping
-from studies import analysis
-from studies.never_tried import never_tried_in_words
-from studies.recommendation import recommended, takeable
-from studies.records import StudyRecord
-from studies.reference_point import reference_of
+from studies.records.records import StudyRecord
+from studies.results import analysis
+from studies.results.analysis import ArchivePoint
+from studies.results.constraints import columns
+from studies.results.never_tried import never_tried_in_words
+from studies.results.pareto import reference_of
+from studies.results.recommendation import recommended, takeable
 from studies.spec.yaml_reader import write_yaml
+
+_UNITS: Mapping[str, Mapping[str, float]] = {
+    "_usd": {"$": 1.0},
+    "_ms": {"ms": 1.0},
+    "_seconds": {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 0.001},
+    "_bytes": {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0},
+    "model_parameters": {"M": 1e6, "": 1.0},
+}
+"""By the ending of a metric's name: units with their size in the metric's own unit, the largest first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """A limit of a metric that people may set.
+
+    Attributes:
+        name: Name of the metric.
+        column: Place of the metric among those that the table of models shows, from 0.
+        side: "most" or "least".
+        unit: Unit of the number that is typed, empty without one.
+        scale: Size of that unit in the metric's own unit, such as 0.01 for percent of a share.
+        hint: Range of the metric among the models, in that unit.
+    """
+
+    name: str
+    column: int
+    side: str
+    unit: str
+    scale: float
+    hint: str
+
+
+def limits(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Limit]:
+    """Return the limits, one for each metric of the table but the first objective; none with fewer than two models."""
+    if len(archive) < 2:
+        return []
+    trials = {trial.number: trial for trial in study.started}
+    models = [trials[point.trial].epochs[point.epoch - 1].metrics for point in archive]
+    found = []
+    for column, one in enumerate(columns(study.objectives, study.constraints)):
+        values = [value for metrics in models if math.isfinite(value := metrics.get(one.metric, math.nan))]
+        if column and len(set(values)) > 1:
+            unit, scale = _unit(one.metric, values)
+            shown = usd if unit == "$" else number
+            found.append(
+                Limit(
+                    name=one.metric,
+                    column=column,
+                    side="least" if one.direction == "maximize" else "most",
+                    unit=unit,
+                    scale=scale,
+                    hint=f"{shown(min(values) / scale)} to {shown(max(values) / scale)}",
+                )
+            )
+    return found
+
+
+def _unit(name: str, values: Sequence[float]) -> tuple[str, float]:
+    """The unit in which a limit is typed, with its size: the largest one of which a value has at least one."""
+    sizes = next((sizes for ending, sizes in _UNITS.items() if name.endswith(ending)), None)
+    if sizes is None:
+        return ("%", 0.01) if all(is_share(name, value) for value in values) else ("", 1.0)
+    largest, units = max(map(abs, values)), list(sizes.items())
+    return next((one for one in units if one[1] <= largest), units[-1])
+
 
 FIRST_ROWS = 150
 """Most trials of the table that stand in the page as such; the others are packed: a browser that lays out a thousand
@@ -81,7 +149,7 @@ def render(study: StudyRecord) -> str:
         has_models=bool(takeable(study)),
         baselines=content.baseline_rows(study),
         never_tried=never_tried_in_words(study),
-        limits=picking.limits(study, archive),
+        limits=limits(study, archive),
         lead=content.lead(study, archive),
         recommendation=lines_of(study, taken),
         taking=command_of(study, taken.point) if taken else "",
@@ -100,8 +168,8 @@ def render(study: StudyRecord) -> str:
         timeline=timeline_line(study),
         importance={name: bars.importance_bars_of(one.shares) if one else [] for name, one in known.items()},
         dots=MOST_DOTS,
-        learned=curves.learned(study),
-        curves_shown=len(curves.chosen(study, archive)),
+        learned=curve_figures.learned(study),
+        curves_shown=len(curve_figures.chosen(study, archive)),
         trained=sum(1 for t in study.started if t.epochs),
         schedule=mapping(study.spec.get("training")).get("schedule"),
         spec_yaml=write_yaml(analysis.jsonable(study.spec)),

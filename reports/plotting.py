@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from reports.wording import is_share, mapping, metric, number
-from studies.records import Objective, TrialRecord, TrialState
+from reports.phrases import is_share, mapping, metric, number
+from studies.records.records import Objective, TrialRecord, TrialState
 
 Figure: TypeAlias = dict[str, object]
 Trace: TypeAlias = dict[str, object]

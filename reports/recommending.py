@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from reports.baselines import against_baselines
-from reports.wording import deviation, listed, number, value_in_words
+from reports.baselines_on_page import against_baselines
+from reports.phrases import deviation, listed, number, value_in_words
 from search_spaces.wording import significant
-from studies import analysis
-from studies.analysis import ArchivePoint
-from studies.confirmations import confirmation_of
-from studies.constraints import is_feasible, wanted_in_words
-from studies.recommendation import Recommendation, knee, name_of, recommended
-from studies.records import Constraint, Objective, StudyRecord
+from studies.records.records import Constraint, Objective, StudyRecord
+from studies.results import analysis
+from studies.results.analysis import ArchivePoint
+from studies.results.confirmations import confirmation_of
+from studies.results.constraints import is_feasible, wanted_in_words
+from studies.results.recommendation import Recommendation, knee, name_of, recommended
 from trainers.commands.command import COMMAND
 
 _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reports.wording import mapping
+from reports.phrases import mapping
 from search_spaces.outside_text import escaped
-from studies.records import StudyRecord
-from studies.redact import redact, redact_deep
+from studies.records.records import StudyRecord
+from studies.util import redact, redact_deep
 
 
 def redacted(study: StudyRecord) -> StudyRecord:

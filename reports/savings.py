@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.wording import plural, usd
+from reports.phrases import plural, usd
 from search_spaces.wording import significant
-from studies.analysis import ArchivePoint
-from studies.records import NANO, DecisionRecord, StudyRecord, TrialRecord
-from studies.reference_point import last_epoch
+from studies.records.records import NANO, DecisionRecord, StudyRecord, TrialRecord
+from studies.results.analysis import ArchivePoint
+from studies.results.pareto import last_epoch
 
 RANDOM_CONTINUATION = "random continuation"
 """Begin of the reason of a decision that let a trial go on by chance."""

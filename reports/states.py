@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from studies.records import TRIAL_STATES, StudyRecord, StudyState, TrialRecord
+from studies.records.records import TRIAL_STATES, StudyRecord, StudyState, TrialRecord
 
 _VERBS: Mapping[str, str] = {"running": "is", "drained": "is", "closed": "is", "failed": "has"}
 _TRIALS: Mapping[str, str] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from reports.parameters import parameter_names
+from reports.parameter_figures import parameter_names
+from reports.phrases import is_share, mapping, metric, number
 from reports.plotting import (
     ARCHIVE,
     Figure,
@@ -21,11 +22,10 @@ from reports.plotting import (
     short,
     spans,
 )
-from reports.wording import is_share, mapping, metric, number
-from studies.asked import known_space
-from studies.importance import Effects
-from studies.recommendation import Recommendation, name_of
-from studies.records import Objective, StudyRecord, TrialRecord
+from studies.records.records import Objective, StudyRecord, TrialRecord
+from studies.records.suggested_parameters import known_space
+from studies.results.importance import Effects
+from studies.results.recommendation import Recommendation, name_of
 from trainers.protocol import ParameterValue
 
 MOST_LINES = 300

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from reports.phrases import duration, listed, plural
 from reports.plotting import COLOURS, Figure, Trace, axis, escape, figure, short, wrapped
-from reports.wording import duration, listed, plural
 from search_spaces.outside_text import last_line
 from search_spaces.wording import significant
-from studies.records import CHARGE_KINDS, AttemptRecord, ChargeKind, StudyRecord, TrialRecord
+from studies.records.records import CHARGE_KINDS, AttemptRecord, ChargeKind, StudyRecord, TrialRecord
 
 KIND_COLOURS: dict[ChargeKind, str] = {
     "start": "#c08a1e",

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from hypothesis import settings
 
 from automl.launching import probing
-from automl.service import asking
-from studies.storage.engine import parse_url
-from studies.storage.store import Store
+from automl.service import subprocess_questions
+from studies.storage.schema.engine import parse_url
+from studies.storage.study_store import Store
 from tests.support import optional, store_address
 from tests.support.databases import create_database, database_of, empty_database
 from tests.support.preloaded import Preloaded
@@ -42,14 +42,14 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(_number, _usual)
 
 # What asks tasks and checks specs is a fork of a process that has torch loaded.
-probing.PROBE = Preloaded("-P", "-m", "trainers.probe")
+probing.PROBE = Preloaded("-P", "-m", "trainers.local.try_out_task")
 
 
-def _ask_preloaded(command: list[str], *rest: Any, ended: Callable[..., Any] = asking._ended) -> Any:
+def _ask_preloaded(command: list[str], *rest: Any, ended: Callable[..., Any] = subprocess_questions._ended) -> Any:
     return ended(Preloaded(*command[1:]), *rest)
 
 
-asking._ended = _ask_preloaded
+subprocess_questions._ended = _ask_preloaded
 
 # A machine with company is not a defect.
 settings.register_profile("untimed", deadline=None)

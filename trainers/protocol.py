@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from search_spaces.asked import Asked
-from search_spaces.errors import RunError
+from search_spaces.suggestions import Asked
+from search_spaces.user_errors import RunError
 
 Backend = Literal["gloo", "nccl"]
 """What carries the messages of a process group."""

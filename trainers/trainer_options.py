@@ -130,7 +130,7 @@ class TrainerOptions:
     """The value of every trainer parameter, and the only place that declares one.
 
     Everything else is read off this class: `TRAINER_PARAMETERS`, the keys, types and defaults of the spec's `training`
-    section (`studies.spec.sections.TrainingSpec`), and `trainers.settings.Settings`.
+    section (`studies.spec.sections.TrainingSpec`), and `trainers.trial_settings.Settings`.
     """
 
     learning_rate: float = _number(

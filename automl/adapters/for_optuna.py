@@ -24,7 +24,7 @@ import optuna
 from automl.adapters.external_policy import ExternalPolicy
 from search_spaces.space import Space
 from search_spaces.wording import found
-from studies.records import Direction, Objective
+from studies.records.records import Direction, Objective
 
 DIRECTIONS: Mapping[str, Direction] = {"MINIMIZE": "minimize", "MAXIMIZE": "maximize"}
 

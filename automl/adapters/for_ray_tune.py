@@ -23,8 +23,8 @@ from ray.tune.search import Searcher
 from automl.adapters.external_policy import ExternalPolicy
 from search_spaces.space import Space
 from search_spaces.wording import found
-from studies.records import Direction, Objective
-from studies.spec.errors import SpecError
+from studies.records.records import Direction, Objective
+from studies.spec.spec_errors import SpecError
 
 MODES: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
 

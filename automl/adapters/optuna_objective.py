@@ -23,13 +23,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from search_spaces.asked import Domain, choice_domain, float_domain, int_domain
 from search_spaces.parameters import SpaceError
+from search_spaces.suggestions import Domain, choice_domain, float_domain, int_domain
 from search_spaces.wording import found, listed, nearest, shown
 from trainers.protocol import ParameterValue, TaskError
 
 if TYPE_CHECKING:
-    from trainers.trial import Trial
+    from trainers.functions.trial import Trial
 
 PASSED_ON = frozenset({"device", "heartbeat", "loader", "mean", "number", "prepare", "rank", "seed", "world_size"})
 """Members of a `Trial` that an objective may use as well."""

@@ -9,15 +9,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from automl.clusters.options import cpus_of_node
+from automl.clusters.allocation_options import cpus_of_node
 from automl.clusters.study_image import CHECKPOINTS, values_of_image, write_image, write_texts
-from automl.exporting.outputs import new_folder
+from automl.exporting.atomic_outputs import new_folder
 from automl.given_parameters import read_params
-from automl.templates import cluster_name, rendered
-from search_spaces.errors import UserError
+from automl.text_templates import cluster_name, rendered
+from search_spaces.user_errors import UserError
 from studies.gangs.ray_cluster import SETTINGS
 from studies.spec.study_spec import StudySpec
-from trainers.checkpoint_urls import is_url
+from trainers.checkpoints.locations import is_url
 from trainers.commands.command import COMMAND
 
 Target = Literal["kuberay", "pytorchjob", "compose", "kustomize"]

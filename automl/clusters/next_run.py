@@ -13,10 +13,10 @@ import sys
 import time
 
 from automl.stored.opening import store_url
-from search_spaces.errors import UserError
-from studies.storage import lease
-from studies.storage.engine import exists
-from studies.storage.store import Store
+from search_spaces.user_errors import UserError
+from studies.storage.leases import lease
+from studies.storage.schema.engine import exists
+from studies.storage.study_store import Store
 
 LEASE_SECONDS = 60.0
 """Longest time in which the lease of the run before may have to run out; it was killed if it was on another node."""

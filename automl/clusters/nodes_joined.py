@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from studies.gangs.protocol import PoolError
+from studies.gangs.pool_protocol import PoolError
 from studies.gangs.ray_cluster import wait_for_nodes
 
 SECONDS = 600.0

@@ -7,12 +7,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from automl.templates import rendered
-from search_spaces.errors import UserError
+from automl.text_templates import rendered
+from search_spaces.user_errors import UserError
 from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, SETTINGS
-from studies.redact import redact
 from studies.spec.study_spec import StudySpec
-from studies.storage.engine import absolute_url
+from studies.storage.schema.engine import absolute_url
+from studies.util import redact
 
 _TEMPLATES = Path(__file__).with_name("slurm_files")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d{1,2}){0,2})")

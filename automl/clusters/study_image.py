@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from automl.images.pinned import pinned
-from automl.templates import rendered
-from search_spaces.errors import UserError
+from automl.text_templates import rendered
+from search_spaces.user_errors import UserError
 from studies.spec.study_spec import StudySpec
 from trainers.commands.command import COMMAND
 

@@ -12,7 +12,7 @@ from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
-from reports.wording import plural
+from reports.phrases import plural
 
 
 @click.command()

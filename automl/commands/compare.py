@@ -23,7 +23,7 @@ from automl.terminal.output import console, print_json, warn
 from automl.terminal.training_errors import training_errors
 from automl.training.world_sizes import compare as train_and_compare
 from automl.training.world_sizes import table, too_inefficient
-from trainers.group_options import BackendChoice, GroupOptions
+from trainers.ranks.group_options import BackendChoice, GroupOptions
 
 
 def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:

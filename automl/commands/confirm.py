@@ -13,9 +13,9 @@ from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import Number, ServiceOption, StoreOption, json_option, store_option, study_argument
 from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
 from automl.terminal.summary import document_of
+from reports.phrases import usd as dollars
 from reports.recommending import recommendation_lines
-from reports.wording import usd as dollars
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 
 
 @click.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from automl.dashboard import serve
+from automl.dashboard_server import serve
 from automl.stored.opening import open_store
 from automl.terminal.options import store_option
 

@@ -7,13 +7,13 @@ import sys
 import click
 
 from automl.backend import backend_of
-from automl.stored.deleting import by_hand
+from automl.stored.study_deletion import by_hand
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import StoreOption, json_option, store_option, study_argument
 from automl.terminal.output import print_json, warn
 from search_spaces.outside_text import escaped
-from studies.storage.store import StoreError
+from studies.storage.study_store import StoreError
 
 
 @click.command()

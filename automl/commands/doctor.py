@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from automl.doctor import examine
+from automl.doctor_checks import examine
 from automl.remote.connection import connection
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import backend_option, json_option, store_option
 from automl.terminal.output import print_json
-from search_spaces.errors import UserError
-from trainers.group_options import BackendChoice
+from search_spaces.user_errors import UserError
+from trainers.ranks.group_options import BackendChoice
 
 
 @click.command()
@@ -63,6 +63,6 @@ def _check_goes_with_service(*, bandwidth: bool, backend: BackendChoice) -> None
 
 
 def _of_service(store: str | None, artifacts: str | None) -> list[dict[str, Any]]:
-    from automl.service.surroundings import examine_service
+    from automl.service.service_checks import examine_service
 
     return examine_service(store, client=connection(), artifacts=artifacts)

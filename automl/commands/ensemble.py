@@ -11,9 +11,9 @@ from automl.stored.specs import check_launched
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
-from reports.wording import plural, usd, value_in_words
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
+from reports.phrases import plural, usd, value_in_words
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import StoreError
 
 
 @click.command()

@@ -11,7 +11,7 @@ from automl.exporting.exports import FORMATS, Target, format_of
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
-from reports.wording import value_in_words
+from reports.phrases import value_in_words
 
 
 @click.command()

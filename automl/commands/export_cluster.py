@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from automl.clusters.allocation_options import allocation_of, nodes_options, slurm_options
 from automl.clusters.manifests import Machines, Target, write_manifests
-from automl.clusters.options import allocation_of, nodes_options, slurm_options
 from automl.clusters.slurm_job import write_job
 from automl.launching.reading import read_spec
 from automl.terminal.echo import echo

@@ -6,13 +6,13 @@ import sys
 
 import click
 
-from automl.stored.garbage import collect
 from automl.stored.opening import open_store
+from automl.stored.unreferenced_files import collect
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
-from reports.wording import plural
+from reports.phrases import plural
 
 
 @click.command()

@@ -13,9 +13,9 @@ from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json
 from studies.queueing.job_queue import JobQueue
-from studies.records import MOST_USD, NANO
-from studies.storage.engine import absolute_url
-from studies.storage.store import Store
+from studies.records.records import MOST_USD, NANO
+from studies.storage.schema.engine import absolute_url
+from studies.storage.study_store import Store
 
 kind_argument = click.argument("kind", type=click.Choice(["user", "project"]))
 

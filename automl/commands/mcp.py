@@ -10,11 +10,11 @@ from automl.backend import QueueBackend, ServiceBackend
 from automl.remote.connection import connection
 from automl.stored.opening import store_url
 from automl.terminal.options import Number, folder_type, store_option
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from search_spaces.wording import install_command
-from studies.records import MOST_PRICE
-from studies.storage.engine import absolute_url
-from studies.storage.store import Store
+from studies.records.records import MOST_PRICE
+from studies.storage.schema.engine import absolute_url
+from studies.storage.study_store import Store
 
 
 @click.command()
@@ -47,8 +47,8 @@ def _backend(
     """What the tools act on: the service that `--server` names, else the queue of the store."""
     if (client := connection(store)) is not None:
         return ServiceBackend(client)
-    from automl.service.local_identity import local_identity
-    from automl.service.policy import Policy
+    from automl.service.http.gate import local_identity
+    from automl.service.operator_policy import Policy
     from automl.service.team_studies import TeamStudies
 
     opened = Store(absolute_url(store_url(store), Path.cwd()))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from automl.predicting.predict import opened_model, predict_file, summary
+from automl.predicting.predict_rows import opened_model, predict_file, summary
 from automl.registry.registered import local_model
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option

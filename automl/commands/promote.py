@@ -12,7 +12,7 @@ from automl.stored.opening import open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
-from studies.storage.reader import load_study
+from studies.storage.reading.reader import load_study
 
 
 @click.command()

@@ -11,11 +11,11 @@ import click
 from automl.stored.opening import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, file_type, folder_type, store_option
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from search_spaces.wording import install_command
-from studies.records import MOST_PRICE
-from studies.storage.engine import absolute_url
-from studies.storage.store import Store
+from studies.records.records import MOST_PRICE
+from studies.storage.schema.engine import absolute_url
+from studies.storage.study_store import Store
 
 DEFAULT_PORT = 8765
 
@@ -48,9 +48,9 @@ def serve(store: str | None, host: str, port: int, token_file: Path | None, **gi
     and on other machines.
     """
     try:
-        from automl.service.context import ServiceContext
-        from automl.service.serving import Listening, take_token
-        from automl.service.serving import serve as run
+        from automl.service.http.context import ServiceContext
+        from automl.service.http.uvicorn_run import Listening, take_token
+        from automl.service.http.uvicorn_run import serve as run
     except ImportError as error:
         raise UserError(f"serve needs the package {error.name}: {install_command('serve')}") from None
     worker_slots = given.pop("worker_slots")
@@ -62,7 +62,7 @@ def serve(store: str | None, host: str, port: int, token_file: Path | None, **gi
 
 
 def _policy(given: dict[str, Any]) -> Any:
-    from automl.service.policy import Policy
+    from automl.service.operator_policy import Policy
 
     uploads = given["uploads"]
     return Policy(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from automl.terminal.echo import echo
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from search_spaces.wording import install_command
 
 _SCHEME = "models:/"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from automl.simulate import Simulations, run
+from automl.simulated_search import Simulations, run
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option
 from automl.terminal.output import print_json

@@ -10,7 +10,7 @@ from automl.terminal.options import complete_study, json_option, store_option
 from automl.terminal.output import console, print_json
 from automl.terminal.summary import document_of, print_summary
 from automl.terminal.watching import watch as show_until_it_ends
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from automl.backend import backend_of
-from automl.clusters.options import slurm_options
+from automl.clusters.allocation_options import slurm_options
 from automl.clusters.slurm_submission import submit_to_slurm
 from automl.terminal.echo import echo
 from automl.terminal.options import (

@@ -11,11 +11,11 @@ from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
-from studies.storage.store import Store
-from studies.storage.view_cursors import is_off
-from studies.storage.views import catch_up, rebuild
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from studies.storage.views.cursors import is_off
+from studies.storage.views.mirror import catch_up, rebuild
 
 
 @click.command()

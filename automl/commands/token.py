@@ -12,9 +12,9 @@ from automl.stored.opening import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json
-from studies.queueing import tokens
-from studies.storage.engine import absolute_url
-from studies.storage.store import Store
+from studies.queueing import access_tokens
+from studies.storage.schema.engine import absolute_url
+from studies.storage.study_store import Store
 
 days_option = click.option("--days", type=Number(0, min_open=True), help="Days of validity; for ever without it.")
 
@@ -28,18 +28,25 @@ def token() -> None:
 @click.argument("name")
 @click.option("--user", required=True, help="User whom it stands for.")
 @click.option("--project", required=True, help="Project of the user.")
-@click.option("--role", type=click.Choice(tokens.ROLES), default="member", show_default=True)
+@click.option("--role", type=click.Choice(access_tokens.ROLES), default="member", show_default=True)
 @days_option
 @store_option
 @json_option
 def add(
-    name: str, *, user: str, project: str, role: tokens.Role, days: float | None, store: str | None, as_json: bool
+    name: str,
+    *,
+    user: str,
+    project: str,
+    role: access_tokens.Role,
+    days: float | None,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Make a token, which is shown this once.
 
     A viewer reads what is its project's, a member also submits and stops, an admin does everything everywhere.
     """
-    made, line = tokens.create(_store(store), name=name, user=user, project=project, role=role, days=days)
+    made, line = access_tokens.create(_store(store), name=name, user=user, project=project, role=role, days=days)
     _show(made, line, as_json=as_json)
 
 
@@ -48,7 +55,7 @@ def add(
 @json_option
 def list_tokens(store: str | None, as_json: bool) -> None:
     """List all tokens without their secrets."""
-    lines = tokens.listed(_store(store))
+    lines = access_tokens.listed(_store(store))
     if as_json:
         print_json([asdict(line) for line in lines])
         return
@@ -63,7 +70,7 @@ def list_tokens(store: str | None, as_json: bool) -> None:
 @store_option
 def revoke(token_id: int, store: str | None) -> None:
     """Let the token ID be refused from now on."""
-    line = tokens.revoke(_store(store), token_id)
+    line = access_tokens.revoke(_store(store), token_id)
     echo(f"token {line.id} ({line.name}) is revoked")
 
 
@@ -78,11 +85,11 @@ def rotate(token_id: int, *, days: float | None, grace_hours: float, store: str 
 
     The old one expires soon.
     """
-    made, line = tokens.rotate(_store(store), token_id, days=days, grace_seconds=grace_hours * 3600.0)
+    made, line = access_tokens.rotate(_store(store), token_id, days=days, grace_seconds=grace_hours * 3600.0)
     _show(made, line, as_json=as_json)
 
 
-def _show(made: str, line: tokens.TokenLine, *, as_json: bool) -> None:
+def _show(made: str, line: access_tokens.TokenLine, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(line) | {"token": made})
         return

@@ -140,7 +140,7 @@ def train(
             _refuse(context, "under torchrun", _OF_A_STUDY)
             result, ended = train_under_torchrun(task, given, **shared, **_without(options, _OF_A_STUDY)), 0
         else:
-            from automl.training.as_study import train_as_study
+            from automl.training.study_of_one_trial import train_as_study
 
             result, ended = train_as_study(task, given, store=store, warn=warn, **shared, **options)
     if as_json and result is not None:

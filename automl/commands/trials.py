@@ -10,8 +10,8 @@ from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import console, print_json
 from automl.terminal.trial_table import print_trials
-from studies.analysis import trial_rows
-from studies.csv_table import to_csv
+from studies.records.plain_rows import to_csv
+from studies.results.analysis import trial_rows
 
 
 @click.command()

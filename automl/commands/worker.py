@@ -8,16 +8,16 @@ from pathlib import Path
 
 import click
 
-from automl.service.log_lines import writer
-from automl.service.worker import Worker
+from automl.service.workers.queue_worker import Worker
+from automl.service.workers.traces import writer
 from automl.signals import draining_signals
 from automl.stored.opening import store_url
 from automl.terminal.options import device_option, folder_type, store_option
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from studies.gangs.available_slots import find_slots
 from studies.queueing.job_queue import JobQueue
-from studies.storage.engine import absolute_url
-from studies.storage.store import Store
+from studies.storage.schema.engine import absolute_url
+from studies.storage.study_store import Store
 
 
 @click.command()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
-from automl.exporting.errors import ExportError
-from automl.exporting.outputs import new_file, new_folder, told_as_output
+from automl.exporting.atomic_outputs import new_file, new_folder, told_as_output
+from automl.exporting.export_errors import ExportError
 
 DESCRIPTION = "export.json"
 """Member that has what `automl export --json` prints."""

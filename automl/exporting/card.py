@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from reports.wording import plural, usd
+from reports.phrases import plural, usd
 from trainers.protocol import OUR_METRICS
 
 _OF_MODELS = frozenset({"val_loss", "model_parameters", "latency_ms"})

@@ -3,27 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from automl.exporting.errors import as_a_line
+from automl.exporting.atomic_outputs import check_new_folder
+from automl.exporting.export_errors import as_a_line
 from automl.exporting.exports import opened_sources, traced_program
-from automl.exporting.greedy import selected
 from automl.exporting.manifest import manifest_of
-from automl.exporting.outputs import check_new_folder
 from automl.exporting.source import Source, with_data
 from automl.exporting.together import Part, check_kind, mean, meaning, measured, part_of, part_of_test, weighted
 from automl.exporting.writers import WRITERS, Writer
-from studies.recommendation import takeable
-from studies.records import NANO, Objective, StudyRecord
-from studies.storage.engine import StoreError
-from trainers.data import load_samples
-from trainers.evaluate import latency_ms
+from studies.records.records import NANO, Objective, StudyRecord
+from studies.results.recommendation import takeable
+from studies.storage.schema.engine import StoreError
+from trainers.data.samples import load_samples
+from trainers.loop.evaluation import latency_ms
+
+Outputs = TypeVar("Outputs")
+Score = tuple[float, ...]
+
+
+def selected(
+    members: Sequence[Outputs],
+    mean: Callable[[Sequence[Outputs]], Outputs],
+    score: Callable[[Outputs], Score],
+    size: int,
+) -> list[int]:
+    """Return how often each member is in the best ensemble.
+
+    Of equal ensembles the smaller one is taken, of equal members the first one.
+
+    Args:
+        members: What each model answers on the validation part.
+        mean: Returns the mean of answers.
+        score: What is to be as small as possible.
+        size: Largest number of members, those that are chosen again counted.
+    """
+    chosen: list[int] = []
+    best: tuple[Score, int] | None = None
+    for _ in range(size):
+        inside = [members[place] for place in chosen]
+        scores = [score(mean([*inside, one])) for one in members]
+        place = min(range(len(members)), key=scores.__getitem__)
+        chosen.append(place)
+        if best is None or scores[place] < best[0]:
+            best = scores[place], len(chosen)
+    kept = chosen[: best[1]] if best else []
+    return [kept.count(place) for place in range(len(members))]
+
 
 _LOSS = "val_loss"
 _CPU = torch.device("cpu")

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from automl.exporting.errors import ExportError, as_a_line
+from automl.exporting.atomic_outputs import check_new_folder
+from automl.exporting.export_errors import ExportError, as_a_line
 from automl.exporting.origins import ensemble_origin, kept_ensemble, origin_of, values_at
-from automl.exporting.outputs import check_new_folder
 from automl.exporting.points import named_point
-from automl.stored.checkpoints import kept_checkpoint
-from studies.records import ConfirmationRecord, StudyRecord
-from studies.redact import redact_deep
-from studies.storage.engine import StoreError
+from automl.stored.point_checkpoints import kept_checkpoint
+from studies.records.records import ConfirmationRecord, StudyRecord
+from studies.storage.schema.engine import StoreError
+from studies.util import redact_deep
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -112,7 +112,9 @@ def export_point(
 
 def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, place: Path | None) -> dict[str, Any]:
     extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
-    from trainers.export import export_model  # loads torch, which takes seconds: what is wrong is refused before
+    from trainers.checkpoints.model_export import (
+        export_model,  # loads torch, which takes seconds: what is wrong is refused before
+    )
 
     written = export_model(checkpoint, out, extra, of_task=str(record.spec["task"]), place=place)
     return written | {"values": values_at(record, trial, written["epoch"])}
@@ -166,7 +168,7 @@ def traced_program(source: Source, *, what: str) -> ExportedProgram:
     Raises:
         ExportError: It cannot be written down; `what` was asked for.
     """
-    from trainers.programs import traced
+    from trainers.model.traced_program import traced
 
     with as_a_line(what):
         return traced(source.call, longest=source.longest)

@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.exporting.source import Source
 from automl.exporting.together import validated
 from automl.standalone.model import FORMAT
-from studies.analysis import jsonable
+from studies.results.analysis import jsonable
 
 PROGRAM = "model.pt2"
 _PACKAGES_OF_ROWS = {"text": ("tokenizers",), "image": ("pillow",)}

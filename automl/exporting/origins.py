@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.exporting.points import named_point
-from studies.confirmations import confirmation_by, confirmation_of
-from studies.recommendation import ranked_points, takeable
-from studies.records import NANO, ConfirmationRecord, StudyRecord
-from studies.storage.engine import StoreError
+from studies.records.records import NANO, ConfirmationRecord, StudyRecord
+from studies.results.confirmations import confirmation_by, confirmation_of
+from studies.results.recommendation import ranked_points, takeable
+from studies.storage.schema.engine import StoreError
 
 if TYPE_CHECKING:
     from automl.exporting.source import Source

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from automl.stored.checkpoints import parse_point
-from studies import analysis
-from studies.expected_values import expected_values
-from studies.recommendation import knee, takeable
-from studies.records import StudyRecord
-from studies.storage.engine import StoreError
+from automl.stored.point_checkpoints import parse_point
+from studies.records.records import StudyRecord
+from studies.results import analysis
+from studies.results.expected_values import expected_values
+from studies.results.recommendation import knee, takeable
+from studies.storage.schema.engine import StoreError
 
 NAMES = {
     "best": "the best in the first objective",

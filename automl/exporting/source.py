@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from automl.standalone.batches import DTYPES
-from trainers.checkpoint import read_checkpoint, rebuild
+from trainers.checkpoints.checkpoint import read_checkpoint, rebuild
 from trainers.commands.command import Command
-from trainers.data import TensorSamples, few_of, load_samples
-from trainers.errors import CheckpointError
-from trainers.programs import Call, example_call, model_of_function
+from trainers.contract.task import BaseTask, Task
+from trainers.contract.task_loading import load_trainable
+from trainers.contract.training_function import TrainingFunction
+from trainers.data.samples import TensorSamples, few_of, load_samples
+from trainers.data.streams import StreamSamples
+from trainers.failures import CheckpointError
+from trainers.model.traced_program import Call, example_call, model_of_function
 from trainers.protocol import TaskError, TrialSpec
-from trainers.stream_samples import StreamSamples
-from trainers.task import BaseTask, Task
-from trainers.task_loading import load_trainable
-from trainers.training_function import TrainingFunction
 
 _CPU = torch.device("cpu")
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automl.exporting.errors import ExportError, as_a_line
+from automl.exporting.export_errors import ExportError, as_a_line
 from automl.exporting.source import Source
-from trainers.data import TensorSamples, load_samples
-from trainers.evaluate import evaluate_samples
+from trainers.data.samples import TensorSamples, load_samples
+from trainers.data.streams import StreamSamples
+from trainers.loop.evaluation import evaluate_samples
 from trainers.protocol import NoTestPartError
-from trainers.stream_samples import StreamSamples
 
 MEANS = ("classes", "number")
 """Kinds of answers that have a mean."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automl.exporting.atomic_outputs import new_folder
 from automl.exporting.formats import write_package
-from automl.exporting.outputs import new_folder
 from automl.images.pinned import pinned
-from automl.templates import cluster_name, rendered
+from automl.text_templates import cluster_name, rendered
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -7,7 +7,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from search_spaces.wording import install_command
 
 _OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")

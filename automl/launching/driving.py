@@ -18,31 +18,31 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from automl.launching.expected_cost import most_slot_seconds
 from automl.launching.model_counting import Counting
-from automl.launching.outlook import most_slot_seconds
 from automl.launching.preparing import Prepared
 from automl.signals import draining_signals, leave_at_once
 from automl.stored.reporting import REPORT_SECONDS, VIEWS_SECONDS, report_path
 from reports.page import write_report
-from reports.wording import plural
-from studies.control.own_logging import OwnLogging
+from reports.phrases import plural
+from studies.control.files.wait_for_disk import RoomWaiter, storage_problem
+from studies.control.machine.live_trials import Trial
+from studies.control.machine.state import StudyMachine
 from studies.control.session import Session
-from studies.control.state import StudyMachine
-from studies.control.storage_room import RoomWaiter, storage_problem
-from studies.control.trials import Trial
+from studies.control.tracker_environment import OwnLogging
 from studies.gangs.on_ray import RayPool
 from studies.gangs.progress_watch import ASK_SECONDS
 from studies.gangs.rank_environment import handed_over
-from studies.records import StudyRecord, ViewRecord
-from studies.redact import redact
+from studies.records.records import StudyRecord, ViewRecord
 from studies.search.model.size_model import SizeModel
 from studies.spec.study_spec import StudySpec
-from studies.storage.processes import marked
-from studies.storage.reader import load_study
-from studies.storage.store import Store
-from studies.storage.view_cursors import lag
-from studies.storage.views_process import ViewsProcess
-from trainers.checkpoint_urls import environment_of, is_url
+from studies.storage.leases.processes import marked
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
+from studies.storage.views.cursors import lag
+from studies.storage.views.views_process import ViewsProcess
+from studies.util import redact
+from trainers.checkpoints.locations import environment_of, is_url
 from trainers.commands.command import COMMAND, Command
 
 
@@ -343,7 +343,7 @@ def full_training_slot_seconds(measured: Sequence[Trial], epochs: int) -> float:
     return epochs * median(trial.world_size * fmean(trial.whole_epoch_seconds) for trial in measured)
 
 
-_PROGRAM = (sys.executable, "-P", "-m", "studies.storage.mlflow_experiment")
+_PROGRAM = (sys.executable, "-P", "-m", "studies.storage.views.mlflow_connect")
 _SECONDS = 60.0
 _WORD = b"mlflow"
 _MOST_BYTES = 2**24

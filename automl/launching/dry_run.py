@@ -9,22 +9,22 @@ from math import prod
 from typing import Any
 
 from automl.launching.earlier_studies import summary_of, with_earlier
-from automl.launching.outlook import earlier_cost, expected_cost
+from automl.launching.expected_cost import earlier_cost, expected_cost
 from automl.launching.preparing import Prepared
 from automl.terminal.echo import echo
 from automl.terminal.texts import cut
-from reports.wording import plural, usd
+from reports.phrases import plural, usd
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
 from search_spaces.wording import listed
-from studies.constraints import wanted_in_words
 from studies.control.assembly import assemble, setup_of
-from studies.redact import redact, redact_deep
+from studies.results.constraints import wanted_in_words
 from studies.search.observations import Observation, Snapshot
-from studies.search.samplers.protocol import Suggester
+from studies.search.samplers.suggester import Suggester
 from studies.spec.sections import BudgetSpec
 from studies.spec.study_spec import spec_to_mapping
 from studies.spec.yaml_reader import write_yaml
+from studies.util import redact, redact_deep
 
 FIRST_TRIALS = 3
 LONGEST_TASK = 300

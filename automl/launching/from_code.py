@@ -19,9 +19,9 @@ from automl.launching.probing import TaskFacts, facts_of
 from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
 from automl.launching.reading import store_overrides
 from search_spaces.wording import found, listed, nearest
-from studies.spec.errors import SpecError
 from studies.spec.overrides import split_override
 from studies.spec.sections import ENTRY_POINT
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from trainers.protocol import OUR_METRICS
 

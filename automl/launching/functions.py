@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from studies.spec.errors import SpecError
-from trainers.training_function import is_training_function, problem_of
+from studies.spec.spec_errors import SpecError
+from trainers.contract.training_function import is_training_function, problem_of
 
 FOLDER = "automl_functions"
 """Folder, beside a study, of functions that were saved."""

@@ -17,19 +17,19 @@ from automl.launching.driving import Outcome, Watcher, drive
 from automl.launching.earlier_studies import with_earlier
 from automl.launching.preparing import Prepared, prepare
 from automl.stored.specs import from_store, stored_form
-from reports.wording import exact_usd
+from reports.phrases import exact_usd
 from search_spaces.wording import listed, shown
-from studies.control.orphans import check_in_place
-from studies.records import StudyRecord
+from studies.control.files.orphans import check_in_place
+from studies.records.records import StudyRecord
 from studies.spec.differences import NOT_COMPARED, differences, differing_keys
-from studies.spec.errors import SpecError
 from studies.spec.overrides import split_override
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import CHANGEABLE, StudySpec, apply_resume_overrides
-from studies.storage import lease as leases
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study, mentioned_checkpoints
-from studies.storage.store import Store, StudyExistsError
-from trainers.code_files import hash_of
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study, mentioned_checkpoints
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store, StudyExistsError
+from trainers.contract.user_code import hash_of
 
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:

@@ -27,7 +27,7 @@ from search_spaces.space import Space
 from studies.control.assembly import has_model
 from studies.search.model.size_model import Counted, SizeModel, examples_of
 from studies.spec.study_spec import StudySpec
-from studies.storage.store import Store
+from studies.storage.study_store import Store
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from automl.launching.probing import TaskFacts
-from studies.records import Direction
+from studies.records.records import Direction
 from trainers.protocol import OUR_METRICS
 
 _PREFERRED = ("val_error", "val_ndcg", "val_mse")

@@ -12,9 +12,9 @@ from search_spaces.space import Space
 from search_spaces.wording import listed
 from studies.control.assembly import PoolSpec, assemble
 from studies.gangs.available_slots import AvailableSlots, find_slots
-from studies.gangs.protocol import PoolError
+from studies.gangs.pool_protocol import PoolError
 from studies.money.prices import Price, price_of
-from studies.records import CUMULATIVE_METRICS
+from studies.records.records import CUMULATIVE_METRICS
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.policy import Policy
 from studies.search.user_objects import make_importable
@@ -28,12 +28,12 @@ from studies.spec.checks import (
     with_first_trials,
     with_world_sizes_that_fit,
 )
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
-from studies.storage.engine import StoreError, parse_url
+from studies.storage.schema.engine import StoreError, parse_url
 from trainers.commands.command import COMMAND
 from trainers.protocol import ALWAYS_MEASURED, Diagnostics
-from trainers.settings import unheeded
+from trainers.trial_settings import unheeded
 
 _MEASURED_OF_FUNCTIONS = ("model_parameters", "peak_memory_bytes")
 """Metrics of a training function that it need not report, the first one if it prepares its model."""

@@ -12,13 +12,13 @@ from typing import Any
 
 from search_spaces.drawing import example_params
 from search_spaces.space import Space
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from trainers.commands.command import COMMAND, Command, missing_program, search_path
+from trainers.contract.task import Params, baselines_of, declared_metrics, first_trials_of, parameters_of, space_of
+from trainers.contract.task_loading import load_task
 from trainers.protocol import TaskError
-from trainers.task import Params, baselines_of, declared_metrics, first_trials_of, parameters_of, space_of
-from trainers.task_loading import load_task
 
-PROBE = (sys.executable, "-P", "-m", "trainers.probe")
+PROBE = (sys.executable, "-P", "-m", "trainers.local.try_out_task")
 """Command that answers questions about a task in a process of its own."""
 PROBE_SECONDS = 600.0
 
@@ -36,7 +36,7 @@ class TaskFacts:
         first_trials: Parameters with which a search of its own space begins.
         is_stream: Whether its training samples are a stream of unknown length.
         has_schedule: Whether it has a schedule of the learning rate of its own.
-        baselines: What its models are compared with, as `trainers.task.baselines_of` returns it.
+        baselines: What its models are compared with, as `trainers.contract.task.baselines_of` returns it.
     """
 
     parameters: tuple[str, ...] | None
@@ -121,10 +121,10 @@ def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> 
 
 
 def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the answer of `trainers.probe` to a question, asked in a process of its own.
+    """Return the answer of `trainers.local.try_out_task` to a question, asked in a process of its own.
 
     Args:
-        question: `task`, `task_options`, `python_path`, `params` and `by_module`, as `trainers.probe` takes them.
+        question: What `trainers.local.try_out_task` takes.
         source: Name of the spec in messages.
 
     Raises:

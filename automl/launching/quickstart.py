@@ -15,15 +15,15 @@ from typing import Any
 from automl.launching.objectives import likely_direction, quality_metric
 from automl.launching.reading import absolute_task_options, store_overrides
 from automl.launching.template import parameter_lines
-from reports.wording import usd
+from reports.phrases import usd
 from search_spaces.wording import found, listed, one_line
 from studies.spec.checks import with_first_trials
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from studies.spec.yaml_reader import write_yaml
+from trainers.contract.task import Task, declared_metrics, first_trials_of, space_of
+from trainers.contract.task_loading import built_in_tasks, load_task, options_of_new_studies
 from trainers.protocol import TaskError
-from trainers.task import Task, declared_metrics, first_trials_of, space_of
-from trainers.task_loading import built_in_tasks, load_task, options_of_new_studies
 
 HOURS, USD = 0.25, 2.0
 """Budget of a study that is launched without a spec; a number of trials would end a search of short ones early."""

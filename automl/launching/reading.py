@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.wording import found
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, load_spec, parse_spec, spec_to_mapping
 from studies.spec.typed import as_plain
-from studies.storage.engine import absolute_url
-from studies.storage.mlflow_connect import ALLOWED, sqlite_file, tracking_uri
-from studies.storage.view_rows import ViewError
-from trainers.checkpoint_store import place_of
-from trainers.checkpoint_urls import MissingLibraryError, absolute_folder, check_library, is_url, joined
-from trainers.task_loading import options_of_new_studies, path_options
+from studies.storage.schema.engine import absolute_url
+from studies.storage.views.mlflow_connect import ALLOWED, sqlite_file, tracking_uri
+from studies.storage.views.view_rows import ViewError
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.checkpoints.locations import MissingLibraryError, absolute_folder, check_library, is_url, joined
+from trainers.contract.task_loading import options_of_new_studies, path_options
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:

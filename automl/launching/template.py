@@ -13,11 +13,11 @@ from typing import Any
 from automl.launching.objectives import direction_is_guess, likely_direction, quality_of
 from automl.launching.probing import TaskFacts, facts_of
 from search_spaces.space import Space
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec
 from studies.spec.yaml_reader import read_yaml, write_yaml
+from trainers.contract.task_loading import built_in_tasks, load_task, path_options
 from trainers.protocol import OUR_METRICS
-from trainers.task_loading import built_in_tasks, load_task, path_options
 
 _TEMPLATE = """\
 # A study: what to search, for what, and with how much money. Start it with `automl launch FILE`.

@@ -22,7 +22,7 @@ import torch
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs
 
-from trainers.trial import Trial
+from trainers.functions.trial import Trial
 
 
 def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:

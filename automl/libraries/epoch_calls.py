@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
-from trainers.trial import Trial
 
 
 class EpochCalls:

@@ -30,8 +30,8 @@ from transformers.utils import WEIGHTS_NAME
 
 from automl.libraries.accelerate import join_gang
 from automl.libraries.epoch_calls import EpochCalls
+from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
-from trainers.trial import Trial
 
 _TIMES = ("_runtime", "_samples_per_second", "_steps_per_second", "_preparation_time", "_compilation_time")
 """How names of what an evaluation says of itself end: no metrics of a model."""

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from automl.libraries.epoch_calls import EpochCalls, check_one_rank
+from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
-from trainers.trial import Trial
 
 
 def fit(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import lightgbm
 
 from automl.libraries.epoch_calls import check_one_rank
-from trainers.trial import Trial
+from trainers.functions.trial import Trial
 
 
 class BoosterState:

@@ -24,8 +24,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from automl.libraries.epoch_calls import EpochCalls
+from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
-from trainers.trial import Trial
 
 _NAME = "checkpoint of the trial"
 """What Lightning takes for the path of a checkpoint that is in memory."""

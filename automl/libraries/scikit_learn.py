@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from automl.libraries.epoch_calls import check_one_rank
+from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
-from trainers.trial import Trial
 
 _TRUSTED = ("sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
             "sklearn.neural_network._stochastic_optimizers.SGDOptimizer")  # fmt: skip

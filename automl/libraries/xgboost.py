@@ -22,7 +22,7 @@ import xgboost
 from torch import Tensor
 
 from automl.libraries.epoch_calls import check_one_rank
-from trainers.trial import Trial
+from trainers.functions.trial import Trial
 
 
 class BoosterState:

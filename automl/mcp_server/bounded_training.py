@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from automl.mcp_server.answers import ToolProblem
 from automl.mcp_server.machine import Machine
+from automl.mcp_server.tool_answers import ToolProblem
 
 LONGEST_SECONDS = 900.0
 """Longest time of one training, whatever it may cost."""

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from automl.mcp_server import bounded_training
-from automl.mcp_server.answers import ToolProblem
 from automl.mcp_server.machine import Machine, loopback_bytes_per_second, this_machine
 from automl.mcp_server.tool import Acting, Backend, Consent, Usd, is_agreed, lacks_consent
+from automl.mcp_server.tool_answers import ToolProblem
 
 _REFERENCE_BATCH = 64
 """Default of the trainer's `reference_batch`."""
@@ -104,7 +104,7 @@ def explained(  # noqa: PLR0917 - figures, in the order of the tool
     machine: Machine, bytes_per_second: float, ranks: int, batch_size: int, learning_rate: float, model_parameters: int
 ) -> dict[str, Any]:
     """Return the concepts of DDP with figures; `bytes_per_second` is how fast two processes exchange bytes."""
-    from trainers.scaling import scale  # loads torch's neighbours; nothing else here needs them
+    from trainers.model.learning_rate import scale  # loads torch's neighbours; nothing else here needs them
 
     effective = ranks * batch_size
     ratio = effective / _REFERENCE_BATCH

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from studies.gangs.available_slots import find_slots
 from studies.money.prices import price_of
-from trainers.available_cpus import available_cpus
+from trainers.ranks.available_cpus import available_cpus
 
 _CHUNK_BYTES = 2**20
 _MEASURED_BYTES = 64 * 2**20

@@ -11,8 +11,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from automl.backend import QueueBackend
 from automl.mcp_server.server import make_server
-from automl.service.context import studies_for
-from automl.service.gate import LARGEST_BODY
+from automl.service.http.context import studies_for
+from automl.service.http.gate import LARGEST_BODY
 
 PATH = "/mcp"
 

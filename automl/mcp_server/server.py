@@ -15,13 +15,13 @@ from pydantic import ConfigDict, ValidationError
 from sqlalchemy.exc import DBAPIError
 
 from automl.mcp_server import ddp_tools, study_tools
-from automl.mcp_server.answers import ToolProblem, text_of
 from automl.mcp_server.tool import Backend, ToolServer
+from automl.mcp_server.tool_answers import ToolProblem, text_of
 from automl.remote.client import RefusedError, UnreachableError
-from automl.service.errors import ConflictError, ForbiddenError, MissingError
-from search_spaces.errors import RunError, UserError
-from studies.spec.errors import SpecError
-from studies.storage.retrying import is_away
+from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
+from search_spaces.user_errors import RunError, UserError
+from studies.spec.spec_errors import SpecError
+from studies.storage.writing.retrying import is_away
 
 INSTRUCTIONS = (
     "Searches hyperparameters of PyTorch models on a budget in dollars, which is never passed. Call launch with a "

@@ -10,10 +10,10 @@ import anyio
 import anyio.to_thread
 from pydantic import Field
 
-from automl.mcp_server.answers import ToolProblem
 from automl.mcp_server.tool import Acting, Consent, StudyName, Usd, is_agreed, lacks_consent
+from automl.mcp_server.tool_answers import ToolProblem
 from studies.queueing.jobs import ENDED, OVER
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.yaml_reader import read_yaml
 
 LOOK_SECONDS = 1.0

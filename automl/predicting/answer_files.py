@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
 _ROWS_OF_A_GROUP = 10_000

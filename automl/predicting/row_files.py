@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from search_spaces.wording import listed, nearest, shown
-from trainers.tasks.parts.images import ENDINGS, image_files
-from trainers.tasks.parts.table_files import DELIMITERS, PARQUET, QUOTED, doubled, is_index
+from trainers.tasks.pictures.images import ENDINGS, image_files
+from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 
 _JSON_LINES = (".jsonl", ".ndjson")
 _TEXT = ".txt"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from search_spaces.wording import found, install_command, listed, nearest
-from studies.csv_table import flattened
-from studies.records import StudyRecord
-from studies.rows import TABLES
+from studies.records.plain_rows import TABLES, flattened
+from studies.records.records import StudyRecord
 
 if TYPE_CHECKING:
     import pandas as pd

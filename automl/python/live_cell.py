@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from automl.launching.driving import Watcher
 from automl.terminal.progress import Pace, machine_picture
 from reports.cell import progress_cell
-from studies.control.state import StudyMachine
+from studies.control.machine.state import StudyMachine
 
 FRAME_SECONDS = 0.5
 """Least time between two updates: every one of them stays in the notebook's queue until the browser has drawn it."""

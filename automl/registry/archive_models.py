@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.exports import export_point
-from search_spaces.errors import RunError, UserError
-from studies.analysis import ArchivePoint
-from studies.recommendation import name_of, takeable
-from studies.records import StudyRecord
-from studies.storage.mlflow_connect import experiment_id, in_one_line, open_client, tracking_uri
-from studies.storage.mlflow_runs import MOST_TAG_CHARS, every, param_values, points
-from studies.storage.mlflow_view import EPOCHS_TAG, STUDY_UID_TAG, TRIAL_TAG
+from search_spaces.user_errors import RunError, UserError
+from studies.records.records import StudyRecord
+from studies.results.analysis import ArchivePoint
+from studies.results.recommendation import name_of, takeable
+from studies.storage.views.mlflow_connect import experiment_id, in_one_line, open_client, tracking_uri
+from studies.storage.views.mlflow_runs import MOST_TAG_CHARS, every, param_values, points
+from studies.storage.views.mlflow_view import EPOCHS_TAG, STUDY_UID_TAG, TRIAL_TAG
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.exporting.exports import check_rows, opened_source, opened_sources
 from automl.exporting.origins import ensemble_origin, origin_of, seeds_named
 from automl.exporting.points import named_point
-from automl.stored.checkpoints import kept_checkpoint
-from studies.confirmations import confirmation_by, confirmation_of, spread
-from studies.records import ConfirmationRecord, StudyRecord
+from automl.stored.point_checkpoints import kept_checkpoint
+from studies.records.records import ConfirmationRecord, StudyRecord
+from studies.results.confirmations import confirmation_by, confirmation_of, spread
 
 if TYPE_CHECKING:
     from automl.exporting.source import Source

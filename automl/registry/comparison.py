@@ -18,11 +18,11 @@ from automl.registry.significance import SURE, chance_of
 from automl.standalone.model import counts_of, read_manifest
 from automl.standalone.program_check import checked_program
 from automl.standalone.text_rows import CLEANING
-from trainers.data import load_samples
-from trainers.evaluate import LOSS, per_sample, weights_of
+from trainers.contract.task import Task
+from trainers.data.samples import load_samples
+from trainers.data.streams import Sharing, StreamSamples
+from trainers.loop.evaluation import LOSS, per_sample, weights_of
 from trainers.protocol import NoTestPartError
-from trainers.stream_samples import Sharing, StreamSamples
-from trainers.task import Task
 
 _LOSS = "val_loss"
 _BATCH = 256

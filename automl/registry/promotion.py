@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from automl.exporting.exports import traced_program
 from automl.registry.candidate import Candidate, candidate
 from automl.registry.registered import CHALLENGER, CHAMPION, COMPARED_WITH, Registry, Version
-from studies.records import StudyRecord
-from studies.storage.mlflow_view import STUDY_UID_TAG
+from studies.records.records import StudyRecord
+from studies.storage.views.mlflow_view import STUDY_UID_TAG
 
 if TYPE_CHECKING:
     from automl.registry.comparison import Comparison

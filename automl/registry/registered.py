@@ -18,9 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.errors import ExportError
-from studies.redact import redact, redact_deep
-from studies.storage.mlflow_connect import (
+from automl.exporting.export_errors import ExportError
+from studies.storage.views.mlflow_connect import (
     check_database,
     experiment_id,
     in_one_line,
@@ -28,9 +27,19 @@ from studies.storage.mlflow_connect import (
     sqlite_file,
     tracking_uri,
 )
-from studies.storage.mlflow_runs import BY_PROMOTION, BY_TAG, create, every, param_values, points, set_status, write
-from studies.storage.mlflow_study import SPEC_FILE, datasets
-from studies.storage.view_rows import ViewError
+from studies.storage.views.mlflow_runs import (
+    BY_PROMOTION,
+    BY_TAG,
+    create,
+    every,
+    param_values,
+    points,
+    set_status,
+    write,
+)
+from studies.storage.views.mlflow_study import SPEC_FILE, datasets
+from studies.storage.views.view_rows import ViewError
+from studies.util import redact, redact_deep
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

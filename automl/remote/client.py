@@ -18,8 +18,8 @@ from requests.adapters import HTTPAdapter
 
 from automl.remote.record_json import read
 from automl.standalone.serving.loopback import is_loopback
-from search_spaces.errors import RunError, UserError
-from studies.records import StudyRecord
+from search_spaces.user_errors import RunError, UserError
+from studies.records.records import StudyRecord
 
 API = "/api/v1"
 ANSWER_SECONDS = 150.0

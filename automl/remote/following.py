@@ -14,7 +14,7 @@ from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
 from automl.terminal.output import console, print_json, say_on_stderr
 from automl.terminal.queue_table import state_of
 from automl.terminal.summary import document_of, print_summary
-from reports.wording import plural, usd
+from reports.phrases import plural, usd
 
 LINE_SECONDS = 10.0
 """Shortest time between two lines that say nothing but how far a study is."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from automl.launching.launching import check_budget
-from automl.service.errors import ConflictError, ForbiddenError
-from automl.service.policy import CHANGEABLE
+from automl.service.http_errors import ConflictError, ForbiddenError
+from automl.service.operator_policy import CHANGEABLE
 from automl.stored.specs import from_store, stored_form
-from reports.wording import exact_usd
+from reports.phrases import exact_usd
 from search_spaces.wording import found, listed
+from studies.queueing.access_tokens import Identity
 from studies.queueing.jobs import Job
-from studies.queueing.tokens import Identity
-from studies.records import MOST_USD, NANO
-from studies.spec.errors import SpecError
+from studies.records.records import MOST_USD, NANO
 from studies.spec.overrides import split_override
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_resume_overrides
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
 
 
 def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:

@@ -17,14 +17,14 @@ from fastapi.responses import StreamingResponse
 
 from automl.exporting.archive import DESCRIPTION, pack
 from automl.exporting.exports import ENDINGS, export_point
-from automl.service.asking import Kind, answer_of, telling
-from automl.service.bodies import ModelQuestion
-from automl.service.errors import BusyError
-from automl.service.gate import Receive, Scope, Send
+from automl.service.http.gate import Receive, Scope, Send
+from automl.service.http.request_bodies import ModelQuestion
+from automl.service.http_errors import BusyError
+from automl.service.subprocess_questions import Kind, answer_of, telling
 from automl.service.team_studies import TeamStudies
-from search_spaces.errors import RunError
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from search_spaces.user_errors import RunError
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
 
 EXPORT = Kind.of(
     "export", seconds=600.0, too_late="it took longer than 600 s; run `automl export` beside the store instead", most=1

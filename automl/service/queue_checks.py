@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from automl.findings import WrongError
-from reports.wording import duration, listed, plural
-from studies.queueing import tokens
+from automl.doctor_findings import WrongError
+from reports.phrases import duration, listed, plural
+from studies.queueing import access_tokens
+from studies.queueing.access_tokens import TokenLine
 from studies.queueing.accounts import allowance
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, WorkerLine
 from studies.queueing.needs import needed, no_worker_for
-from studies.queueing.silent_workers import SilentWorker, silent_workers
-from studies.queueing.tokens import TokenLine
-from studies.storage import tables as t
-from studies.storage.clocks import difference_here, differences_of_controllers
-from studies.storage.store import Store
-from studies.storage.view_cursors import VIEWS
+from studies.queueing.worker_heartbeats import SilentWorker, silent_workers
+from studies.storage.leases.heartbeat import difference_here, differences_of_controllers
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
+from studies.storage.views.cursors import VIEWS
 
 SOON_SECONDS = 7 * 86_400.0
 """Time before the end of a token from which on it should be rotated."""
@@ -34,7 +34,7 @@ def tokens_found(store: Store) -> str:
     Raises:
         WrongError: No admin can get in, or a token expires soon and nothing takes its place.
     """
-    lines, now = tokens.listed(store), JobQueue(store).now()
+    lines, now = access_tokens.listed(store), JobQueue(store).now()
     if not lines:
         return "none, so the service listens on 127.0.0.1, and whoever uses its machine is an admin"
     valid = [line for line in lines if line.is_valid]

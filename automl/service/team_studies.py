@@ -7,27 +7,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from automl.service.changed_spec import change_spec, nano_usd_of
-from automl.service.errors import ConflictError, ForbiddenError, MissingError
-from automl.service.policy import Policy
-from automl.stored.deleting import delete_study, doomed
+from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
+from automl.service.operator_policy import Policy
 from automl.stored.requests import cancel_trial, enqueue_trial
 from automl.stored.specs import stored_form
+from automl.stored.study_deletion import delete_study, doomed
 from automl.terminal.explanation import explain
 from automl.terminal.summary import document_of
 from search_spaces.wording import found
-from studies.analysis import trial_rows
 from studies.queueing import job_rows
+from studies.queueing.access_tokens import Identity
 from studies.queueing.accounts import Account, AccountKind
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import MOST_NAME_CHARS, MOST_PRIORITY, OVER, Job, JobKind
-from studies.queueing.tokens import Identity
-from studies.records import NANO, StudyRecord
-from studies.spec.errors import SpecError
+from studies.records.records import NANO, StudyRecord
+from studies.results.analysis import trial_rows
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec
-from studies.storage import lease as leases
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
 
 MEMBERS_PRIORITY = 0
 """Largest priority that a member may give; an admin may give more."""

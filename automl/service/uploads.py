@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from automl.service.errors import MissingError, TooLargeError
-from reports.wording import size_in_bytes
+from automl.service.http_errors import MissingError, TooLargeError
+from reports.phrases import size_in_bytes
 from search_spaces.wording import found, listed
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 
 ENDINGS = ("csv", "tsv", "parquet", "txt", "json", "jsonl", "gz")
 MOST_FILES = 1000

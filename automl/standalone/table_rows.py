@@ -68,7 +68,7 @@ class _Category:
 
 
 class TableRows:
-    """Encodes rows of a table; see `trainers.tasks.parts.columns`, which learns what is applied here.
+    """Encodes rows of a table; see `trainers.tasks.table.columns`, which learns what is applied here.
 
     Args:
         form: `numbers`, mappings of name, is_date, mean, deviation, median, marks; `categories`, mappings of name and

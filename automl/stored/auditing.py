@@ -15,15 +15,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from automl.stored.audit_findings import Asker, Finding, plain
 from automl.stored.auditing_views import view_findings
-from automl.stored.findings import Asker, Finding, plain
-from automl.stored.garbage import orphans_of
+from automl.stored.unreferenced_files import orphans_of
 from studies.money.ledger import ABSORBS_ROUNDING
-from studies.records import NANO, SIMULATED_TASK
-from studies.storage import tables as t
-from studies.storage.processes import is_known_gone, left_behind
-from studies.storage.store import Store, StoreError
-from trainers.checkpoint_urls import is_url
+from studies.records.records import NANO, SIMULATED_TASK
+from studies.storage.leases.processes import is_known_gone, left_behind
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store, StoreError
+from trainers.checkpoints.locations import is_url
 
 NANO_SLACK = 1
 """Nano-dollars by which a rounded charge may differ from its formula."""
@@ -364,8 +364,8 @@ def _process_findings(study_uid: str) -> Iterator[Finding]:
 def _problem_of(path: str) -> str:
     if not is_url(path) and not Path(path).is_file():
         return f"{path} is missing"
-    from trainers.checkpoint import check_checkpoint  # loads torch, which takes seconds
-    from trainers.errors import CheckpointError
+    from trainers.checkpoints.checkpoint import check_checkpoint  # loads torch, which takes seconds
+    from trainers.failures import CheckpointError
 
     try:
         check_checkpoint(path)

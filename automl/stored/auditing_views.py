@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from automl.stored.findings import Asker, Finding, plain
-from studies.storage.view_cursors import VIEWS, is_off
+from automl.stored.audit_findings import Asker, Finding, plain
+from studies.storage.views.cursors import VIEWS, is_off
 
 OPTUNA_STATES: Mapping[str, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
 """Optuna's state of an ended trial; running and paused ones are RUNNING there."""

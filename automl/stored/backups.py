@@ -6,9 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from search_spaces.errors import RunError, UserError
-from studies.storage.copying import copy_store
-from studies.storage.store import Store
+from search_spaces.user_errors import RunError, UserError
+from studies.storage.study_store import Store
+from studies.storage.writing.copying import copy_store
 
 
 def back_up(source: Store, file: Path) -> dict[str, int]:

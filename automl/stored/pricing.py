@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from automl.stored.specs import from_store
-from reports.wording import exact_usd
-from studies.records import MOST_PRICE
-from studies.storage import lease as leases
-from studies.storage.store import Store, StoreError
+from reports.phrases import exact_usd
+from studies.records.records import MOST_PRICE
+from studies.storage.leases import lease as leases
+from studies.storage.study_store import Store, StoreError
 
 
 def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, Any]:

@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from automl.exporting.points import NAMES, named_point
-from automl.stored.checkpoints import kept_checkpoint
-from automl.stored.garbage import checkpoints_folder, collect
 from automl.stored.opening import started_trial
+from automl.stored.point_checkpoints import kept_checkpoint
 from automl.stored.specs import check_launched
-from automl.stored.undriven import refuse_driven, undriven
-from studies import analysis
-from studies.control.deleting import delete_file
-from studies.control.orphans import check_not_shared, sizes_of
-from studies.records import StudyRecord, TrialRecord
-from studies.storage.changes import Change, CheckpointKept, TrialChanged, TrialColumns
-from studies.storage.deletion import checkpoints_of_others
-from studies.storage.reader import load_study, mentioned_checkpoints
-from studies.storage.store import Store
-from studies.storage.views import catch_up
-from trainers.checkpoint_store import place_of
-from trainers.checkpoint_urls import MissingLibraryError
+from automl.stored.study_lease import refuse_driven, undriven
+from automl.stored.unreferenced_files import checkpoints_folder, collect
+from studies.control.files.deleting_files import delete_file
+from studies.control.files.orphans import check_not_shared, sizes_of
+from studies.records.records import StudyRecord, TrialRecord
+from studies.results import analysis
+from studies.storage.reading.reader import load_study, mentioned_checkpoints
+from studies.storage.study_store import Store
+from studies.storage.views.mirror import catch_up
+from studies.storage.writing.changes import Change, CheckpointKept, TrialChanged, TrialColumns
+from studies.storage.writing.deletion import checkpoints_of_others
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.checkpoints.locations import MissingLibraryError
 
 ARCHIVE = "archive"
 PRUNED = "its checkpoint was deleted (automl prune-checkpoints), so that more budget does not reopen it"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from search_spaces.wording import listed
-from studies.storage.engine import StoreError
-from studies.storage.store import Store
-from trainers.rank_output import log_folder, logs_in, older, seeds_of_trial
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from trainers.ranks.printed_output import log_folder, logs_in, older, seeds_of_trial
 
 LOOK_SECONDS = 0.5
 _CHUNK_BYTES = 2**16

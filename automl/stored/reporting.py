@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from reports.page import write_report
-from studies.records import StudyRecord
-from studies.storage.reader import load_study
-from studies.storage.store import Store
-from studies.storage.views_process import ViewsProcess
-from trainers.checkpoint_urls import is_url
+from studies.records.records import StudyRecord
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
+from studies.storage.views.views_process import ViewsProcess
+from trainers.checkpoints.locations import is_url
 
 LOCAL_FOLDER = "artifacts"
 VIEWS_SECONDS = 30.0

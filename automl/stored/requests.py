@@ -12,18 +12,18 @@ from typing import Any
 from automl.given_parameters import unknown_parameter
 from automl.stored.opening import started_trial
 from automl.stored.specs import from_store
-from search_spaces.completion import complete as complete_at_random
 from search_spaces.parameters import SpaceError, Value
+from search_spaces.partial_configurations import complete as complete_at_random
 from search_spaces.space import Space
 from search_spaces.wording import listed
-from studies.control.endings import cancelled_in_queue
-from studies.records import CANCELLABLE_STATES, StudyRecord, name_of_trial
-from studies.spec.errors import SpecError
-from studies.storage import lease as leases
-from studies.storage.queued_trials import end_queued
-from studies.storage.reader import load_study
-from studies.storage.retrying import retry_patiently
-from studies.storage.store import Store, StoreError, TrialLine, new_id
+from studies.control.machine.endings import cancelled_in_queue
+from studies.records.records import CANCELLABLE_STATES, StudyRecord, name_of_trial
+from studies.spec.spec_errors import SpecError
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store, StoreError, TrialLine, new_id
+from studies.storage.writing.retrying import retry_patiently
+from studies.storage.writing.small_changes import end_queued
 
 POLL_SECONDS = 0.2
 _NAME = re.compile(r"(q?)([0-9]{1,9})")

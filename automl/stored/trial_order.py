@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search_spaces.wording import found, nearest
-from studies.analysis import trial_rows
-from studies.asked import known_space
-from studies.csv_table import TRIAL_COLUMNS, flattened
-from studies.records import StudyRecord
-from studies.storage.engine import StoreError
+from studies.records.plain_rows import TRIAL_COLUMNS, flattened
+from studies.records.records import StudyRecord
+from studies.records.suggested_parameters import known_space
+from studies.results.analysis import trial_rows
+from studies.storage.schema.engine import StoreError
 
 ASCENDING, DESCENDING = "asc", "desc"
 _GROUPS = ("values.", "params.", "bounded.")

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from reports.content import archive_rows, baseline_rows
 from reports.recommending import command_of
-from studies import analysis
-from studies.recommendation import ranked_points, recommended, takeable
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
+from studies.results import analysis
+from studies.results.recommendation import ranked_points, recommended, takeable
 
 MOST_ROWS = 12
 

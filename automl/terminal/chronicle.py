@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from automl.terminal.picture import HALTS
 from automl.terminal.progress import LINE_SECONDS, Pace, machine_picture
 from automl.terminal.texts import number_text, params_text, values_text
-from studies.control.state import StudyMachine
-from studies.control.trials import Trial
-from studies.records import TrialState
-from studies.storage.changes import Decided
+from studies.control.machine.live_trials import Trial
+from studies.control.machine.state import StudyMachine
+from studies.records.records import TrialState
+from studies.storage.writing.changes import Decided
 
 LOOK_SECONDS = 0.5
 """Least time between two looks at all trials."""

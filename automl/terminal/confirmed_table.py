@@ -9,8 +9,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from reports.phrases import plural, value_in_words
 from reports.recommending import confirmed_value
-from reports.wording import plural, value_in_words
 
 
 def confirmed_table(confirmed: Mapping[str, Any]) -> Table:

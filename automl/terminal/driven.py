@@ -18,9 +18,9 @@ from automl.terminal.progress import Progress
 from automl.terminal.summary import document_of, print_summary
 from automl.terminal.texts import late_views_text
 from reports.states import study_sentence
-from search_spaces.errors import UserError
-from studies.control.state import StudyMachine
-from studies.records import StudyRecord
+from search_spaces.user_errors import UserError
+from studies.control.machine.state import StudyMachine
+from studies.records.records import StudyRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

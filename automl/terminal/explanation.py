@@ -10,11 +10,11 @@ from rich.text import Text
 
 from automl.terminal.texts import number_text, params_text, values_text
 from reports.learning_rates import has_learning_rate
+from reports.phrases import interval, metric, plural, usd
 from reports.states import trial_reason
-from reports.wording import interval, metric, plural, usd
-from studies import analysis, feasibility
-from studies.forecasts import INTERVAL, as_plain
-from studies.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
+from studies.records.forecasts import INTERVAL, as_plain
+from studies.records.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
+from studies.results import analysis, feasibility
 
 NUMBERS_IN_WORDS = {"rank": "place", "ranks_that_go_on": "places_that_go_on"}
 """Names for people of a decision's numbers: everywhere else a rank is a process of a trial. Stored names stay."""

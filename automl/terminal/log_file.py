@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from automl.terminal.echo import echo
-from search_spaces.errors import UserError
 from search_spaces.outside_text import escaped
+from search_spaces.user_errors import UserError
 from search_spaces.wording import found
 
 OWN_LOGGERS = ("automl", "reports", "search_spaces", "studies", "trainers")

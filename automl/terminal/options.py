@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from trainers.checkpoint_urls import (
+from trainers.checkpoints.locations import (
     ALLOWED_FOLDER,
     MissingLibraryError,
     absolute_folder,
@@ -17,7 +17,7 @@ from trainers.checkpoint_urls import (
     is_url,
     problem_of_folder,
 )
-from trainers.group_options import GROUP_SECONDS
+from trainers.ranks.group_options import GROUP_SECONDS
 
 
 class Number(click.FloatRange):

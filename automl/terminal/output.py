@@ -12,7 +12,7 @@ from rich.segment import Segment
 
 from automl.terminal.echo import echo
 from search_spaces.outside_text import escaped
-from trainers.rank_output import stdout_diverted
+from trainers.ranks.printed_output import stdout_diverted
 
 PIPE_COLUMNS = 1000
 

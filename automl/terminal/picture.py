@@ -11,11 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from automl.terminal.texts import cut
+from reports.phrases import duration, mapping, usd, value_in_words
 from reports.states import counted, state_text
-from reports.wording import duration, mapping, usd, value_in_words
-from studies import analysis
-from studies.recommendation import best_points, name_of
-from studies.records import (
+from studies.records.records import (
     CUMULATIVE_METRICS,
     FINISHED_STATES,
     NANO,
@@ -25,6 +23,8 @@ from studies.records import (
     TrialRecord,
     TrialState,
 )
+from studies.results import analysis
+from studies.results.recommendation import best_points, name_of
 
 HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
 """Decisions after which a trial does not train, with their words."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from automl.terminal.echo import echo
-from reports.wording import usd
+from reports.phrases import usd
 
 
 def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:

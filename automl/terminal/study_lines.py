@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from automl.terminal.echo import echo
+from reports.phrases import plural, usd
 from reports.states import state_text
-from reports.wording import plural, usd
-from studies.records import NANO, StudyLine
+from studies.records.records import NANO, StudyLine
 
 
 def rows_of(lines: Iterable[StudyLine]) -> list[dict[str, Any]]:

@@ -16,18 +16,18 @@ from automl.terminal.output import PIPE_COLUMNS
 from automl.terminal.picture import picture_of
 from automl.terminal.texts import cut, late_views_text, number_text
 from automl.terminal.trial_table import print_running
-from reports.baselines import baseline_lines
+from reports.baselines_on_page import baseline_lines
 from reports.hypervolume import hypervolume_in_words
+from reports.phrases import usd, value_in_words
 from reports.recommending import recommendation_lines
 from reports.states import study_sentence
-from reports.wording import usd, value_in_words
 from search_spaces.wording import listed
-from studies import analysis, feasibility
-from studies.baselines import baselines
-from studies.constraints import Bound, value_of, wanted_in_words
-from studies.never_tried import never_tried, never_tried_in_words
-from studies.recommendation import recommended
-from studies.records import NANO, StudyRecord, TrialRecord
+from studies.records.records import NANO, StudyRecord, TrialRecord
+from studies.results import analysis, feasibility
+from studies.results.baselines import baselines
+from studies.results.constraints import Bound, value_of, wanted_in_words
+from studies.results.never_tried import never_tried, never_tried_in_words
+from studies.results.recommendation import recommended
 
 
 def print_summary(console: Console, record: StudyRecord, *, report: str | None) -> None:

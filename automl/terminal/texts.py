@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reports.wording import value_in_words
-from studies.records import ViewRecord
+from reports.phrases import value_in_words
+from studies.records.records import ViewRecord
 
 VIEW_NAMES = {"optuna": "Optuna", "mlflow": "MLflow"}
 LONGEST_CAUSE = 160

@@ -10,9 +10,9 @@ from typing import NoReturn
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.output import only_json_on_stdout
-from trainers.code_files import error_line
+from trainers.contract.task_loading import TaskLoadError
+from trainers.contract.user_code import error_line
 from trainers.protocol import TrainingError
-from trainers.task_loading import TaskLoadError
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from automl.terminal.picture import GANG_COLUMNS, Picture, gang_cells
 from automl.terminal.texts import cut, params_text
-from reports.trials import known_lines, trial_lines
-from studies.records import StudyRecord, TrialRecord
+from reports.trial_texts import known_lines, trial_lines
+from studies.records.records import StudyRecord, TrialRecord
 from trainers.protocol import ParameterValue
 
 COLUMN_GAP = 3

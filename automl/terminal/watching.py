@@ -10,10 +10,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from automl.stored.looking import rest_seconds
+from automl.stored.polling import rest_seconds
 from automl.terminal.picture import Picture, drawn, picture_of, was_left
 from automl.terminal.progress import LINE_SECONDS
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
 
 LOOK_SECONDS = 2.0
 GONE_SECONDS = 10.0

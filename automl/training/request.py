@@ -12,16 +12,16 @@ from automl.given_parameters import read_params, unknown_parameter
 from automl.launching.reading import absolute_task_options, check_folder
 from search_spaces.wording import install_command
 from studies.gangs.available_slots import AvailableSlots, find_slots
-from studies.gangs.protocol import PoolError
+from studies.gangs.pool_protocol import PoolError
 from studies.money.prices import Price, price_of
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from trainers.commands.command import Command
-from trainers.group_options import GROUP_SECONDS, BackendChoice, GroupOptions
+from trainers.contract.task import parameters_of
+from trainers.contract.task_loading import Trainable, load_trainable
+from trainers.contract.training_function import TrainingFunction
 from trainers.protocol import Diagnostics, TrialSpec
-from trainers.task import parameters_of
-from trainers.task_loading import Trainable, load_trainable
+from trainers.ranks.group_options import GROUP_SECONDS, BackendChoice, GroupOptions
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
-from trainers.training_function import TrainingFunction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from reports.wording import usd
-from studies.analysis import jsonable
-from trainers.epoch_plan import samples_of_rank
+from reports.phrases import usd
+from studies.results.analysis import jsonable
+from trainers.data.epoch_plan import samples_of_rank
 from trainers.protocol import OUR_METRICS, operations_path
 
 _LOSSES = ("train_loss", "val_loss")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from automl.training.request import asked_for, check_backend, check_diagnostics
 from automl.training.results import document, epoch_line, rank_line, summary_lines
-from studies.control.deleting import delete_file
+from studies.control.files.deleting_files import delete_file
 from studies.money.ledger import cost_nano_usd
-from studies.records import NANO
-from studies.spec.errors import SpecError
-from trainers.checkpoint_urls import absolute_folder
-from trainers.group_options import BackendChoice, GroupOptions
+from studies.records.records import NANO
+from studies.spec.spec_errors import SpecError
+from trainers.checkpoints.locations import absolute_folder
 from trainers.protocol import Diagnostics, EpochPart, Measurement
+from trainers.ranks.group_options import BackendChoice, GroupOptions
 
 if TYPE_CHECKING:
-    from trainers.local_rank import RankFacts
+    from trainers.local.rank import RankFacts
 
 
 def train_under_torchrun(
@@ -45,8 +45,8 @@ def train_under_torchrun(
         SpecError: A parameter or an option is wrong, or no epoch is left to train.
         TrainingError: The training failed.
     """
-    from trainers.local import train_locally
-    from trainers.rank_place import presence_in_environment
+    from trainers.local.local_training import train_locally
+    from trainers.ranks.rendezvous import presence_in_environment
 
     if resume and checkpoints is None:
         raise SpecError("train", (), "found --resume without --checkpoints, allowed under torchrun: both")
@@ -123,7 +123,7 @@ class _Diary:
         self._replace_checkpoint(part.checkpoint)
 
     def _replace_checkpoint(self, path: str) -> None:
-        from trainers.checkpoint import note_latest
+        from trainers.checkpoints.checkpoint import note_latest
 
         before, self.checkpoint = self.checkpoint, path
         note_latest(path)
@@ -133,7 +133,7 @@ class _Diary:
 
 def _last(folder: str, epochs: int) -> str | None:
     """The checkpoint to go on from; every rank looks for it, before any of them trains."""
-    from trainers.checkpoint import epoch_of, latest_checkpoint
+    from trainers.checkpoints.checkpoint import epoch_of, latest_checkpoint
 
     found = latest_checkpoint(folder)
     if found is not None and epoch_of(found) >= epochs:

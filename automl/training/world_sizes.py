@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from automl.training.request import Asked, asked_for, check_backend
 from studies.money.ledger import cost_nano_usd
-from studies.records import NANO
-from studies.spec.errors import SpecError
+from studies.records.records import NANO
+from studies.spec.spec_errors import SpecError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trainers.group_options import GroupOptions
     from trainers.protocol import Measurement, TrialFacts, TrialSpec
+    from trainers.ranks.group_options import GroupOptions
 
 
 _MOST_EFFICIENCY = 1.15
@@ -112,7 +112,7 @@ def _rows(
     folder: Path,
     price: float,
 ) -> Iterator[dict[str, Any]]:
-    from trainers.checkpoint import largest_difference
+    from trainers.checkpoints.checkpoint import largest_difference
 
     passes = asked.value("accumulate") * math.lcm(*world_sizes)
     first: dict[str, Any] = {}
@@ -145,8 +145,8 @@ def _too_quick(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _train(spec: TrialSpec, group: GroupOptions) -> tuple[list[Measurement], TrialFacts]:
-    from trainers.local import train_locally
-    from trainers.local_rank import RankFacts
+    from trainers.local.local_training import train_locally
+    from trainers.local.rank import RankFacts
 
     facts: list[RankFacts] = []
     history = train_locally(spec, spec.world_size, on_facts=facts.append, group=group)

@@ -11,8 +11,8 @@ import yaml
 
 import automl
 from accuracy_parts.data_sets import TARGET, DataSet
-from trainers.evaluate import evaluate
-from trainers.task_loading import load_task
+from trainers.contract.task_loading import load_task
+from trainers.loop.evaluation import evaluate
 
 TREES = "trees"
 NONE_COMPLETE = 3

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from chaos_parts.clock import Clock
 from chaos_parts.scene import STUDY, Scene
-from studies.storage.engine import parse_url
+from studies.storage.schema.engine import parse_url
 
 Fault = Callable[[Scene, random.Random], "str | None"]
 FREEZE_SECONDS = (1.0, 4.0)

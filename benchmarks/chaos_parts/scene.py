@@ -19,7 +19,7 @@ import sqlalchemy as sa
 import yaml
 
 from chaos_parts.clock import Clock
-from studies.storage.engine import parse_url
+from studies.storage.schema.engine import parse_url
 
 AUTOML = str(Path(sys.executable).parent / "automl")
 STUDY = "chaos"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,7 +9,7 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from studies.gangs.protocol import Event, GangStarted, Measured, SlotsReady
+from studies.gangs.pool_protocol import Event, GangStarted, Measured, SlotsReady
 from trainers.protocol import Measurement, TrialSpec
 
 

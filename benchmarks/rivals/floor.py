@@ -19,14 +19,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rivals.workload import WORLD_SIZE, Order, Times, hand_in, read_order, trial_spec
-from trainers.ddp import Group, destroy_group, form_group, warm_up
-from trainers.group_store import StoreClient
-from trainers.group_store_server import StoreAddress, StoreServer
-from trainers.process import set_threads, use_batch_scheduling
+from trainers.contract.task import Task
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TrialSpec
-from trainers.task import Task
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.group_store import StoreClient
+from trainers.ranks.group_store_server import StoreAddress, StoreServer
+from trainers.ranks.process import set_threads, use_batch_scheduling
+from trainers.ranks.process_group import Group, destroy_group, form_group, warm_up
 
 Loop = Callable[[TrialSpec, Task, int], None]
 

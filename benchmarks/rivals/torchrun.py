@@ -8,7 +8,7 @@ import sys
 import time
 
 from rivals.workload import WORLD_SIZE, Order, Times, hand_in, read_order, trial_spec
-from trainers.local import train_locally
+from trainers.local.local_training import train_locally
 
 
 def run(order: Order) -> None:

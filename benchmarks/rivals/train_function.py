@@ -23,9 +23,9 @@ def train_function(config: dict[str, Any]) -> None:
     import ray.train
     from ray.train import Checkpoint
 
-    from trainers.ddp import Group
-    from trainers.task_loading import load_task
-    from trainers.trainer import Trainer
+    from trainers.contract.task_loading import load_task
+    from trainers.loop.trainer import Trainer
+    from trainers.ranks.process_group import Group
 
     rank = ray.train.get_context().get_world_rank()
     with tempfile.TemporaryDirectory() as scratch:

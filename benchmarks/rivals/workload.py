@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from studies.milestones import milestones
+from studies.results.extrapolation import milestones
 from studies.spec.study_spec import StudySpec, load_spec
 from trainers.protocol import TrialSpec
 

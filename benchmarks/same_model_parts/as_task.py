@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from same_model_parts import workload
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 
 class Images(BaseTask):

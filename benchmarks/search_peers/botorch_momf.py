@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 from bridge import Environment, bridge
 
-from search_spaces.seeds import derived_seed
-from studies.reference_point import reference_point
+from search_spaces.derived_seeds import derived_seed
+from studies.results.pareto import reference_point
 from studies.search.observations import Observation, Snapshot
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner
 from studies.search.rungs import decision_rungs
-from studies.search.samplers.protocol import Suggestion
+from studies.search.samplers.suggester import Suggestion
 from studies.simulation.candidates import RandomCandidate
 from studies.simulation.setting import Setting
 

@@ -6,7 +6,7 @@ epsilon-net.
 
 from __future__ import annotations
 
-from studies.pareto import best_first
+from studies.results.pareto import best_first
 from studies.search.policy import Decision, History, Thaw
 from studies.search.pruners.none import NoPruner
 from studies.simulation.setting import Setting

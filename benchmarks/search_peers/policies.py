@@ -12,7 +12,7 @@ from search_peers.syne_moasha import SyneMoasha
 from search_peers.unpruned_gp import UnprunedGp
 from studies.search.observations import Observation
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.protocol import Suggester, Suggestion
+from studies.search.samplers.suggester import Suggester, Suggestion
 from studies.simulation.candidates import NearestCandidate
 from studies.simulation.setting import PrunerChoice, SamplerChoice, Setting
 from studies.spec.sections import PRUNERS, SAMPLERS

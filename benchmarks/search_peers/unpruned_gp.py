@@ -11,15 +11,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from studies import analysis
-from studies.pareto import archive
-from studies.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
-from studies.reference_point import reference_point
+from studies.records.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
+from studies.results import analysis
+from studies.results.pareto import archive, reference_point
 from studies.search.acquisition.hypervolume_improvement import BoxDecomposition
 from studies.search.marginals import Kind
 from studies.search.model.gaussian_process import Hyperparameters, Posterior, Prior, fit
 from studies.search.observations import Observation
-from studies.search.samplers.protocol import Suggestion
+from studies.search.samplers.suggester import Suggestion
 from studies.simulation.candidates import RandomCandidate
 from studies.simulation.setting import Setting
 

@@ -7,12 +7,12 @@ import os
 from torch import Tensor, nn
 
 from trainer_rivals import workload as w
-from trainers.ddp import destroy_group
+from trainers.contract.task import BaseTask, Params
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TrialSpec
-from trainers.rank_place import place_in_environment
-from trainers.task import BaseTask, Params
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import destroy_group
+from trainers.ranks.rendezvous import place_in_environment
 
 VALIDATION_SAMPLES = 2000
 

@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
-from studies.control.deleting import Deleter
-from studies.control.machine_commands import (
+from studies.control.files.deleting_files import Deleter
+from studies.control.machine.commands import (
     ClosePool,
     Command,
     DeleteFile,
@@ -29,9 +29,9 @@ from studies.control.machine_commands import (
     Step,
     Suggest,
 )
-from studies.control.narrowing import narrowed
-from studies.control.state import StudyMachine
-from studies.gangs.protocol import (
+from studies.control.machine.next_trial import narrowed
+from studies.control.machine.state import StudyMachine
+from studies.gangs.pool_protocol import (
     CancelRequested,
     DrainRequested,
     Event,
@@ -42,10 +42,10 @@ from studies.gangs.protocol import (
     Tick,
     TrialQueued,
 )
-from studies.search.samplers.protocol import Suggester, Suggestion
-from studies.storage.changes import Change
-from studies.storage.retrying import retry
-from studies.storage.store import LeaseLostError, QueuedTrial, new_id
+from studies.search.samplers.suggester import Suggester, Suggestion
+from studies.storage.study_store import LeaseLostError, QueuedTrial, new_id
+from studies.storage.writing.changes import Change
+from studies.storage.writing.retrying import retry
 
 TICK_SECONDS = 0.5
 _MEANWHILE = "training goes on, measurements wait"

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import shlex
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from studies import analysis
-from studies.control import garbage
 from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
-from studies.control.closed_by import ENDS_BY_BUDGET, has_more
 from studies.control.controller import Controller
-from studies.control.dead_pools import settle_dead_pools, settle_left
-from studies.control.orphans import (
+from studies.control.files.orphans import (
     check_in_place,
     delete_orphans,
     find_orphans,
@@ -27,20 +24,52 @@ from studies.control.orphans import (
     sizes_of,
     wait_for_ranks,
 )
-from studies.control.own_logging import OwnLogging
-from studies.control.setup import StudySetup
-from studies.control.state import StudyMachine
-from studies.gangs.protocol import GangPool
+from studies.control.machine.endings import ENDS_BY_BUDGET, has_more
+from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_setup import StudySetup
+from studies.control.settling import settle_dead_pools, settle_left
+from studies.control.tracker_environment import OwnLogging
+from studies.gangs.pool_protocol import GangPool
+from studies.results import analysis
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.size_model import SizeModel, nothing_counted
-from studies.search.samplers.protocol import Suggester
+from studies.search.samplers.suggester import Suggester
 from studies.spec.study_spec import StudySpec
-from studies.storage import heartbeat, wal
-from studies.storage import lease as leases
-from studies.storage.reader import load_study, mentioned_checkpoints
-from studies.storage.resume_reader import load_resume_state
-from studies.storage.retrying import retry
-from studies.storage.store import Store, StoreError, StudyRow
+from studies.storage.leases import heartbeat
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study, mentioned_checkpoints
+from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.study_store import Store, StoreError, StudyRow
+from studies.storage.writing import retrying
+from studies.storage.writing.retrying import retry
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Set aside all objects that there are now for as long as the block runs.
+
+    A full collection stops all threads. Libraries and what a resumed study knows of its trials are some hundred
+    thousand objects, which took it 80 ms at a time and are never garbage.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def none_meanwhile() -> Iterator[None]:
+    """Collect nothing while the block makes many objects that stay: each look at all of them would find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
 
 STAND_BY_SECONDS = 1.0
 log = logging.getLogger(__name__)
@@ -123,7 +152,7 @@ class Session:
             check_in_place(mentioned_checkpoints(self._store, self._row.id))
             mark_used(self._folder, self._store, lease)
             settle_dead_pools(self._store, lease)
-            with garbage.none_meanwhile():
+            with none_meanwhile():
                 made = self._machine(lease.id, lease.acquired_at)
             if made is None:
                 return None
@@ -136,7 +165,7 @@ class Session:
             self._controller = controller
             if self._drain_reason is not None:  # asked for before there was a controller
                 controller.drain(self._drain_reason)
-            with garbage.set_aside(), wal.copied_beside(self._store.engine):
+            with set_aside(), retrying.copied_beside(self._store.engine):
                 controller.run()
             wait_for_ranks(self._row.uid)  # those that were cut while they wrote
             self._delete_orphans()

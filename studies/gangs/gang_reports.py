@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, ParameterAsked, PartSaved
+from studies.gangs.pool_protocol import Event, GangFailed, GangStarted, Measured, ParameterAsked, PartSaved
 from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, RankAssignment, TrialSpec
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """A pool on Ray: one warm actor for each slot, and a process group for each gang, over one long-lived store.
 
-    controller ── start, grant, drain, end, kill ──► RayPool ──► actors (trainers.rank.RankProcess)
+    controller ── start, grant, drain, end, kill ──► RayPool ──► actors (trainers.ranks.rank_process.RankProcess)
          ▲                                             │
          └───────────── queue of events ◄── one thread per gang, which reads rank 0's stream
 
@@ -13,28 +13,114 @@ import contextlib
 import itertools
 import logging
 import math
+import queue
 import threading
+import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
 from search_spaces.outside_text import last_line
-from studies import steady_clock
-from studies.gangs.event_queue import EventQueue
+from studies import util
 from studies.gangs.gang_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
 from studies.gangs.node_watch import NodeWatch
-from studies.gangs.placement import least_shared
 from studies.gangs.pool_cluster import PoolCluster
-from studies.gangs.pool_threads import PoolThreads
+from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.progress_watch import ASK_SECONDS, ProgressWatch
-from studies.gangs.protocol import DrainRequested, Event, GangFailed, SlotsReady
 from studies.gangs.ray_actors import GroupStore, RankMaker, all_leave, kill
 from studies.gangs.ray_slots import WARM_UP_DEADLINE_SECONDS, RaySlots
-from studies.gangs.running_gangs import RunningGangs
 from studies.gangs.slot import Slot, kill_processes, weigh
-from studies.gangs.standing_groups import StandingGroup, StandingGroups, StuckGroupError
+from studies.gangs.standing_groups import StandingGroup, StandingGroups, StuckGroupError, least_shared
 from trainers.protocol import BACKENDS, Backend, Failure, RankAssignment, TrialSpec
+
+
+class EventQueue:
+    """Events in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def post(self, event: Event) -> None:
+        """Put an event into the queue."""
+        self._events.put(event)
+
+    def wait(self, seconds: float) -> list[Event]:
+        """All events in the queue, or the first one that comes within that time."""
+        events = []
+        with contextlib.suppress(queue.Empty):
+            events.append(self._events.get(timeout=seconds))
+            while True:
+                events.append(self._events.get_nowait())
+        return events
+
+
+class PoolThreads:
+    """Starts threads, and waits for their ends."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in a thread of its own."""
+        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+        with self._changing:
+            self._threads = [*self.living(), thread]
+            thread.start()
+
+    def living(self) -> list[threading.Thread]:
+        """Threads that have not ended."""
+        return [thread for thread in self._threads if thread.is_alive()]
+
+    def join(self, seconds: float) -> None:
+        """Wait for all threads but the one that asks, so many seconds in all."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(deadline - time.monotonic(), 0.0))
+
+
+class RunningGangs:
+    """Gangs by trial and attempt, for several threads."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[tuple[int, int], Gang] = {}
+        self._changing = threading.Lock()
+
+    def __iter__(self) -> Iterator[Gang]:
+        """Iterate over those that run now."""
+        return iter(list(self._gangs.values()))
+
+    def add(self, gang: Gang) -> None:
+        """Take a gang in."""
+        with self._changing:
+            self._gangs[gang.trial_id, gang.attempt] = gang
+
+    def get(self, trial_id: int, attempt: int) -> Gang | None:
+        """Look a gang up; None if it does not run."""
+        return self._gangs.get((trial_id, attempt))
+
+    def take(self, trial_id: int, attempt: int) -> Gang | None:
+        """Take a gang out, which is over then; None if another thread has."""
+        with self._changing:
+            gang = self._gangs.pop((trial_id, attempt), None)
+        if gang is not None:
+            gang.end()
+        return gang
+
+    def remove(self, gang: Gang) -> bool:
+        """Take this gang out; False if another thread has, which says what became of it."""
+        return self.take(gang.trial_id, gang.attempt) is not None
+
+    def take_all(self) -> list[Gang]:
+        """Take all gangs out."""
+        return [gang for gang in self if self.remove(gang)]
+
+    def has(self, slot: int) -> bool:
+        """Whether a gang holds a slot."""
+        return any(slot in gang.slots for gang in self)
+
 
 log = logging.getLogger(__name__)
 
@@ -333,7 +419,7 @@ class RayPool:
 
     def now(self) -> float:
         """Seconds since 1970, by a clock that nobody sets."""
-        return steady_clock.now()
+        return util.now()
 
     def wait(self, seconds: float) -> list[Event]:
         """All events in the queue, or the first one that comes within that time."""

@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from studies.storage.processes import started_at
+from studies.storage.leases.processes import started_at
 
 _VITAL = ("raylet", "gcs_server")
 """Processes of Ray without which a local cluster is dead. Ray itself needs minutes to notice, or never does."""

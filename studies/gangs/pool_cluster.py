@@ -11,8 +11,7 @@ import psutil
 
 from studies.gangs.available_slots import own_cpus
 from studies.gangs.own_cluster import OwnCluster
-from studies.gangs.ray_cluster import join_or_start
-from studies.gangs.ray_start import LOOPBACK
+from studies.gangs.ray_cluster import LOOPBACK, join_or_start
 from trainers.protocol import GROUP_INTERFACE
 
 

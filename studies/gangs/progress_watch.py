@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studies.gangs.gang_reports import Gang
-from studies.gangs.protocol import Event, Progress
+from studies.gangs.pool_protocol import Event, Progress
 
 ASK_SECONDS = 2.0
 """Time between two questions to a rank. A gang whose epochs are shorter is never asked: it tells of itself."""

@@ -13,8 +13,8 @@ from trainers.protocol import Backend
 
 log = logging.getLogger(__name__)
 
-RANK_ENTRY_POINT = "trainers.rank:RankProcess"
-STORE_ENTRY_POINT = "trainers.group_store_server:StoreServer"
+RANK_ENTRY_POINT = "trainers.ranks.rank_process:RankProcess"
+STORE_ENTRY_POINT = "trainers.ranks.group_store_server:StoreServer"
 LOOK_SECONDS = 0.2
 
 
@@ -181,7 +181,7 @@ def _actor_class() -> type:
             return getattr(self._own, method)(*arguments)
 
         def run(self, spec: Any, assignment: Any, until: int) -> Any:
-            from trainers.rank_messages import Began, Failed
+            from trainers.ranks.rank_messages import Began, Failed
 
             with self._printed(spec, assignment):
                 for message in self._own.run(spec, assignment, until):
@@ -200,7 +200,7 @@ def _actor_class() -> type:
             return None if failed is None else (failed.failure, failed.message)
 
         def _printed(self, spec: Any, assignment: Any) -> Any:
-            from trainers.rank_output import RankOutput
+            from trainers.ranks.printed_output import RankOutput
 
             self._output = self._output or RankOutput()
             return self._output.of(spec, assignment.rank)

@@ -15,10 +15,10 @@ from typing import Any
 from search_spaces.outside_text import last_line
 from studies.gangs.node_watch import NodeWatch
 from studies.gangs.own_cluster import OwnCluster, own_node
-from studies.gangs.protocol import DrainRequested, Event, SlotsLeaving, SlotsLost, SlotsReady
+from studies.gangs.pool_protocol import DrainRequested, Event, SlotsLeaving, SlotsLost, SlotsReady
 from studies.gangs.ray_actors import kill
 from studies.gangs.slot import Slot
-from studies.storage.processes import started_at
+from studies.storage.leases.processes import started_at
 
 log = logging.getLogger(__name__)
 

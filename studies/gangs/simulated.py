@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, Progress, SlotsReady
+from studies.gangs.pool_protocol import Event, GangFailed, GangStarted, Measured, PoolError, Progress, SlotsReady
 from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
 
 

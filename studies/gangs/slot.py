@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from studies.storage.processes import started_at
+from studies.storage.leases.processes import started_at
 
 WEIGH_DEADLINE_SECONDS = 10.0
 

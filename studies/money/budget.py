@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median
 
-from studies.records import NANO, StopReason
+from studies.records.records import NANO, StopReason
 
 FIRST_GUESS_SECONDS = 60.0
 BOUND_FACTOR = 1.5

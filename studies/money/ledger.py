@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from studies.records import NANO, ChargeKind
-from studies.storage.changes import Charged
+from studies.records.records import NANO, ChargeKind
+from studies.storage.writing.changes import Charged
 
 ABSORBS_ROUNDING: frozenset[ChargeKind] = frozenset({"lost", "idle"})
 """Kinds of charges that take up what rounding left: they are part of no trial's objective."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from studies.queueing.jobs import Job
-from studies.records import NANO
+from studies.records.records import NANO
 
 AccountKind = Literal["user", "project"]
 LEAST_SHARE = 0.01

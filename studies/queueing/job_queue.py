@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from studies.queueing import heartbeats, job_rows
+from studies.queueing import job_rows, worker_heartbeats
 from studies.queueing.accounts import Account, AccountKind, allowance, overdrawn
-from studies.queueing.ending_runs import end_run, end_worker
-from studies.queueing.heartbeats import EXPIRY_SECONDS, dead_workers
 from studies.queueing.jobs import (
+    GOES_BACK,
+    MOST_DEATHS,
     OVER,
     Job,
     JobKind,
@@ -27,12 +28,63 @@ from studies.queueing.jobs import (
     deleted_name,
 )
 from studies.queueing.needs import no_worker_for
-from studies.queueing.shares import usage
-from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Start, Wait, in_order, next_turn
-from studies.storage import processes
-from studies.storage import tables as t
-from studies.storage.engine import StoreError, clock_of
-from studies.storage.store import Store
+from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Start, Wait, in_order, next_turn, usage
+from studies.queueing.worker_heartbeats import EXPIRY_SECONDS, dead_workers
+from studies.storage.leases import processes
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError, clock_of
+from studies.storage.study_store import Store
+
+_STATES: Mapping[RunOutcome, JobState] = {
+    "done": "done", "stopped": "stopped", "failed": "failed", "cancelled": "cancelled",
+    "preempted": "queued", "lost": "queued", "died": "queued", "capped": "queued",
+}  # fmt: skip
+
+
+def end_worker(connection: sa.Connection, worker_id: int) -> None:
+    """End a worker and what still runs there, which waits for another one.
+
+    Args:
+        connection: Connection in a transaction in which no worker takes its turn.
+        worker_id: Id of the worker's row.
+    """
+    for run_id in job_rows.open_runs_of(connection, worker_id):
+        end_run(connection, run_id, "lost", "its worker has died or left; it goes on elsewhere")
+    ended = sa.update(t.workers).where(t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
+    connection.execute(ended.values(ended_at=clock_of(connection)))
+
+
+def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason: str) -> None:
+    """End a run, and move its job on; nothing happens if the run was given up before.
+
+    Args:
+        connection: Connection in a transaction in which no worker takes its turn.
+        run_id: Id of the run's row.
+        outcome: How it ended.
+        reason: Why, in one line.
+    """
+    ended = sa.update(t.job_runs).where(t.job_runs.c.id == run_id, t.job_runs.c.ended_at.is_(None))
+    now = clock_of(connection)
+    row = connection.execute(ended.values(ended_at=now, outcome=outcome).returning(t.job_runs.c.job_id)).first()
+    if row is None:
+        return
+    state = _STATES[outcome]
+    if outcome == "died" and _deaths(connection, row.job_id) >= MOST_DEATHS:
+        state, reason = "failed", f"{reason}; that was the time number {MOST_DEATHS} in a row"
+    asked = connection.execute(sa.select(t.jobs.c.request).where(t.jobs.c.id == row.job_id)).scalar()
+    if state == "queued" and asked in {"stop", "cancel"}:
+        state = "stopped" if asked == "stop" else "cancelled"
+    values: dict[str, Any] = {"state": state, "reason": reason, "request": None}
+    values["ended_at"] = None if outcome in GOES_BACK and state == "queued" else now
+    connection.execute(sa.update(t.jobs).where(t.jobs.c.id == row.job_id).values(values))
+
+
+def _deaths(connection: sa.Connection, job_id: int) -> int:
+    """How many of a job's latest runs ended by the death of its process, one after the other."""
+    runs = sa.select(t.job_runs.c.outcome).where(t.job_runs.c.job_id == job_id, t.job_runs.c.ended_at.is_not(None))
+    latest = connection.execute(runs.order_by(t.job_runs.c.id.desc()).limit(MOST_DEATHS)).scalars()
+    return sum(1 for _ in itertools.takewhile(lambda outcome: outcome == "died", latest))
+
 
 TURN_LOCK = 7_209_432_117
 """Number of PostgreSQL's lock under which workers take their turns; SQLite has one writer at a time anyway."""
@@ -245,7 +297,7 @@ class JobQueue:
         open_runs = sa.select(t.job_runs.c.id, t.jobs.c.request).join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
         mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
         with self.store.engine.begin() as connection:
-            gap_seconds = heartbeats.renew(connection, worker_id)
+            gap_seconds = worker_heartbeats.renew(connection, worker_id)
             return gap_seconds, {row.id: row.request for row in connection.execute(open_runs.where(*mine))}
 
     def leave(self, worker_id: int) -> None:
@@ -284,7 +336,7 @@ class JobQueue:
             if isinstance(turn, Wait) and not changes and not dead_workers(connection, silent=gives_up_silent):
                 return turn
         with self._turn() as connection:
-            own = heartbeats.living(connection, worker_id)
+            own = worker_heartbeats.living(connection, worker_id)
             for dead in dead_workers(connection, silent=gives_up_silent and not own.has_run_out):
                 end_worker(connection, dead)
             turn, changes = self._turn_of(connection, worker_id, slots)

@@ -3,21 +3,166 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 
-from studies.queueing import job_queries as queries
 from studies.queueing.accounts import Account, account
 from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, JobState, Run, WorkerLine
-from studies.queueing.ledger_sums import ledger_sums
 from studies.queueing.needs import largest_gang
-from studies.queueing.shares import HALF_LIFE_SECONDS, Stay
-from studies.queueing.turns import Room
-from studies.storage import tables as t
-from studies.storage.engine import StoreError, clock_of
+from studies.queueing.turns import HALF_LIFE_SECONDS, Room, Stay
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError, clock_of
+
+_IS_OPEN = t.jobs.c.ended_at.is_(None)
+_SUBMITTED = sa.type_coerce(t.jobs.c.spec, sa.JSON)
+_RESOURCES = (
+    sa.case((_IS_OPEN, _SUBMITTED["resources", "device"].as_string())).label("device"),
+    sa.case((_IS_OPEN, _SUBMITTED["resources", "cpus_per_rank"].as_integer())).label("cpus_per_rank"),
+)
+_WORLD_SIZE = ("space", "world_size")
+_STORED = sa.select(sa.type_coerce(t.studies.c.spec, sa.JSON)[_WORLD_SIZE]).where(t.studies.c.name == t.jobs.c.study)
+_TAKES_ALL = sa.and_(_IS_OPEN, t.jobs.c.slots.is_(None))
+_GANGS = (
+    sa.case((_TAKES_ALL, _SUBMITTED[_WORLD_SIZE])).label("submitted_gangs"),
+    sa.case((_TAKES_ALL, _STORED.correlate(t.jobs).scalar_subquery())).label("stored_gangs"),
+)
+_OPEN = t.job_runs.c.ended_at.is_(None)
+
+_READ = [one for one in t.jobs.c if one.name not in {"spec", "base_folder"}]
+JOBS = sa.select(*_READ, *_RESOURCES, *_GANGS).order_by(t.jobs.c.id)
+"""All jobs, oldest first; `device` and `cpus_per_rank` are NULL of those that have ended.
+
+`submitted_gangs` and `stored_gangs` are the parameter `world_size` in the spec as submitted and in that of the study,
+of jobs that take all slots of their worker and have not ended.
+"""
+
+_OF_WORKER = (t.workers.c.name, t.workers.c.device)
+OPEN_RUNS = sa.select(t.job_runs, *_OF_WORKER).join(t.workers, t.workers.c.id == t.job_runs.c.worker_id).where(_OPEN)
+"""Runs that have not ended, with `name` and `device` of their worker."""
+
+_LATEST_RUNS_OF_QUEUED = (
+    sa.select(sa.func.max(t.job_runs.c.id))
+    .join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
+    .where(t.jobs.c.state == "queued")
+    .group_by(t.job_runs.c.job_id)
+)
+CAPS_THAT_ENDED_RUNS = sa.select(t.job_runs.c.job_id, t.job_runs.c.cap_nano_usd).where(
+    t.job_runs.c.id.in_(_LATEST_RUNS_OF_QUEUED), t.job_runs.c.outcome == "capped"
+)
+"""Caps of the latest runs of jobs that wait, where the cap ended the run."""
+
+_LEFT_POOLS = (
+    t.leases.c.pool_opened_at.is_not(None),
+    t.leases.c.pool_closed_at.is_(None),
+    sa.or_(t.leases.c.job_id == t.jobs.c.id, t.leases.c.job_id.is_(None) & (t.studies.c.name == t.jobs.c.study)),
+)
+_LATEST_RUN = sa.select(sa.func.max(t.job_runs.c.id)).where(t.job_runs.c.job_id == t.jobs.c.id)
+LEFT_RUNS = (
+    sa.select(t.job_runs, *_OF_WORKER, t.leases.c.study_id)
+    .select_from(t.leases)
+    .join(t.studies, t.studies.c.id == t.leases.c.study_id)
+    .join(t.jobs, sa.and_(*_LEFT_POOLS))
+    .join(t.job_runs, t.job_runs.c.id == _LATEST_RUN.correlate(t.jobs).scalar_subquery())
+    .join(t.workers, t.workers.c.id == t.job_runs.c.worker_id)
+    # Else somebody's command drives the study of a job that is over.
+    .where(t.leases.c.acquired_at < t.job_runs.c.ended_at)
+)
+"""Latest runs, ended, of jobs whose study has a pool that was opened before and not closed, with `name` and
+`device` of the worker and `study_id`."""
+
+LOOK = (
+    sa.select(
+        t.jobs.c.project, t.jobs.c.state, t.jobs.c.reason, t.jobs.c.request, t.jobs.c.priority,
+        t.jobs.c.limit_nano_usd,
+        sa.select(t.job_runs.c.id).where(t.job_runs.c.job_id == t.jobs.c.id, _OPEN).scalar_subquery().label("run"),
+        t.studies.c.revision, t.studies.c.state.label("study_state"),
+    )
+    .select_from(t.jobs)
+    .outerjoin(t.studies, t.studies.c.name == t.jobs.c.study)
+    .where(t.jobs.c.study == sa.bindparam("study"))
+)  # fmt: skip
+"""What changes whenever the status of the job of `study` does, without a look at its ledger."""
+
+
+ALL_REVISIONS = sa.select(t.studies.c.id, t.studies.c.uid, t.studies.c.name, t.studies.c.revision)
+"""Id, uid, name and revision of all studies."""
+REVISIONS_OF = ALL_REVISIONS.where(t.studies.c.name.in_(sa.bindparam("names", expanding=True)))
+"""The same of the studies `names`."""
+
+
+def _charges_of_jobs(*, of_some: bool) -> sa.Select[Any]:
+    c = t.charges.c
+    ledgers = sa.select(c.study_id, c.lease_id, sa.func.sum(c.cost_nano_usd).label("cost"))
+    if of_some:
+        ledgers = ledgers.where(c.study_id.in_(sa.bindparam("study_ids", expanding=True)))
+    by_lease = ledgers.group_by(c.study_id, c.lease_id).subquery()  # few rows, of which the leases are looked up
+    query = sa.select(by_lease.c.study_id, t.leases.c.job_id, by_lease.c.cost)
+    return query.outerjoin(t.leases, t.leases.c.id == by_lease.c.lease_id)
+
+
+ALL_CHARGES = _charges_of_jobs(of_some=False)
+"""Sums of charges in nano-dollars, by the id of their study and the job that has confirmed it, NULL for its own."""
+CHARGES_OF = _charges_of_jobs(of_some=True)
+"""The same of the studies `study_ids`."""
+
+
+MOST_NAMED = 500
+"""Number of studies up to which a query names them; of more it reads all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Summed:
+    """Sums of a ledger at a revision: pairs of the job that has confirmed the study, if one has, and nano-dollars."""
+
+    revision: int
+    by_job: tuple[tuple[int | None, int], ...]
+
+
+_remembered: WeakKeyDictionary[sa.Engine, dict[str, _Summed]] = WeakKeyDictionary()
+
+
+def ledger_sums(connection: sa.Connection, studies: Collection[str] | None) -> list[tuple[str, int | None, int]]:
+    """Return the name of each study, the job that has confirmed it or None for its own, and nano-dollars charged.
+
+    Args:
+        connection: Open connection.
+        studies: Names of the studies that count; None takes all.
+    """
+    known = _remembered.setdefault(connection.engine, {})  # which other threads change, too
+    # The revisions are read before the sums: without a snapshot, what is committed in between is summed again later.
+    rows = _rows(connection, studies)
+    sums = {row.uid: one for row in rows if (one := known.get(row.uid)) and one.revision == row.revision}
+    changed = [row for row in rows if row.uid not in sums]
+    by_study = _summed(connection, [row.id for row in changed])
+    sums |= {row.uid: _Summed(row.revision, tuple(by_study.get(row.id, ()))) for row in changed}
+    known |= sums
+    if studies is None:
+        for gone in set(known) - sums.keys():
+            known.pop(gone, None)
+    return [(row.name, job_id, nano_usd) for row in rows for job_id, nano_usd in sums[row.uid].by_job]
+
+
+def _rows(connection: sa.Connection, studies: Collection[str] | None) -> list[sa.Row[tuple[int, str, str, int]]]:
+    if studies is None or len(studies) > MOST_NAMED:
+        return list(connection.execute(ALL_REVISIONS))
+    return list(connection.execute(REVISIONS_OF, {"names": list(studies)}))
+
+
+def _summed(connection: sa.Connection, study_ids: Collection[int]) -> dict[int, list[tuple[int | None, int]]]:
+    """Sums of ledgers, by the id of their study."""
+    if not study_ids:
+        return {}
+    of_all = len(study_ids) > MOST_NAMED
+    query, named = (ALL_CHARGES, {}) if of_all else (CHARGES_OF, {"study_ids": list(study_ids)})
+    found: dict[int, list[tuple[int | None, int]]] = {}
+    for study_id, job_id, cost in connection.execute(query, named):
+        found.setdefault(study_id, []).append((job_id, int(cost)))
+    return found
+
 
 _UNDER_WAY: tuple[JobState, ...] = ("queued", "running")
 REMEMBERED_HALF_LIVES = 10
@@ -39,7 +184,7 @@ def load(
         states: States that count; None takes all.
         study: Study whose job counts; None takes all.
     """
-    query = queries.JOBS
+    query = JOBS
     if project is not None:
         query = query.where(t.jobs.c.project == project)
     if states is not None:
@@ -49,8 +194,8 @@ def load(
     rows = connection.execute(query).all()
     is_filtered = not (project is None and states is None and study is None)
     charges = _charges(connection, {_of_study(row.study) for row in rows} if is_filtered else None)
-    runs, used_up = _runs(connection, queries.OPEN_RUNS), _caps_that_ended_runs(connection)
-    left = _runs(connection, queries.LEFT_RUNS)
+    runs, used_up = _runs(connection, OPEN_RUNS), _caps_that_ended_runs(connection)
+    left = _runs(connection, LEFT_RUNS)
     return [_job(row, charges, runs.get(row.id), left.get(row.id), used_up.get(row.id)) for row in rows]
 
 
@@ -84,7 +229,7 @@ def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
         `project`, then state, reason, request, priority and limit of the job, id of its open run, and revision and
         state of its study, None before its start.
     """
-    row: Any = connection.execute(queries.LOOK, {"study": study}).first()
+    row: Any = connection.execute(LOOK, {"study": study}).first()
     return row  # type: ignore[no-any-return]
 
 
@@ -221,7 +366,7 @@ def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
 
 def left_studies(connection: sa.Connection) -> list[int]:
     """Return the ids of studies with a pool that was not closed, and whose job does not run."""
-    return sorted({row.study_id for row in connection.execute(queries.LEFT_RUNS)})
+    return sorted({row.study_id for row in connection.execute(LEFT_RUNS)})
 
 
 def _runs(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, Run]:
@@ -230,7 +375,7 @@ def _runs(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, Run]:
 
 def _caps_that_ended_runs(connection: sa.Connection) -> dict[int, int]:
     """Caps of the latest runs of jobs that wait, where the cap ended the run."""
-    return {row.job_id: row.cap_nano_usd for row in connection.execute(queries.CAPS_THAT_ENDED_RUNS)}
+    return {row.job_id: row.cap_nano_usd for row in connection.execute(CAPS_THAT_ENDED_RUNS)}
 
 
 def _run(row: sa.Row[Any]) -> Run:

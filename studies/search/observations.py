@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from search_spaces.asked import Asked
+from search_spaces.suggestions import Asked
 from trainers.protocol import ParameterValue
 
 Values = tuple[float, ...]
 """Objectives in the spec's order, turned so that smaller is better."""
 Columns = tuple[float, ...]
-"""Objectives as in `Values`, then each bounded metric that is no objective (`studies.constraints.columns`)."""
+"""Objectives as in `Values`, then each bounded metric that is no objective (`studies.results.constraints.columns`)."""
 Outcome = Literal["running", "finished", "infeasible", "failed"]
 
 

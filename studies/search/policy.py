@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from studies.constraints import never_feasible, value_of
-from studies.forecasts import Forecasts
-from studies.records import Action, Constraint
+from studies.records.forecasts import Forecasts
+from studies.records.records import Action, Constraint
+from studies.results.constraints import never_feasible, value_of
 from studies.search.observations import Snapshot, Values
 from trainers.protocol import ParameterValue
 

@@ -8,7 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 
 
 class SearchError(UserError):

@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.derived_seeds import derived_seed
 from search_spaces.parameters import Value
-from search_spaces.seeds import derived_seed
 from search_spaces.space import Space
 from studies.search.model.encoding import Encoder, identity
 from studies.search.observations import Observation
-from studies.search.samplers.protocol import Suggester, Suggestion
+from studies.search.samplers.suggester import Suggester, Suggestion
 
 Array = NDArray[np.float64]
 

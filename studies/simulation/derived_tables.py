@@ -10,7 +10,7 @@ import numpy as np
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
 from search_spaces.wording import listed, shown
-from studies.simulation.curves import TABLE, WORLD_SIZE, CurvesError, CurveTable
+from studies.simulation.recorded_curves import TABLE, WORLD_SIZE, CurvesError, CurveTable
 
 
 def pooled(tables: Sequence[CurveTable]) -> CurveTable:

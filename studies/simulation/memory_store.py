@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from studies.records import (
+from studies.records.records import (
     OWN_CHARGES,
     AttemptRecord,
     ChargeRecord,
@@ -21,10 +21,10 @@ from studies.records import (
     StudyRecord,
     TrialRecord,
 )
-from studies.storage import changes as ch
-from studies.storage.commit_writer import row_of
-from studies.storage.reader import record_of, study_record, trial_record
-from studies.storage.store import QueuedTrial
+from studies.storage.reading.reader import record_of, study_record, trial_record
+from studies.storage.study_store import QueuedTrial
+from studies.storage.writing import changes as ch
+from studies.storage.writing.commit_writer import row_of
 
 _QUEUED: Mapping[str, Any] = {
     "number": None, "state": "queued", "failure": None, "reason": "", "error": None, "resume_checkpoint": None,

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from studies.control.controller import Rows
-from studies.records import Objective, StudyRecord
+from studies.records.records import Objective, StudyRecord
 from studies.search.observations import Observation
 from studies.search.policy import Decision, History, Pruner, Thaw
-from studies.search.samplers.protocol import Suggester, Suggestion
-from studies.simulation.curves import CurvesError
+from studies.search.samplers.suggester import Suggester, Suggestion
 from studies.simulation.memory_store import MemoryStore
+from studies.simulation.recorded_curves import CurvesError
 from studies.simulation.setting import DecisionListener
 from studies.spec.study_spec import StudySpec
-from studies.storage import lease as leases
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
 
 
 class Recording(Protocol):

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces.wording import found, listed, nearest
-from studies.milestones import milestones
-from studies.records import CUMULATIVE_METRICS, Constraint, Objective, StudyRecord
+from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective, StudyRecord
+from studies.results.extrapolation import milestones
 from studies.search.policy import History, Pruner
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.rungs import decision_rungs
-from studies.search.samplers.protocol import Suggester
+from studies.search.samplers.suggester import Suggester
 from studies.simulation.candidates import Candidates
-from studies.simulation.curves import CurvesError, CurveTable
+from studies.simulation.recorded_curves import CurvesError, CurveTable
 
 START_EPOCHS = 0.3
 """Default cost of starting or thawing a gang, in mean epochs of its configuration."""

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from studies.control.assembly import PoolSpec, assemble_search, problem_of, setup_of
-from studies.control.setup import StudySetup
-from studies.records import SIMULATED_TASK, STATIC_METRICS
+from studies.control.machine.study_setup import StudySetup
+from studies.records.records import SIMULATED_TASK, STATIC_METRICS
 from studies.search.model.curve_model import EXAMPLES
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.problem import Problem
 from studies.search.policy import Policy
-from studies.search.samplers.protocol import Suggester
+from studies.search.samplers.suggester import Suggester
 from studies.simulation.candidates import NearestCandidate, RandomCandidate
 from studies.simulation.recording import Latencies, TimedPruner, TimedSuggester
 from studies.simulation.setting import DecisionListener, PrunerChoice, SamplerChoice, Setting, shared_milestones

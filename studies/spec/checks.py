@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from search_spaces.combinations import combinations
-from search_spaces.completion import complete
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
+from search_spaces.partial_configurations import complete
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
-from studies.spec.baselines import BaselineSpec, unknown_metrics
-from studies.spec.errors import Path, SpecError, first_problem
+from studies.spec.baseline_section import BaselineSpec, unknown_metrics
+from studies.spec.spec_errors import Path, SpecError, first_problem
 from studies.spec.study_spec import StudySpec, doubly_given
 from trainers.commands.command import COMMAND, Command, unknown_names
 from trainers.protocol import ALWAYS_MEASURED
@@ -96,7 +96,7 @@ def with_baselines(
 
     Args:
         spec: Spec with its space and its first trials filled in.
-        proposed: Baselines of the task, as `trainers.task.baselines_of` returns them, taken if the spec says
+        proposed: Baselines of the task, as `trainers.contract.task.baselines_of` returns them, taken if the spec says
             nothing of baselines; those with parameters only if the space has these (`left_out`).
         task_metrics: Names of the metrics that the task measures; None if they may be any.
         source: Name of the spec in messages.

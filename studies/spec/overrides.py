@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from search_spaces.wording import found, shown
-from studies.spec.errors import Path, SpecError, dotted, field_at, holds_mapping, model_of, unknown_key
+from studies.spec.spec_errors import Path, SpecError, dotted, field_at, holds_mapping, model_of, unknown_key
 from studies.spec.yaml_reader import read_yaml
 
 FREE_FORM = (("space",), ("search", "pruner"))

@@ -5,14 +5,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from search_spaces.wording import shown
-from studies.spec.errors import SpecError, from_validation
-from studies.spec.texts import check_texts
+from search_spaces.outside_text import storable
+from search_spaces.wording import found, shown
+from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_validation
+
+
+def check_texts(raw: object, source: str) -> None:
+    """Refuse NUL and lone surrogates: a parameter could not be read back from the store as it was drawn.
+
+    Raises:
+        SpecError: A text or a key has one of them.
+    """
+    waiting: list[tuple[object, Path]] = [(raw, ())]
+    seen: set[int] = set()  # an alias of YAML may lead back to its own list
+    while waiting:
+        value, path = waiting.pop()
+        if isinstance(value, str):
+            if storable(value, len(value)) != value:
+                raise SpecError(source, path, f"found {shown(value)}, allowed: text without NUL and lone surrogates")
+        elif isinstance(value, Mapping | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            named = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, inner in named:
+                waiting += [(key, path), (inner, (*path, key if isinstance(key, int) else str(key)))]
+
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -66,3 +88,34 @@ def _named(
         both = f"found {shown(named[name])} and {shown(keys[name])}"
         raise SpecError(source, (name,), f"{both}, allowed: one of them")
     return named
+
+
+_MOST_NESTED = 100
+_ALLOWED = f"what JSON can hold: finite numbers, text, lists, mappings, up to {_MOST_NESTED} in each other"
+
+
+def check_json(options: Mapping[str, object]) -> None:
+    """Check that each value can be stored as JSON, and read back by all that read specs.
+
+    Raises:
+        SpecValueError: One cannot; the path is its key.
+    """
+    for key, value in options.items():
+        if not _fits_json(value):
+            raise SpecValueError(found(value, _ALLOWED), (key,))
+
+
+def _fits_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return _nested_within(value, _MOST_NESTED)
+
+
+def _nested_within(value: object, levels: int) -> bool:
+    """Whether lists and mappings are at most so many levels deep."""
+    if not isinstance(value, Mapping | list | tuple):
+        return True
+    inner = value.values() if isinstance(value, Mapping) else value
+    return levels > 0 and all(_nested_within(one, levels - 1) for one in inner)

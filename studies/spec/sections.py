@@ -17,13 +17,12 @@ from pydantic import (
 
 from search_spaces.parameters import LARGEST_INT
 from search_spaces.wording import found, nearest, shown
-from studies.records import MOST_PRICE, MOST_USD, Constraint, Direction, Objective
+from studies.records.records import MOST_PRICE, MOST_USD, Constraint, Direction, Objective
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults, unknown_option
 from studies.search.user_objects import SearchError
-from studies.spec.errors import SpecValueError
-from studies.spec.json_values import check_json
-from studies.spec.section import Section
-from trainers.checkpoint_urls import ALLOWED_FOLDER, problem_of_folder
+from studies.spec.section import Section, check_json
+from studies.spec.spec_errors import SpecValueError
+from trainers.checkpoints.locations import ALLOWED_FOLDER, problem_of_folder
 from trainers.trainer_options import TRAINER_PARAMETERS, training_keys
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]

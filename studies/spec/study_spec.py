@@ -15,12 +15,10 @@ from pydantic import ConfigDict, Field, ValidationError, field_serializer, field
 
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
-from studies.records import Constraint, Objective
-from studies.spec.baselines import BaselineSpec, name_problems
-from studies.spec.errors import Path, SpecError, SpecValueError, from_validation
-from studies.spec.json_values import check_json
+from studies.records.records import Constraint, Objective
+from studies.spec.baseline_section import BaselineSpec, name_problems
 from studies.spec.overrides import apply_to, split_override
-from studies.spec.section import Section
+from studies.spec.section import Section, check_json, check_texts
 from studies.spec.sections import (
     ENTRY_POINT,
     BudgetSpec,
@@ -33,7 +31,7 @@ from studies.spec.sections import (
     SearchSpec,
     TrainingSpec,
 )
-from studies.spec.texts import check_texts
+from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_validation
 from studies.spec.typed import as_plain
 from studies.spec.yaml_reader import read_yaml_file
 from trainers.commands.command import COMMAND, problems_of

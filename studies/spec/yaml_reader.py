@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 import yaml
 
 from search_spaces.wording import cut, one_line, shown
-from studies.spec.errors import Path, SpecError
+from studies.spec.spec_errors import Path, SpecError
 
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _INT = "tag:yaml.org,2002:int"

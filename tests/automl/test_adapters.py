@@ -16,10 +16,10 @@ import pytest
 from automl.adapters.external_policy import ExternalPolicy
 from automl.adapters.for_optuna import MultiObjectivePruning
 from search_spaces.space import Space
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.policy import Decision, History
 from studies.search.pruners.mo_asha import MoAsha
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 
 EPOCHS = 27
 OBJECTIVES = (Objective(metric="accuracy", direction="maximize"), Objective(metric="cost_usd"))

@@ -13,9 +13,9 @@ from automl.launching.driving import Watcher
 from automl.launching.preparing import Prepared
 from automl.launching.reading import parse_with_overrides
 from search_spaces.space import Space
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec
-from studies.storage.store import Store
+from studies.storage.study_store import Store
 from tests.support.command_line import DIGITS
 
 

@@ -18,27 +18,27 @@ import sqlalchemy as sa
 import torch
 
 from automl.stored import auditing
+from automl.stored.audit_findings import Asker
 from automl.stored.auditing import audit
-from automl.stored.findings import Asker
-from automl.stored.garbage import checkpoints_folder, collect
-from studies.control.orphans import YOUNG_SECONDS, find_orphans
+from automl.stored.unreferenced_files import checkpoints_folder, collect
+from studies.control.files.orphans import YOUNG_SECONDS, find_orphans
 from studies.money.budget import Limits
-from studies.records import SIMULATED_TASK
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.copying import copy_store
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
-from studies.storage.store import Store
-from studies.storage.views import catch_up
+from studies.records.records import SIMULATED_TASK
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from studies.storage.views.mirror import catch_up
+from studies.storage.writing.copying import copy_store
 from tests.support.command_line import InProcess
 from tests.support.databases import empty_database
 from tests.support.simulated_study import SimulatedStudy
 from tests.support.stored_study import StoredStudy
-from trainers.checkpoint import write_atomically
-from trainers.ddp import Group
-from trainers.shared_checkpoint import write_shared
-from trainers.stored_tensors import Piece
+from trainers.checkpoints.checkpoint import write_atomically
+from trainers.checkpoints.shared_checkpoint import write_shared
+from trainers.checkpoints.stored_tensors import Piece
+from trainers.ranks.process_group import Group
 
 NAME = "simulated"
 
@@ -204,7 +204,7 @@ def test_no_controller_starts_while_files_are_deleted(artifacts: Artifacts, monk
         held.append(leases.current_holder(store, store.require("small").id) is not None)
         return find_orphans(*args, **kwargs)
 
-    monkeypatch.setattr("automl.stored.garbage.find_orphans", finding)
+    monkeypatch.setattr("automl.stored.unreferenced_files.find_orphans", finding)
     assert collect(store, "small", delete=True)["deleted"] > 0
     assert collect(store, "small", delete=False)["orphans"] == []
     assert held == [True, False]
@@ -269,7 +269,7 @@ def test_a_process_that_outlives_its_command_is_a_finding(
 ) -> None:
     store, uid = artifacts.study.store, artifacts.study.store.require("small").uid
     monkeypatch.setattr(auditing, "PROCESSES_END_SECONDS", 0.5)
-    starts = "import subprocess, sys; from studies.storage.processes import marked\n"
+    starts = "import subprocess, sys; from studies.storage.leases.processes import marked\n"
     starts += (
         f"with marked({uid!r}): print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid, flush=True)"
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
 from tests.support.autoscaling import IDLE_SECONDS, AutoscalingRay
 from tests.support.command_line import SLOW, Workplace, finish
 

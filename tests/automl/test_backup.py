@@ -10,13 +10,13 @@ import pytest
 
 from automl.stored.auditing import audit
 from automl.stored.backups import back_up
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from studies.money.budget import Limits
-from studies.queueing import tokens
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.copying import copy_store
-from studies.storage.store import Store
+from studies.queueing import access_tokens
+from studies.storage.leases import lease as leases
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
+from studies.storage.writing.copying import copy_store
 from tests.support.command_line import InProcess
 from tests.support.databases import empty_database
 from tests.support.simulated_study import SimulatedStudy
@@ -57,7 +57,7 @@ def test_it_is_one_file_that_others_cannot_read_and_is_restored_by_a_copy(
     study.run(Limits(trials=4, usd=100.0))
     lease = leases.acquire(study.store, study.study_id)  # somebody drives it
     assert isinstance(lease, leases.Lease)
-    token, _ = tokens.create(study.store, name="n", user="ann", project="p", role="member", days=None)
+    token, _ = access_tokens.create(study.store, name="n", user="ann", project="p", role="member", days=None)
     file = tmp_path / "backup.db"
     counts = back_up(study.store, file)
     assert counts["automl_epochs"] == len(study.rows(t.epochs)) > 0
@@ -69,7 +69,7 @@ def test_it_is_one_file_that_others_cannot_read_and_is_restored_by_a_copy(
     with source.engine.begin() as connection:
         connection.execute(t.leases.update().values(expires_at=0.0, process_space="another host"))
     copy_store(source, target)
-    assert tokens.identify(target, token) is not None
+    assert access_tokens.identify(target, token) is not None
     source.close()
     target.close()
 

@@ -22,13 +22,13 @@ from automl.launching.preparing import prepare
 from automl.launching.reading import read_spec
 from automl.stored.specs import stored_form
 from reports import content
-from studies.forecasts import Forecast
-from studies.storage import lease as leases
-from studies.storage.changes import Decided
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
-from studies.storage.store import Store
-from studies.storage.view_cursors import set_cursor
+from studies.records.forecasts import Forecast
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from studies.storage.views.cursors import set_cursor
+from studies.storage.writing.changes import Decided
 from tests.support.command_line import AUTOML, DIGITS, InProcess
 from tests.support.stored_study import NO_PROCESS, PARAMS, StoredStudy
 

@@ -18,9 +18,9 @@ import torch
 import yaml
 
 from automl.stored.opening import open_store
-from studies.records import StudyRecord
-from studies.storage import lease as leases
-from studies.storage.reader import load_study
+from studies.records.records import StudyRecord
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
 from tests.support import optional
 from tests.support.command_line import Workplace, finish
 from tests.support.command_trials import script

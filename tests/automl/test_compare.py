@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import torch
 
-from automl import doctor
+from automl import doctor_checks
 from automl.training import request
 from automl.training.world_sizes import _too_quick, too_inefficient
 from studies.gangs.available_slots import AvailableSlots
 from tests.support.command_line import InProcess
-from trainers import bandwidth
-from trainers.bandwidth import measure_bandwidth
-from trainers.checkpoint import _ESSENTIALS, _KEYS, FORMAT, largest_difference
-from trainers.errors import CheckpointError
-from trainers.group_options import GroupOptions
+from trainers.checkpoints.checkpoint import _ESSENTIALS, _KEYS, FORMAT, largest_difference
+from trainers.failures import CheckpointError
+from trainers.local import bandwidth
+from trainers.local.bandwidth import measure_bandwidth
+from trainers.ranks.group_options import GroupOptions
 
 TASK = """
 import torch
 from torch import nn
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 class Mine(BaseTask):
     def train_data(self, params):
@@ -167,7 +167,7 @@ def test_bandwidth_is_measured_for_each_size() -> None:
 
 def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     for slow in ("_two_ranks", "_ray", "_mlflow"):
-        monkeypatch.setattr(doctor, slow, lambda *_: "not looked at")
+        monkeypatch.setattr(doctor_checks, slow, lambda *_: "not looked at")
     asked = []
 
     def measured(ranks: int, device: str, *, group: GroupOptions) -> list[bandwidth.Exchange]:
@@ -183,7 +183,9 @@ def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch:
         ]
 
     monkeypatch.setattr(bandwidth, "measure_bandwidth", measured)
-    monkeypatch.setattr(doctor, "find_slots", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=1))
+    monkeypatch.setattr(
+        doctor_checks, "find_slots", lambda *_: AvailableSlots(device="cpu", device_name="CPU", slots=1)
+    )
     _, without, _ = place.run("doctor", "--json")
     assert [one["what"] for one in json.loads(without) if "exchanges" in one] == []
     code, out, err = place.run("doctor", "--bandwidth", "--json")
@@ -202,7 +204,7 @@ def test_the_doctor_refuses_a_backend_that_this_machine_cannot_have(
 ) -> None:
     for device, words in (("cpu", "found nccl on a CPU"), ("cuda", "found nccl for 2 ranks on 1 GPU")):
         found = AvailableSlots(device=device, device_name="any", slots=1)  # type: ignore[arg-type]
-        monkeypatch.setattr(doctor, "find_slots", lambda *_, found=found: found)
+        monkeypatch.setattr(doctor_checks, "find_slots", lambda *_, found=found: found)
         assert f"--backend: {words}" in place.refused("doctor", "--backend", "nccl")
 
 

@@ -16,31 +16,31 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from search_spaces.errors import StoppedError
-from studies.control.confirmation import PATIENCE_SECONDS, Retrained, SpentError, train_again
-from studies.gangs.protocol import DrainRequested, GangFailed, PoolError, PriceSet, SlotsLost, SlotsReady
+from search_spaces.user_errors import StoppedError
+from studies.control.machine.confirmation import PATIENCE_SECONDS, Retrained, SpentError, train_again
+from studies.gangs.pool_protocol import DrainRequested, GangFailed, PoolError, PriceSet, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
-from studies.records import StopReason
+from studies.records.records import StopReason
 from studies.simulation.memory_store import MemoryStore
 from studies.spec.sections import FaultsSpec
-from studies.storage import lease as leases
-from studies.storage import retrying
-from studies.storage import tables as t
-from studies.storage.changes import Change, Charged, Confirmed, PoolChanged, PoolRateChanged
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
+from studies.storage.writing import retrying
+from studies.storage.writing.changes import Change, Charged, Confirmed, PoolChanged, PoolRateChanged
 from tests.support.command_line import DIGITS, InProcess, Workplace
 from tests.support.ray_pool import LentPool
 from tests.support.simulated_study import HoldingPool, confirming_machine, smooth_curve
 from tests.support.stored_study import StoredStudy
 from tests.support.trainer_pool import spec_of
-from trainers.checkpoint import rebuild
-from trainers.ddp import Group
-from trainers.evaluate import evaluate
-from trainers.local import train_locally
+from trainers.checkpoints.checkpoint import rebuild
+from trainers.contract.task_loading import load_task
+from trainers.local.local_training import train_locally
+from trainers.loop.evaluation import evaluate
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TEST_PREFIX, NoTestPartError, ParameterValue, TrialSpec
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 EPOCHS = 4
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from automl.dashboard import application, make_http_server
 from automl.dashboard_page import with_front_page
+from automl.dashboard_server import application, make_http_server
 from automl.stored.specs import stored_form
 from studies.spec.study_spec import parse_spec
-from studies.storage import view_cursors
-from studies.storage.optuna_view import open_storage
+from studies.storage.views import cursors
+from studies.storage.views.optuna_view import open_storage
 from tests.support.command_line import DIGITS, InProcess
 from tests.support.stored_study import StoredStudy
 
@@ -58,11 +58,11 @@ def test_each_study_has_its_links(study: StoredStudy, tmp_path: Path) -> None:
     assert 'href="/report/other"' in other
     assert "Optuna</a>" not in other, "it is not mirrored yet"
     assert "MLflow</a>" not in page, "nothing was mirrored"
-    view_cursors.note_link(study.store, study.id, "mlflow", "http://127.0.0.1:5000/#/experiments/1")
+    cursors.note_link(study.store, study.id, "mlflow", "http://127.0.0.1:5000/#/experiments/1")
     page = Browser(study).get("/")[1]
     assert 'href="http://127.0.0.1:5000/#/experiments/1"' in page
     assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db" in page
-    view_cursors.note_link(study.store, study.id, "mlflow", "javascript:alert(1)")
+    cursors.note_link(study.store, study.id, "mlflow", "javascript:alert(1)")
     assert "javascript:" not in Browser(study).get("/")[1]
 
 
@@ -111,7 +111,7 @@ def test_the_command_says_where_the_page_is(
     made = make_http_server(lambda *_: [], "127.0.0.1", None)
     made.server_close()
     monkeypatch.setattr(type(made), "serve_forever", interrupted)
-    monkeypatch.setattr("automl.dashboard._end_on_signals", lambda: None)
+    monkeypatch.setattr("automl.dashboard_server._end_on_signals", lambda: None)
     code, out, err = InProcess(tmp_path, capsys, monkeypatch).run("dashboard", "--port", str(made.server_port))
     assert (code, err) == (0, "")
     assert out.startswith(f"Studies, reports, Optuna Dashboard: http://127.0.0.1:{made.server_port}/  (Ctrl-C ends it")

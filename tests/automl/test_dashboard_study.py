@@ -11,17 +11,17 @@ import optuna
 import optuna_dashboard
 import pytest
 
-from automl import dashboard
+from automl import dashboard_server
 from automl.dashboard_study import HEADING, reasons, show, stretches, timeline
-from automl.stored import looking
-from studies.control.machine_commands import EndGang
+from automl.stored import polling
+from studies.control.machine.commands import EndGang
 from studies.money.budget import Limits
-from studies.records import ConfirmationRecord, StudyRecord
+from studies.records.records import ConfirmationRecord, StudyRecord
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage.optuna_view import open_storage
-from studies.storage.store import Store
-from studies.storage.views import catch_up
+from studies.storage.study_store import Store
+from studies.storage.views.mirror import catch_up
+from studies.storage.views.optuna_view import open_storage
 from tests.support.simulated_study import SimulatedStudy
 from tests.support.stored_study import StoredStudy
 from tests.support.waiting import wait_until
@@ -132,12 +132,12 @@ def test_the_dashboard_has_plots_and_notes_and_leaves_the_users_own(study: Simul
 def test_a_study_that_is_launched_while_the_dashboard_runs_gets_plots_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dashboard, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(looking, "RESTS_PER_LOOK", 0.0)  # the first look imports a good deal
+    monkeypatch.setattr(dashboard_server, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(polling, "RESTS_PER_LOOK", 0.0)  # the first look imports a good deal
     url = f"sqlite:///{tmp_path}/automl.db"
     Store(url).close()
     storage = open_storage(url)
-    with dashboard._Following(url, [], takes_new=True):
+    with dashboard_server._Following(url, [], takes_new=True):
         StoredStudy(tmp_path).trial(epochs=2, checkpoints=(2,), state="complete", ended_at=time.time())
         wait_until(lambda: _plots(storage))
     storage.engine.dispose()

@@ -15,22 +15,22 @@ import optuna
 import pytest
 import sqlalchemy as sa
 
-from automl.stored import deleting
-from automl.stored.deleting import delete_study, doomed
-from automl.stored.garbage import checkpoints_folder
+from automl.stored import study_deletion
 from automl.stored.specs import stored_form
+from automl.stored.study_deletion import delete_study, doomed
+from automl.stored.unreferenced_files import checkpoints_folder
 from reports.page import write_report
-from studies.control.orphans import NOTE
+from studies.control.files.orphans import NOTE
 from studies.spec.study_spec import parse_spec
-from studies.storage import lease as leases
-from studies.storage import mlflow_connect
-from studies.storage import tables as t
-from studies.storage.changes import StudyChanged
-from studies.storage.mlflow_runs import BY_PROMOTION, BY_TAG
-from studies.storage.optuna_view import open_storage
-from studies.storage.reader import load_study
-from studies.storage.store import LeaseLostError, Store, StoreError
-from studies.storage.views import catch_up
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.study_store import LeaseLostError, Store, StoreError
+from studies.storage.views import mlflow_connect
+from studies.storage.views.mirror import catch_up
+from studies.storage.views.mlflow_runs import BY_PROMOTION, BY_TAG
+from studies.storage.views.optuna_view import open_storage
+from studies.storage.writing.changes import StudyChanged
 from tests.support.command_line import DIGITS, InProcess
 from tests.support.databases import mlflow_database
 from tests.support.stored_study import StoredStudy
@@ -200,7 +200,7 @@ def test_rows_stay_if_the_lease_was_lost(place: Place, monkeypatch: pytest.Monke
             connection.execute(sa.update(t.leases).values(released_at=1.0))
         return {}
 
-    monkeypatch.setattr(deleting, "delete_copies", lose)
+    monkeypatch.setattr(study_deletion, "delete_copies", lose)
     with pytest.raises(LeaseLostError):
         delete_study(place.store, doomed(place.store, "small"))
     assert place.store.study_names() == ["small", "other"]
@@ -211,7 +211,7 @@ def test_rows_stay_as_long_as_a_file_cannot_be_deleted(place: Place, monkeypatch
         raise PermissionError(1, "Operation not permitted", path)
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainers.checkpoint_store.LocalPlace.delete", refuses)
+        patch.setattr("trainers.checkpoints.checkpoint_stores.LocalPlace.delete", refuses)
         code, out, err = place.run("delete", "small", "--yes")
     assert (code, out) == (1, "")
     assert "epoch-0002.attempt-1.pt cannot be deleted (2 files in all), so small stays in the store" in err

@@ -14,7 +14,7 @@ from automl.launching.launching import find_or_create
 from automl.launching.preparing import prepare
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.spec.study_spec import parse_spec
-from studies.storage.store import Store
+from studies.storage.study_store import Store
 from tests.support.command_line import DIGITS, ViewsInThisProcess
 from tests.support.simulated_study import Params, smooth_curve
 

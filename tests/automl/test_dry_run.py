@@ -10,14 +10,14 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from automl.launching import outlook
+from automl.launching import expected_cost
 from automl.launching.dry_run import configurations, size_in_words
-from automl.launching.outlook import EarlierCost, cost_of, earlier_cost
+from automl.launching.expected_cost import EarlierCost, cost_of, earlier_cost
 from automl.launching.preparing import Prepared, prepare
 from automl.launching.reading import read_spec
 from search_spaces.space import Space
-from studies.storage import tables as t
-from studies.storage.reader import load_study
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
 from tests.support.command_line import DIGITS, InProcess
 from tests.support.stored_study import StoredStudy
 
@@ -46,8 +46,8 @@ def lines_of(place: InProcess, *arguments: str) -> list[str]:
 def test_a_budget_pays_as_much_time_as_at_the_price_that_was_set(tmp_path: Path) -> None:
     """A resume warned of a budget that paid hardly a training, at the price that the spec has and nobody paid."""
     study = prepared(tmp_path, budget={"usd": 0.036}, resources=PRICE)
-    assert outlook.most_slot_seconds(study) == pytest.approx(36.0)
-    assert outlook.most_slot_seconds(study, 0.36) == pytest.approx(360.0)
+    assert expected_cost.most_slot_seconds(study) == pytest.approx(36.0)
+    assert expected_cost.most_slot_seconds(study, 0.36) == pytest.approx(360.0)
 
 
 def test_eight_lines_say_most_and_stand_first(place: InProcess) -> None:
@@ -197,7 +197,7 @@ def test_what_ends_the_study_and_what_the_budget_pays(
 ) -> None:
     """Trainings are twice as long as those that are known."""
     resources = {"slots": 2, "price_per_slot_hour": price}
-    assert says in outlook.expected_cost(prepared(tmp_path, budget=budget, resources=resources), KNOWN)
+    assert says in expected_cost.expected_cost(prepared(tmp_path, budget=budget, resources=resources), KNOWN)
 
 
 # ---------------------------------------------------------------------- the size of a space

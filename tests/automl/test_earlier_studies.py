@@ -25,22 +25,22 @@ from search_spaces.space import Space
 from studies.control.session import NO_LEASE, Session
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records import Constraint, Objective
+from studies.records.records import Constraint, Objective
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitting, thinned
 from studies.search.model.encoding import identity
 from studies.search.model.problem import Problem
 from studies.search.model.transfer import Transfer, TransferMean, is_alike
 from studies.search.observations import Observation, Snapshot
-from studies.search.samplers.first_trials import FirstTrials
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.search.samplers.protocol import Suggester
+from studies.search.samplers.start_design import FirstTrials
+from studies.search.samplers.suggester import Suggester
 from studies.spec.differences import differences
 from studies.spec.study_spec import parse_spec
-from studies.storage.reader import load_study
-from studies.storage.store import Store
-from studies.storage.tables import VERSION_TABLE
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.tables import VERSION_TABLE
+from studies.storage.study_store import Store
 from tests.support.command_line import DIGITS, InProcess
 from tests.support.simulated_study import SPACE, SimulatedStudy, smooth_curve
 

@@ -19,13 +19,13 @@ import pytest
 import sqlalchemy as sa
 import torch
 
-from automl.stored.checkpoints import kept_checkpoint
-from studies.analysis import archive
-from studies.records import StudyRecord
-from studies.storage import tables as t
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from automl.stored.point_checkpoints import kept_checkpoint
+from studies.records.records import StudyRecord
+from studies.results.analysis import archive
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
 from tests.support.command_line import DIGITS, SLOW, Workplace, finish, interrupt
 from tests.support.paths import EXAMPLES
 from tests.support.ray_pool import LentPool

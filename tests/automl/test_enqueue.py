@@ -14,15 +14,15 @@ from automl.stored.requests import complete, enqueue_trial
 from automl.terminal.summary import print_summary
 from search_spaces.space import Space
 from studies.control.controller import Controller
-from studies.milestones import milestones
 from studies.money.budget import Limits
-from studies.records import StopReason, StudyState
+from studies.records.records import StopReason, StudyState
+from studies.results.extrapolation import milestones
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
 from studies.search.policy import Decision, History, Policy, Thaw
 from studies.search.pruners.break_even import BreakEven
 from studies.search.rungs import decision_rungs
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from tests.support.simulated_study import OBJECTIVES, SPACE, SimulatedStudy, spec_mapping
 from tests.support.stored_study import StoredStudy
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from automl.stored.opening import open_store
-from studies.control import draining
-from studies.records import StudyRecord
-from studies.storage.reader import load_study
+from studies.control.machine import draining
+from studies.records.records import StudyRecord
+from studies.storage.reading.reader import load_study
 from tests.support.command_line import SLOW, Workplace, finish
 from tests.support.ray_pool import LentPool
 

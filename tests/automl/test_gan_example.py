@@ -15,7 +15,7 @@ import yaml
 from tests.support.function_trials import in_attempts, on
 from tests.support.library_trials import spec_of
 from tests.support.paths import EXAMPLES, ROOT
-from trainers.checkpoint import read_checkpoint
+from trainers.checkpoints.checkpoint import read_checkpoint
 
 PARAMS = {"learning_rate": 0.002, "judge_ratio": 1.0, "matching": 1.0, "width": 64, "optimizer": "adamw"}
 

@@ -22,7 +22,7 @@ import signal
 import time
 import torch
 from torch import nn
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 
 def is_slow() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import automl
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import load_spec
 from tests.support.command_line import InProcess, Workplace
 from tests.support.paths import EXAMPLES

@@ -14,11 +14,11 @@ import pytest
 
 import automl
 from automl.stored.opening import open_store
-from search_spaces.asked import Asked, drawn
-from studies.asked import proposed_in
-from studies.records import TrialRecord
-from studies.storage.resume_reader import load_resume_state
-from studies.storage.store import Store
+from search_spaces.suggestions import Asked, drawn
+from studies.records.records import TrialRecord
+from studies.records.suggested_parameters import proposed_in
+from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.study_store import Store
 from tests.support.command_line import Workplace, finish
 from tests.support.ray_pool import LentPool
 

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from automl.cli import cli
 from automl.stored import rank_logs
 from automl.stored.rank_logs import followed, text_of
-from studies.records import StudyRecord
-from studies.storage.changes import TrialChanged
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.records.records import StudyRecord
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
+from studies.storage.writing.changes import TrialChanged
 from tests.support.stored_study import StoredStudy
-from trainers.rank_output import RankLog, folders_of_trial, log_folder, log_path, logs_in
+from trainers.ranks.printed_output import RankLog, folders_of_trial, log_folder, log_path, logs_in
 
 
 @pytest.mark.medium

@@ -14,7 +14,7 @@ from automl.registry.significance import chance_of
 from tests.automl.exporting.test_standalone import Trained, trained
 from tests.support.paths import ROOT
 from tests.support.task_files import HEADER, people, write
-from trainers.programs import traced
+from trainers.model.traced_program import traced
 
 WEIGHTED = f"""
 import sys

@@ -106,7 +106,7 @@ def small_checkpoint(news_files, folder: Path) -> Path:
     """Write what one would download: a DistilBERT of one layer, its weights random, and its tokenizer."""
     import torch
 
-    from trainers.tasks.parts.tokens import PAD, train_tokenizer
+    from trainers.tasks.words.tokens import PAD, train_tokenizer
 
     transformers = optional.module("transformers")
     checkpoint = folder / "checkpoint"

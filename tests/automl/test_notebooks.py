@@ -14,9 +14,9 @@ import pytest
 
 from automl.python.live_cell import FRAME_SECONDS, MOST_LINES, LiveCell, is_notebook, watching
 from automl.signals import draining_signals
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from studies.money.budget import Limits
-from studies.storage.engine import StoreError
+from studies.storage.schema.engine import StoreError
 from tests.support import notebooks, optional
 from tests.support.paths import ROOT
 from tests.support.simulated_study import SimulatedStudy
@@ -202,7 +202,7 @@ def interrupting(folder: Path, times: int, beyond: int) -> Callable[[int], None]
 
 def trained_trials(folder: Path) -> int:
     from automl.stored.opening import open_store
-    from studies.storage.reader import load_study
+    from studies.storage.reading.reader import load_study
 
     try:
         store = open_store(f"sqlite:///{folder}/automl.db")

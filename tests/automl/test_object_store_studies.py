@@ -16,15 +16,15 @@ import pytest
 import automl
 from studies.gangs.rank_environment import handed_over
 from studies.gangs.ray_actors import RankMaker
-from studies.records import StudyRecord
-from studies.storage.reader import load_study, mentioned_checkpoints
-from studies.storage.store import Store
+from studies.records.records import StudyRecord
+from studies.storage.reading.reader import load_study, mentioned_checkpoints
+from studies.storage.study_store import Store
 from tests.studies.control.test_full_disk import wait_for_storage
 from tests.support.command_line import DIGITS, SLOW, InProcess, Workplace, finish
 from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.ray_pool import LentPool
 from tests.support.store_address import SECRET
-from trainers.checkpoint_urls import environment_of
+from trainers.checkpoints.locations import environment_of
 
 FOLDER = f"s3://{BUCKET}/studies"
 IN_STORE = {"folder": FOLDER, "every_seconds": 0.2}

@@ -18,18 +18,18 @@ from automl.launching.functions import name_of
 from automl.launching.optuna_objectives import is_optuna_objective, with_space_of
 from automl.stored.opening import open_store
 from search_spaces.space import Space
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec
-from studies.storage.reader import load_study
+from studies.storage.reading.reader import load_study
 from tests.automl.test_api import DrivenError, driven
 from tests.support import optuna_objectives as objectives
 from tests.support import training_functions
 from tests.support.function_trials import Granted
-from trainers.ddp import Group
-from trainers.function_trainer import FunctionTrainer
+from trainers.contract.task_loading import load_trainable
+from trainers.contract.training_function import TrainingFunction
+from trainers.functions.function_trainer import FunctionTrainer
 from trainers.protocol import Measurement, TaskError, TrialSpec
-from trainers.task_loading import load_trainable
-from trainers.training_function import TrainingFunction
+from trainers.ranks.process_group import Group
 
 __all__ = ["driven"]
 
@@ -241,7 +241,7 @@ def test_an_objective_is_saved_under_its_own_source_with_its_helpers(driven: lis
     code = (
         f"import sys; sys.path.insert(0, {str(Path(automl.__file__).parents[1])!r})\n"
         "sys.modules['tests'] = None\n"
-        "from trainers.task_loading import load_trainable\n"
+        "from trainers.contract.task_loading import load_trainable\n"
         f"print(load_trainable({spec.task!r}, {{}}, ({str(tmp_path)!r},)).function.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -20,7 +20,7 @@ from automl.terminal.progress import Progress
 from automl.terminal.trial_table import print_running, print_trials
 from automl.terminal.watching import Lines
 from automl.training.world_sizes import table
-from studies.records import AttemptRecord, Objective
+from studies.records.records import AttemptRecord, Objective
 from tests.studies.test_analysis import study_of, trial
 
 NAMES = ("recall[k=5]", "f1[/macro]", "x[/b]", "[bold]loss", "a:100:b")

@@ -10,7 +10,7 @@ import pytest
 
 from automl.launching.driving import uses_mlflow
 from studies.spec.study_spec import parse_spec
-from studies.storage.mlflow_connect import open_client
+from studies.storage.views.mlflow_connect import open_client
 from tests.support import optional
 from tests.support.command_line import Workplace
 from tests.support.ray_pool import LentPool

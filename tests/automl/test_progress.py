@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from automl.terminal.progress import Pace, Progress, machine_picture
-from studies.control.state import StudyMachine
+from studies.control.machine.state import StudyMachine
 from studies.money.budget import Limits
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner

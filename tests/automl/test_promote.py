@@ -12,9 +12,9 @@ import pytest
 
 from automl.registry.registered import Registry
 from automl.registry.significance import chance_of
-from studies.storage.mlflow_connect import open_client
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
+from studies.storage.views.mlflow_connect import open_client
 from tests.support import optional
 from tests.support.command_line import DIGITS, Workplace
 from tests.support.ray_pool import LentPool

@@ -14,13 +14,13 @@ from automl.registry.registered import Registry
 from automl.standalone.model import Model, load, read_manifest
 from automl.standalone.programs import TorchProgram
 from automl.stored.opening import open_store
-from studies.storage.mlflow_connect import open_client
+from studies.storage.views.mlflow_connect import open_client
 from tests.support import optional
 from tests.support.command_line import DIGITS, Workplace
 from tests.support.ray_pool import LentPool
 from tests.support.served import COMMAND, served
-from trainers.data import load_samples
-from trainers.task_loading import load_task
+from trainers.contract.task_loading import load_task
+from trainers.data.samples import load_samples
 
 pytestmark = pytest.mark.ray
 

@@ -13,14 +13,14 @@ import pytest
 import sqlalchemy as sa
 
 from automl.stored.auditing import audit
-from automl.stored.garbage import checkpoints_folder
 from automl.stored.pruning import prune
-from studies import analysis
+from automl.stored.unreferenced_files import checkpoints_folder
 from studies.money.budget import Limits
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.changes import Confirmed
-from studies.storage.reader import load_study
+from studies.results import analysis
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.writing.changes import Confirmed
 from tests.support.command_line import InProcess
 from tests.support.simulated_study import SimulatedStudy
 from tests.support.stored_study import StoredStudy
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_deleted_is_found_by_the_next_call(place: Place, m
         raise PermissionError(1, "Operation not permitted", path)
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainers.checkpoint_store.LocalPlace.delete", refuses)
+        patch.setattr("trainers.checkpoints.checkpoint_stores.LocalPlace.delete", refuses)
         patch.setattr("automl.stored.pruning.collect", lambda *_, **__: {
             "folder": "", "orphans": [], "bytes": 0, "deleted": 0,
         })  # fmt: skip

@@ -20,11 +20,10 @@ from reports.figures import as_plotly
 from reports.gallery import FigureError, Gallery, figures_of_page
 from reports.page import render
 from reports.recommending import recommendation_lines
-from studies import analysis
-from studies.best_point import BestPointError, best_point
-from studies.csv_table import to_csv
-from studies.records import NANO, Constraint, Objective
-from studies.rows import TABLES
+from studies.records.plain_rows import TABLES, to_csv
+from studies.records.records import NANO, Constraint, Objective
+from studies.results import analysis
+from studies.results.recommendation import BestPointError, best_point
 from tests.reports.test_page import EVIL, data_of, hostile, read, unusual
 from tests.support.stored_study import StoredStudy
 from tests.support.study_factory import COST, ERROR, build_study

@@ -12,7 +12,7 @@ import yaml
 
 from automl.launching.quickstart import quickstart, write_spec
 from automl.launching.reading import absolute_task_options
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import load_spec, parse_spec
 from tests.support import optional
 from tests.support.command_line import InProcess, Workplace
@@ -227,7 +227,7 @@ def test_launch_without_a_spec_ends_with_a_model_that_takes_new_rows(tmp_path: P
     assert summary["trials"]["complete"] >= 1
     point = min(summary["archive"], key=lambda one: one["values"]["val_error"])
     place.run("export", "people", f"{point['trial']}@{point['epoch']}", "--out", "model.pt")
-    from trainers.export import load
+    from trainers.checkpoints.model_export import load
 
     model, task, _ = load(tmp_path / "model.pt")
     rows = [{"age": 70, "city": "Rome", "score": None}, {"age": 20, "city": None, "score": None}]

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from tests.support.command_line import InProcess
-from trainers.rank_log import COLUMNS, BatchLog
-from trainers.step_counter import StepScalars
+from trainers.local.batch_log import COLUMNS, BatchLog
+from trainers.loop.step_counter import StepScalars
 
 TASK = """
 import torch
 from torch import nn
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 class Mine(BaseTask):
     def __init__(self, *, raises_at=None):

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.registry.promotion import newer_champion
 from automl.registry.registered import CHAMPION, Registry, registry_of
-from studies.storage.mlflow_connect import open_client
+from studies.storage.views.mlflow_connect import open_client
 from tests.support.databases import mlflow_database
 
 

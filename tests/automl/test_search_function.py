@@ -17,11 +17,11 @@ import pytest
 import automl
 from automl.launching.functions import FOLDER, name_of, say_the_same
 from automl.stored.opening import open_store
-from studies.spec.errors import SpecError
-from studies.storage.reader import load_study
+from studies.spec.spec_errors import SpecError
+from studies.storage.reading.reader import load_study
 from tests.support import training_functions
-from trainers.task_loading import load_trainable
-from trainers.training_function import TrainingFunction
+from trainers.contract.task_loading import load_trainable
+from trainers.contract.training_function import TrainingFunction
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = '''

@@ -14,10 +14,10 @@ from automl.launching.driving import Watcher
 from automl.launching.launching import find_or_create, resume
 from automl.launching.preparing import prepare
 from automl.launching.reading import read_spec
-from studies.spec.errors import SpecError
-from studies.storage import lease as leases
-from studies.storage.engine import StoreError
-from studies.storage.store import Store
+from studies.spec.spec_errors import SpecError
+from studies.storage.leases import lease as leases
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
 from tests.support.command_line import DIGITS
 from tests.support.stored_study import StoredStudy
 

@@ -21,8 +21,8 @@ from automl.stored.opening import open_store
 from automl.terminal.driven import _exit_code
 from automl.terminal.lasting_streams import LastingFile
 from studies.control.session import Session
-from studies.records import StudyRecord, StudyState
-from studies.storage.reader import load_study
+from studies.records.records import StudyRecord, StudyState
+from studies.storage.reading.reader import load_study
 from tests.support.command_line import AUTOML, DIGITS, SLOW, InProcess, Workplace, finish
 from tests.support.ray_pool import LentPool
 from tests.support.stored_study import StoredStudy

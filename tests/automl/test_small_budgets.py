@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from automl.launching.driving import SmallBudget
-from studies.control.trials import Trial
+from studies.control.machine.live_trials import Trial
 
 
 def machine(*epochs: list[float], planned: int = 10, ranks: int = 1, baselines: int = 0) -> Any:

@@ -15,11 +15,11 @@ import pytest
 
 from automl.stored.opening import open_store
 from automl.training.world_sizes import table
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
 from studies.spec.checks import check_stream
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec
-from studies.storage.reader import load_study
+from studies.storage.reading.reader import load_study
 from tests.support.command_line import Workplace, finish
 from tests.support.ray_pool import LentPool
 
@@ -30,7 +30,7 @@ TASK = """
     import torch
     from torch import nn
     from torch.utils.data import IterableDataset
-    from trainers.task import BaseTask
+    from trainers.contract.task import BaseTask
 
     class Points(IterableDataset):
         def __init__(self, n, seed, seconds=0.0):

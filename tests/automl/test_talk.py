@@ -17,7 +17,7 @@ from automl.terminal.chronicle import Chronicle
 from automl.terminal.driven import Talk, drive_in_terminal
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
 from tests.support.command_line import DIGITS, InProcess
 from tests.support.simulated_study import SimulatedStudy, smooth_curve
 from tests.support.stored_study import StoredStudy
@@ -40,7 +40,7 @@ def run(
     def drive(watcher: Watcher) -> Outcome:
         watcher.say("a line")
         watcher.warn("a warning")
-        logging.getLogger("studies.control.deleting").warning("a file stays")
+        logging.getLogger("studies.control.files.deleting_files").warning("a file stays")
         study.on_commit = watcher.on_commit
         study.run(Limits(trials=8))
         return Outcome(record=study.record(), report=tmp_path / "report.html", ran=True)

@@ -15,10 +15,10 @@ from automl.terminal.confirmed_table import confirmed_table
 from automl.terminal.explanation import print_explanation
 from automl.terminal.summary import document_of, print_summary
 from automl.terminal.texts import values_text
+from reports.phrases import value_in_words
 from reports.recommending import confirmed_value
-from reports.wording import value_in_words
-from studies import analysis
-from studies.records import NEXT_10_USD_PERCENT, DecisionRecord
+from studies.records.records import NEXT_10_USD_PERCENT, DecisionRecord
+from studies.results import analysis
 from tests.studies.test_analysis import study_of, trial
 
 

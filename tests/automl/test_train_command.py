@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
 from tests.support import optional
 from tests.support.command_line import InProcess, Workplace
 from tests.support.ray_pool import LentPool
@@ -28,7 +28,7 @@ import subprocess
 import time
 import torch
 from torch import nn
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 class Mine(BaseTask):
     parameters = ("width",)

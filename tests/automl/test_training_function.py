@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from automl.stored.opening import open_store
-from studies.records import StudyRecord
-from studies.storage.reader import load_study
+from studies.records.records import StudyRecord
+from studies.storage.reading.reader import load_study
 from tests.support.command_line import Workplace, finish
 from tests.support.ray_pool import LentPool
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.storage import tables as t
+from studies.storage.schema import tables as t
 from tests.support.command_line import InProcess
 from tests.support.stored_study import PARAMS, StoredStudy
 

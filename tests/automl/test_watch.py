@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from automl.stored.looking import Looker
+from automl.stored.polling import Looker
 from automl.terminal import watching
 from automl.terminal.picture import Gang, Halt, Model, Picture, drawn, picture_of
 from automl.terminal.progress import Pace, Progress, machine_picture
 from automl.terminal.watching import watch
-from studies.control.state import StudyMachine
+from studies.control.machine.state import StudyMachine
 from studies.money.budget import Limits
-from studies.records import Objective, StudyRecord
-from studies.storage import lease as leases
-from studies.storage.changes import Decided
-from studies.storage.reader import load_study
+from studies.records.records import Objective, StudyRecord
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.writing.changes import Decided
 from tests.support.command_line import InProcess
 from tests.support.simulated_study import SimulatedStudy
 from tests.support.stored_study import NO_PROCESS, StoredStudy

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from search_scoring import share_at, steps, yardstick
 
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.policy import History
-from studies.simulation.curves import CurveTable, read_table
+from studies.simulation.recorded_curves import CurveTable, read_table
 from studies.simulation.setting import START_EPOCHS
-from studies.simulation.simulate import SimulatedStudy, simulate
+from studies.simulation.simulated_study import SimulatedStudy, simulate
 from tests.support.curve_tables import arrays, table, write
 
 OBJECTIVES = (Objective(metric="val_error"), Objective(metric="model_size"))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainers.process_state import ProcessState
+from trainers.ranks.process_state import ProcessState
 
 SECONDS = float(os.environ.get("AUTOML_TEST_GPU_SECONDS", "420"))
 """Time in which tests may begin; `make test-gpu` ends what still runs a minute later."""

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.ddp import Group
+from trainers.contract.task import BaseTask
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
 from trainers.protocol import Measurement, TrialSpec
-from trainers.task import BaseTask
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 WANTED = os.environ.get("AUTOML_TEST_GPU")
 KIND: Any = WANTED or "cuda"

@@ -12,11 +12,11 @@ from typing import Any
 
 from studies.gangs.standing_groups import StandingGroup, StandingGroups
 from tests.gpu.gpu_trials import spec_of, visible_devices
-from trainers.ddp import DeviceKind
-from trainers.group_store_server import StoreServer
 from trainers.protocol import BACKENDS, RankAssignment, TrialSpec
-from trainers.rank import RankProcess
-from trainers.rank_messages import Failed
+from trainers.ranks.group_store_server import StoreServer
+from trainers.ranks.process_group import DeviceKind
+from trainers.ranks.rank_messages import Failed
+from trainers.ranks.rank_process import RankProcess
 
 _SECONDS = 120.0
 """Time in which a process answers; more of it is a hang."""

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from tests.gpu.gpu_trials import DEVICE, EXACT, KIND, needs_gpu, on_gpu, spec_of, trained
-from trainers.checkpoint import read_checkpoint
-from trainers.ddp import Group
-from trainers.precision import exact_products, set_fast_math
+from trainers.checkpoints.checkpoint import read_checkpoint
+from trainers.contract.task_loading import load_task
+from trainers.local.batch_log import BatchLog
+from trainers.loop.trainer import Trainer
+from trainers.model.precision import exact_products, set_fast_math
 from trainers.protocol import Measurement, RankAssignment, TrialSpec
-from trainers.rank import RankProcess
-from trainers.rank_log import BatchLog
-from trainers.rank_messages import Began, Failed
-from trainers.settings import Settings
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
+from trainers.ranks.rank_messages import Began, Failed
+from trainers.ranks.rank_process import RankProcess
+from trainers.trial_settings import Settings
 
 pytestmark = needs_gpu
 MIB = 2**20

@@ -29,10 +29,10 @@ from tests.gpu.gpu_trials import (
     visible_devices,
 )
 from tests.gpu.slot_processes import Slots
-from trainers.bandwidth import measure_bandwidth
-from trainers.local import train_locally
+from trainers.local.bandwidth import measure_bandwidth
+from trainers.local.local_training import train_locally
+from trainers.model.sharding import has_values, shard_fully
 from trainers.protocol import BACKENDS, TrialSpec
-from trainers.shard import has_values, shard_fully
 
 pytestmark = needs_gpu
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tests.gpu.gpu_trials import DEVICE, KIND, needs_gpu
-from trainers.ddp import Group
-from trainers.process_state import ProcessState
+from trainers.contract.task import BaseTask
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
 from trainers.protocol import Params, TrialSpec
-from trainers.task import BaseTask
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
+from trainers.ranks.process_state import ProcessState
 
 pytestmark = needs_gpu
 

@@ -13,14 +13,14 @@ from rich.console import Console
 from automl.terminal.archive_table import print_archive
 from automl.terminal.summary import document_of
 from automl.terminal.trial_table import print_trials
-from reports.baselines import against_baselines, baseline_lines, hypervolumes
+from reports.baselines_on_page import against_baselines, baseline_lines, hypervolumes
 from reports.content import baseline_rows, trial_table
 from reports.gallery import figures_of_page
 from reports.page import render
-from studies import analysis
-from studies.baselines import baseline_trials, baselines
-from studies.recommendation import recommended
-from studies.records import Constraint, Objective, StudyRecord
+from studies.records.records import Constraint, Objective, StudyRecord
+from studies.results import analysis
+from studies.results.baselines import baseline_trials, baselines
+from studies.results.recommendation import recommended
 from tests.reports.test_recommending import confirmed
 from tests.studies.test_analysis import study_of, trial
 from tests.support.study_factory import build_study

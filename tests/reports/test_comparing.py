@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from automl.commands.report import report
 from reports.comparing import ComparisonError, comparable, differences, render_comparison, write_comparison
 from reports.figures import as_plotly
-from studies import analysis
-from studies.records import StudyRecord
-from studies.reference_point import reference_of
+from studies.records.records import StudyRecord
+from studies.results import analysis
+from studies.results.pareto import reference_of
 from tests.reports.test_page import ACCURACY, LATENCY, data_of, hostile, read
 from tests.support.study_factory import COST, ERROR, build_study
 

@@ -14,18 +14,16 @@ import pytest
 from rich.console import Console
 
 from automl.terminal.explanation import print_explanation
-from reports import content, curves, picking
+from reports import content, curve_figures
+from reports import page as picking
 from reports.gallery import figures_of_page
 from reports.hypervolume import hypervolume, hypervolume_in_words, outlook, outlook_in_words
 from reports.learning_rates import has_learning_rate, learning_rates
 from reports.page import render, write_report
+from reports.phrases import NOTHING, usd
 from reports.savings import savings, savings_lines
 from reports.surfaces import BANDS, parallel_coordinates
-from reports.wording import NOTHING, usd
-from studies import analysis
-from studies.importance import importance
-from studies.recommendation import recommended
-from studies.records import (
+from studies.records.records import (
     NANO,
     NEXT_10_USD_PERCENT,
     SIMULATED_TASK,
@@ -37,6 +35,9 @@ from studies.records import (
     StudyRecord,
     TrialRecord,
 )
+from studies.results import analysis
+from studies.results.importance import importance
+from studies.results.recommendation import recommended
 from tests.reports.test_page import ACCURACY, FOUR, data_of, hostile, read
 from tests.support.study_factory import COST, ERROR, build_study
 
@@ -298,8 +299,8 @@ def test_pauses_thaws_and_continuations_by_chance_are_marked_with_their_reasons(
     one, other = study.trials[:2]
     one = with_decisions(one, (3, "pause", "waits at rung 3"), (3, "continue", "thawed: worth more"))
     other = with_decisions(other, (3, "continue", CHANCE), (9, "continue", "worth most at rung 9"))
-    drawn: Any = curves.learning_curves([one, other], ERROR)["data"]
-    marks = {trace["name"]: trace for trace in drawn if trace["name"] in {mark.name for mark in curves.MARKS}}
+    drawn: Any = curve_figures.learning_curves([one, other], ERROR)["data"]
+    marks = {trace["name"]: trace for trace in drawn if trace["name"] in {mark.name for mark in curve_figures.MARKS}}
     assert set(marks) == {"paused here", "thawed here", "went on by chance"}
     assert "thawed: worth more" in marks["thawed here"]["text"][0]
     assert marks["went on by chance"]["x"] == [3]
@@ -309,7 +310,7 @@ def test_pauses_thaws_and_continuations_by_chance_are_marked_with_their_reasons(
 def test_long_reasons_are_broken_into_lines_and_escaped() -> None:
     study = build_study(1, states=("complete",))
     trial = with_decisions(study.trials[0], (3, "pause", "<b>waits</b> " * 30))
-    drawn: Any = curves.learning_curves([trial], ERROR)["data"]
+    drawn: Any = curve_figures.learning_curves([trial], ERROR)["data"]
     (text,) = next(trace["text"] for trace in drawn if trace["name"] == "paused here")
     assert max(len(line) for line in text.replace("&lt;", "<").replace("&gt;", ">").split("<br>")) <= 71
     assert "<b>" not in text

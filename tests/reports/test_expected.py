@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from reports import curves, figures
-from reports.calibration import FEWEST_CHECKS, _judged, calibration, calibration_lines
+from reports import curve_figures, figures
 from reports.expected import MOST_BANDS, MOST_ENDS, ahead
+from reports.forecast_calibration import FEWEST_CHECKS, _judged, calibration, calibration_lines
 from reports.page import render
-from reports.wording import interval
-from studies import analysis
-from studies.calibration import Checked, share_inside
-from studies.forecasts import INTERVAL, Forecast
-from studies.records import Action, DecisionRecord, Objective, StudyRecord, TrialRecord
+from reports.phrases import interval
+from studies.records.forecasts import INTERVAL, Forecast
+from studies.records.records import Action, DecisionRecord, Objective, StudyRecord, TrialRecord
+from studies.results import analysis
+from studies.results.calibration import Checked, share_inside
 from tests.support.study_factory import COST, ERROR, build_study
 
 EPOCHS = 20
@@ -66,8 +66,8 @@ def test_only_unfinished_trials_have_something_ahead(study: StudyRecord) -> None
 
 
 def test_bands_begin_where_the_curve_ends(study: StudyRecord) -> None:
-    shown = curves.chosen(study, analysis.archive(study))
-    figure: Any = curves.learning_curves(shown, ERROR)
+    shown = curve_figures.chosen(study, analysis.archive(study))
+    figure: Any = curve_figures.learning_curves(shown, ERROR)
     band, line = traces(figure, "forecast")
     assert band["fill"] == "toself"
     assert line["x"].count(None) == MOST_BANDS, "one for each of the most promising"

@@ -13,8 +13,8 @@ import pytest
 from reports.figures import trade_off
 from reports.front_picture import front_picture
 from reports.page import write_report
-from studies import analysis
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
+from studies.results import analysis
 from tests.reports.test_page import ACCURACY, LATENCY
 from tests.support.study_factory import COST, ERROR, build_study
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from reports import bars, content, curves, figures
-from reports.packed import packed, unpacked
+from reports import bars, content, curve_figures, figures
 from reports.page import FIRST_ROWS, MOST_ROWS, as_json, plotly_script, render, write_report
-from reports.parameters import parameter_names, parameter_panel
+from reports.page_templates import packed, unpacked
+from reports.parameter_figures import parameter_names, parameter_panel
+from reports.phrases import NOTHING, count, deviation, duration, listed, metric, number, percent, usd
 from reports.plotting import objective_axis, titled
-from reports.wording import NOTHING, count, deviation, duration, listed, metric, number, percent, usd
-from studies import analysis
-from studies.records import DecisionRecord, Objective, StudyRecord
+from studies.records.records import DecisionRecord, Objective, StudyRecord
+from studies.results import analysis
 from studies.spec.study_spec import parse_spec
 from tests.support.study_factory import COST, ERROR, START, build_study
 
@@ -279,14 +279,14 @@ def test_rows_beyond_the_first_are_packed_and_beyond_a_thousand_a_button_brings_
 def test_at_most_two_hundred_curves_are_drawn_the_archives_among_them() -> None:
     study = build_study(400)
     archive = analysis.archive(study)
-    drawn = {t.number for t in curves.chosen(study, archive)}
-    assert len(drawn) == curves.MOST_CURVES
+    drawn = {t.number for t in curve_figures.chosen(study, archive)}
+    assert len(drawn) == curve_figures.MOST_CURVES
     assert {p.trial for p in archive} <= drawn
 
 
 def test_only_learned_objectives_have_curves() -> None:
     study = build_study(20, objectives=(*FOUR, ERROR))
-    assert [o.metric for o in curves.learned(study)] == ["val_accuracy", "val_error"]
+    assert [o.metric for o in curve_figures.learned(study)] == ["val_accuracy", "val_error"]
 
 
 def test_panels_are_logarithmic_where_the_space_is() -> None:
@@ -519,7 +519,7 @@ def test_times_are_shown_in_their_zone() -> None:
 def test_the_title_of_a_figure_lies_above_its_legend(browser: Any, tmp_path: Path, width: int) -> None:
     """Optuna Dashboard draws the learning curves in cards of some 420 pixels."""
     study = build_study(60)
-    plain = curves.learning_curves(study.started, study.objectives[0])
+    plain = curve_figures.learning_curves(study.started, study.objectives[0])
     drawn = json.dumps(titled(plain, f"{study.objectives[0].metric} by epoch"))
     script = f"<script>{plotly_script()}</script><script>Plotly.newPlot('card', {drawn})</script>"
     (tmp_path / "card.html").write_text(f'<meta charset="utf-8"><div id="card" style="width: {width}px"></div>{script}')

@@ -13,15 +13,14 @@ from rich.console import Console
 from automl.terminal.summary import print_summary
 from reports.content import archive_rows, bests, constraints_line
 from reports.page import render
+from reports.phrases import value_in_words
 from reports.recommending import command_of, compared_in_words, recommendation_lines
-from reports.wording import value_in_words
-from studies import analysis, feasibility
-from studies.archived import milestones
-from studies.best_point import best_point
-from studies.expected_values import expected_values
-from studies.pareto import knee_of, least_ranges
-from studies.recommendation import knee, ranked_points, recommended, takeable
-from studies.records import NANO, ChargeRecord, ConfirmationRecord, Constraint, Objective, StudyRecord
+from studies.records.records import NANO, ChargeRecord, ConfirmationRecord, Constraint, Objective, StudyRecord
+from studies.results import analysis, feasibility
+from studies.results.expected_values import expected_values
+from studies.results.feasibility import milestones
+from studies.results.pareto import knee_of, least_ranges
+from studies.results.recommendation import best_point, knee, ranked_points, recommended, takeable
 from tests.reports.test_page import read
 from tests.studies.test_analysis import study_of, trial
 from tests.support.study_factory import build_study

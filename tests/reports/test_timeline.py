@@ -10,7 +10,7 @@ import pytest
 
 from reports.page import render
 from reports.timeline import MOST_BARS, timeline, timeline_line
-from studies.records import AttemptRecord, ChargeKind, ChargeRecord, StudyRecord
+from studies.records.records import AttemptRecord, ChargeKind, ChargeRecord, StudyRecord
 from tests.support.study_factory import START, build_study
 
 

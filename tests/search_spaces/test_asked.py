@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.asked import (
+from search_spaces.parameters import Categorical, Float, Int, SpaceError
+from search_spaces.suggestions import (
     Asked,
     Constant,
     Domain,
@@ -23,7 +24,6 @@ from search_spaces.asked import (
     from_plain,
     int_domain,
 )
-from search_spaces.parameters import Categorical, Float, Int, SpaceError
 
 NUMBERS = st.floats(1e-6, 1e6)
 DOMAINS = st.one_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.seeds import derived_seed, derived_uniform, fresh_seed
+from search_spaces.derived_seeds import derived_seed, derived_uniform, fresh_seed
 
 
 def test_derived_seeds_are_32_bits_and_tell_their_parts_apart() -> None:

@@ -22,8 +22,12 @@ from automl.terminal.summary import print_summary
 from automl.terminal.trial_table import print_trials
 from reports import content, figures
 from reports.page import render
-from studies import analysis, feasibility, pareto
-from studies.constraints import (
+from studies.gangs.simulated import Curve
+from studies.money.budget import Limits
+from studies.records.plain_rows import to_csv
+from studies.records.records import Constraint, Objective, StudyRecord
+from studies.results import analysis, feasibility, pareto
+from studies.results.constraints import (
     bounds_of,
     columns,
     excesses,
@@ -33,12 +37,7 @@ from studies.constraints import (
     total_violation,
     wanted_in_words,
 )
-from studies.csv_table import to_csv
-from studies.gangs.simulated import Curve
-from studies.money.budget import Limits
-from studies.records import Constraint, Objective, StudyRecord
-from studies.search.acquisition.acquisition import next_points
-from studies.search.acquisition.feasibility import LEAST, probability_of_feasibility
+from studies.search.acquisition.acquisition import LEAST, next_points, probability_of_feasibility
 from studies.search.model.column_limits import ColumnLimits
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
@@ -49,8 +48,8 @@ from studies.search.pruners.median import Median
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.storage.engine import StoreError
-from studies.storage.views import catch_up
+from studies.storage.schema.engine import StoreError
+from studies.storage.views.mirror import catch_up
 from tests.support.indices import indices
 from tests.support.simulated_study import (
     OBJECTIVES,

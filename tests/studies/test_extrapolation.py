@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from automl.launching.earlier_studies import trials_of_record
-from studies.control.trials import restored
-from studies.extrapolation import extrapolated, extrapolated_metric
-from studies.importance import importance
-from studies.records import NANO, EpochRecord, Objective, TrialRecord
-from studies.reference_point import reference_point
-from studies.resume_state import StoredTrial
-from studies.search.model.archive_tracker import ArchiveTracker
+from studies.control.machine.live_trials import restored
+from studies.records.records import NANO, EpochRecord, Objective, TrialRecord
+from studies.records.resume_state import StoredTrial
+from studies.results.extrapolation import extrapolated, extrapolated_metric
+from studies.results.importance import importance
+from studies.results.pareto import reference_point
+from studies.search.model.money_progress import ArchiveTracker
 from studies.search.observations import Snapshot
-from studies.simulation.simulate import SimulatedStudy, simulate
+from studies.simulation.simulated_study import SimulatedStudy, simulate
 from tests.support.curve_tables import table
 from tests.support.study_factory import build_study
 

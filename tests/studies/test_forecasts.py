@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from studies.calibration import checked, share_inside
-from studies.forecasts import Forecast, as_plain, from_plain
-from studies.records import DecisionRecord, Objective, StudyRecord
-from studies.simulation.simulate import simulate
+from studies.records.forecasts import Forecast, as_plain, from_plain
+from studies.records.records import DecisionRecord, Objective, StudyRecord
+from studies.results.calibration import checked, share_inside
+from studies.simulation.simulated_study import simulate
 from tests.support import curve_tables
 from tests.support.study_factory import build_study
 

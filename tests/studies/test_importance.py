@@ -9,8 +9,8 @@ from dataclasses import replace
 import optuna
 import pytest
 
-from studies.importance import effects, importance
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
+from studies.results.importance import effects, importance
 from tests.support.study_factory import ERROR, build_study
 
 

@@ -10,8 +10,8 @@ from automl.terminal.summary import document_of, print_summary
 from reports.page import render
 from search_spaces.parameters import Categorical
 from search_spaces.space import Space
-from studies.never_tried import never_tried, never_tried_in_words
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
+from studies.results.never_tried import never_tried, never_tried_in_words
 from tests.studies.test_analysis import study_of, trial
 
 SPACE = Space(

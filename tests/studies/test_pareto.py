@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies import pareto
+from studies.results import pareto
 
 grid = st.integers(0, 5).map(float)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from studies.control.assembly import PoolSpec, assemble, setup_of
 from studies.control.controller import Controller
-from studies.control.setup import StudySetup
+from studies.control.machine.study_setup import StudySetup
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.spec.study_spec import StudySpec, parse_spec
-from studies.storage import lease as leases
+from studies.storage.leases import lease as leases
 from tests.support.simulated_study import SimulatedStudy, smooth_curve
 
 EPOCHS, SLOTS, PRICE = 27, 3, 3.6

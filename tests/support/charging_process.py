@@ -7,15 +7,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from studies.control.confirmation import train_again
-from studies.control.dead_pools import settle_dead_pools
-from studies.gangs.protocol import Event
+from studies.control.machine.confirmation import train_again
+from studies.control.settling import settle_dead_pools
+from studies.gangs.pool_protocol import Event
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.ledger import SlotMeter
-from studies.storage import heartbeat
-from studies.storage import lease as leases
-from studies.storage.changes import AttemptOpened, Change, PoolChanged, TrialChanged
-from studies.storage.store import Store
+from studies.storage.leases import heartbeat
+from studies.storage.leases import lease as leases
+from studies.storage.study_store import Store
+from studies.storage.writing.changes import AttemptOpened, Change, PoolChanged, TrialChanged
 from tests.support.simulated_study import confirming_machine
 from trainers.protocol import ParameterValue, TrialSpec
 

@@ -26,11 +26,11 @@ import yaml
 
 from automl import cli
 from automl.launching import probing
-from studies.records import TrialRecord
-from studies.storage.engine import exists
-from studies.storage.reader import load_study
-from studies.storage.store import Store
-from studies.storage.views import catch_up, keep_report
+from studies.records.records import TrialRecord
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import exists
+from studies.storage.study_store import Store
+from studies.storage.views.mirror import catch_up, keep_report
 from tests.support.databases import mlflow_database
 from tests.support.ray_pool import LentPool
 

@@ -8,12 +8,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from trainers.checkpoint_writer import Pending
+from trainers.checkpoints.checkpoint_writer import Pending
 from trainers.commands.command import Command
 from trainers.commands.command_trainer import CommandTrainer
-from trainers.ddp import Group
+from trainers.loop.step_counter import StepCounter
 from trainers.protocol import Measurement, RankAssignment, TrialFacts, TrialSpec
-from trainers.step_counter import StepCounter
+from trainers.ranks.process_group import Group
 
 COUNTS = """
     import automl, pathlib

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.simulation.curves import CurveTable, read_table
+from studies.simulation.recorded_curves import CurveTable, read_table
 
 
 def arrays(*, count: int = 60, epochs: int = 12, seed: int = 0, name: str = "made-up") -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from studies.storage import mlflow_connect
-from studies.storage.engine import make_engine, parse_url
-from studies.storage.store import Store
+from studies.storage.schema.engine import make_engine, parse_url
+from studies.storage.study_store import Store
+from studies.storage.views import mlflow_connect
 
 
 @functools.cache

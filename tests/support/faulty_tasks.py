@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 
 class Faulty(BaseTask):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainers.ddp import Group
-from trainers.function_trainer import FunctionTrainer
+from trainers.contract.task_loading import load_trainable
+from trainers.functions.function_trainer import FunctionTrainer
 from trainers.protocol import TrainingError
-from trainers.task_loading import load_trainable
+from trainers.ranks.process_group import Group
 
 
 class Granted:

@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 
 from automl.launching.earlier_studies import trials_of_record
-from studies.records import Constraint, Objective, StudyRecord
+from studies.records.records import Constraint, Objective, StudyRecord
 from studies.search.model.earlier_study import EarlierStudy, thinned
-from studies.simulation.curves import CurveTable, read_table
 from studies.simulation.derived_tables import pooled, with_world_sizes
-from studies.simulation.simulate import simulate
+from studies.simulation.recorded_curves import CurveTable, read_table
+from studies.simulation.simulated_study import simulate
 from tests.support import curve_tables
 from tests.support.assembled_study import AssembledStudy
 from tests.support.paths import ROOT, SHARED

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import sqlalchemy as sa
 
-from studies.storage.engine import parse_url
+from studies.storage.schema.engine import parse_url
 
 
 class LossyCommits:

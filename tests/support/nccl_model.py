@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from trainers.ddp import Group
-from trainers.membership import Membership
 from trainers.protocol import RankAssignment
+from trainers.ranks.process_group import Group
+from trainers.ranks.standing_group import Membership
 
 DEVICE = torch.device("cpu")
 WAIT_SECONDS = 5.0

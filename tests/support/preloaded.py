@@ -22,8 +22,18 @@ from pathlib import Path
 from typing import Any
 
 SERVE = "serve"
-_PRELOADED = ("torch", "torch.utils.data", "torch.export", "numpy", "pydantic", "sqlalchemy", "trainers.trainable",
-              "trainers.model_size", "trainers.training_function", "studies.spec.study_spec")  # fmt: skip
+_PRELOADED = (
+    "torch",
+    "torch.utils.data",
+    "torch.export",
+    "numpy",
+    "pydantic",
+    "sqlalchemy",
+    "trainers.contract.task_loading",
+    "trainers.model.model_size",
+    "trainers.contract.training_function",
+    "studies.spec.study_spec",
+)
 _LONGEST = 2**22
 
 

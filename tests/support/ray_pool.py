@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from studies.gangs.on_ray import CLOSE_DEADLINE_SECONDS, RayPool
-from studies.gangs.protocol import Event, GangFailed, Measured, SlotsLost, SlotsReady
+from studies.gangs.pool_protocol import Event, GangFailed, Measured, SlotsLost, SlotsReady
 from trainers.protocol import TrialSpec
 
 FOLDER = str(Path(__file__).parent)

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from automl.service.app import make_app
-from automl.service.context import ServiceContext
-from automl.service.gate import Gate
-from automl.service.policy import Policy
+from automl.service.http.context import ServiceContext
+from automl.service.http.gate import Gate
+from automl.service.http.service_app import make_app
+from automl.service.operator_policy import Policy
 from automl.service.team_studies import TeamStudies
-from studies.queueing import tokens
+from studies.queueing import access_tokens
+from studies.queueing.access_tokens import Identity, Role
 from studies.queueing.job_queue import JobQueue
-from studies.queueing.tokens import Identity, Role
-from studies.storage.store import Store
+from studies.storage.study_store import Store
 from tests.support.databases import empty_database
 
 SPEC: dict[str, Any] = {
@@ -44,7 +44,7 @@ class TestedService:
 
     def token(self, user: str = "ann", project: str = "vision", role: Role = "member") -> str:
         """Make a token."""
-        return tokens.create(self.store, name="test", user=user, project=project, role=role, days=None)[0]
+        return access_tokens.create(self.store, name="test", user=user, project=project, role=role, days=None)[0]
 
     def studies(self, user: str = "ann", project: str = "vision", role: Role = "member") -> TeamStudies:
         """Return what such a user may see and change."""

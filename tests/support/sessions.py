@@ -10,7 +10,7 @@ from studies.control.assembly import PoolSpec
 from studies.control.session import Session
 from studies.gangs.simulated import SimulatedPool
 from studies.spec.study_spec import parse_spec
-from studies.storage.store import Store
+from studies.storage.study_store import Store
 from tests.support.simulated_study import smooth_curve
 
 

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from automl.stored.specs import stored_form
 from studies.spec.study_spec import parse_spec
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.changes import (
+from studies.storage.leases import lease as leases
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
+from studies.storage.writing.changes import (
     AttemptOpened,
     Change,
     Charged,
@@ -22,7 +23,6 @@ from studies.storage.changes import (
     TrialChanged,
     TrialColumns,
 )
-from studies.storage.store import Store
 from tests.support.command_line import DIGITS
 
 NO_PROCESS = 2**22 + 1  # above Linux's largest process id

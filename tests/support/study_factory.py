@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from studies.milestones import milestones
-from studies.records import (
+from studies.records.records import (
     AttemptRecord,
     BudgetLine,
     ChargeRecord,
@@ -20,6 +19,7 @@ from studies.records import (
     TrialRecord,
     TrialState,
 )
+from studies.results.extrapolation import milestones
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 PRICE = 2.0

@@ -24,16 +24,16 @@ import automl
 from automl.cli import cli
 from automl.exporting.exports import Target
 from automl.mcp_server.server import TOOLS
-from automl.service.app import bare_app
+from automl.service.http.service_app import bare_app
 from automl.terminal.summary import document_of
 from reports.gallery import Gallery
-from search_spaces.errors import UserError
-from studies.analysis import trial_rows
-from studies.csv_table import to_csv
-from studies.records import ConfirmationRecord, Constraint, StudyRecord, TrialRecord
+from search_spaces.user_errors import UserError
+from studies.records.plain_rows import to_csv
+from studies.records.records import ConfirmationRecord, Constraint, StudyRecord, TrialRecord
+from studies.results.analysis import trial_rows
 from studies.search.pruners.by_name import BUILT_IN, options_with_defaults
 from studies.spec.study_spec import StudySpec
-from studies.storage.tables import metadata
+from studies.storage.schema.tables import metadata
 from tests.support.paths import ROOT
 from tests.support.service import TestedService
 from tests.support.study_factory import build_study

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from tests.support.paths import SHARED
-from trainers.ddp import Group
-from trainers.evaluate import evaluate
+from trainers.contract.task import Task
+from trainers.contract.task_loading import load_task
+from trainers.loop.evaluation import evaluate
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TrialSpec
-from trainers.task import Task
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 REAL = SHARED / "data"
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import uvicorn
 
-from automl.service.app import make_app
-from automl.service.context import ServiceContext
-from automl.service.policy import Policy
-from studies.queueing import tokens
-from studies.storage.store import Store
+from automl.service.http.context import ServiceContext
+from automl.service.http.service_app import make_app
+from automl.service.operator_policy import Policy
+from studies.queueing import access_tokens
+from studies.storage.study_store import Store
 
 SPEC: dict[str, Any] = {
     "study": "tiny",
@@ -49,7 +49,7 @@ def team_service(folder: Path, *, usd_per_slot_hour: float = 1.0) -> Iterator[Te
     """Serve an empty store of a folder."""
     store = Store(f"sqlite:///{folder}/automl.db")
     made = {
-        name: tokens.create(store, name=name, user=name, project=project, role=role, days=1)[0]
+        name: access_tokens.create(store, name=name, user=name, project=project, role=role, days=1)[0]
         for name, project, role in (("ann", "red", "member"), ("bob", "blue", "member"), ("eve", "red", "viewer"))
     }
     policy = Policy(code_folders={}, artifacts=str(folder / "artifacts"), usd_per_slot_hour=usd_per_slot_hour)

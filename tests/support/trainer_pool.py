@@ -13,13 +13,13 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from tests.support.paths import ROOT
-from trainers.ddp import destroy_group, form_group
-from trainers.group_store import StoreClient
-from trainers.group_store_server import StoreServer
+from trainers.contract.task import BaseTask
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TrainingError, TrialSpec
-from trainers.task import BaseTask
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.group_store import StoreClient
+from trainers.ranks.group_store_server import StoreServer
+from trainers.ranks.process_group import destroy_group, form_group
 
 HERE = str(ROOT)
 BLOBS = "tests.support.trainer_pool:Blobs"

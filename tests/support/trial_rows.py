@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from tests.support.trainer_pool import HERE, Blobs
-from trainers.checkpoint import read_checkpoint
-from trainers.group_store_server import StoreServer
+from trainers.checkpoints.checkpoint import read_checkpoint
 from trainers.protocol import Measurement, RankAssignment, TrialSpec
-from trainers.rank import RankProcess
-from trainers.rank_messages import Failed
+from trainers.ranks.group_store_server import StoreServer
+from trainers.ranks.rank_messages import Failed
+from trainers.ranks.rank_process import RankProcess
 
 SPOILER = "tests.support.trial_rows:Spoiler"
 _SECONDS = 240

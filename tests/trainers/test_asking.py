@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from automl.adapters.optuna_objective import as_training_function
-from search_spaces.asked import Asked, choice_domain, drawn, float_domain, int_domain
 from search_spaces.parameters import Int
+from search_spaces.suggestions import Asked, choice_domain, drawn, float_domain, int_domain
 from tests.support import optuna_objectives as objectives
 from tests.support.function_trials import Granted
-from trainers.asking import Asking
-from trainers.ddp import Group
-from trainers.function_trainer import FunctionTrainer
+from trainers.contract.training_function import TrainingFunction
+from trainers.contract.trial_suggestions import Asking
+from trainers.functions.function_trainer import FunctionTrainer
 from trainers.protocol import TaskError, TrialSpec
-from trainers.training_function import TrainingFunction
+from trainers.ranks.process_group import Group
 
 SPEC = TrialSpec(study="s", trial=4, task="x:y", params={}, training={"epochs": 4}, seed=7, proposed={})
 RANGE = int_domain(1, 100)

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from tests.support.trainer_pool import BLOBS, HERE, Blobs, run_trial, spec_of
-from trainers.checkpoint import load_model, read_checkpoint, write_atomically
-from trainers.ddp import Group
-from trainers.errors import CheckpointError, StorageError
-from trainers.evaluate import evaluate
-from trainers.export import _lines_that_load, export_model, load, load_exported
+from trainers.checkpoints.checkpoint import load_model, read_checkpoint, write_atomically
+from trainers.checkpoints.model_export import _lines_that_load, export_model, load, load_exported
+from trainers.contract.task_loading import TaskLoadError
+from trainers.failures import CheckpointError, StorageError
+from trainers.loop.evaluation import evaluate
 from trainers.protocol import LostError, OutOfMemoryError, TrainingError
-from trainers.rank_messages import Failed
-from trainers.task_loading import TaskLoadError
+from trainers.ranks.process_group import Group
+from trainers.ranks.rank_messages import Failed
 
 
 @pytest.fixture

@@ -18,17 +18,17 @@ import torch
 
 from tests.support.disks import fill, tiny_disk
 from tests.support.trainer_pool import run_trial, spec_of, weights_of
-from trainers import epoch_parts
-from trainers.checkpoint import last_checkpoint, read_checkpoint
-from trainers.checkpoint_store import LocalPlace
-from trainers.checkpoint_writer import FileWriter, Pending
-from trainers.ddp import Group
-from trainers.errors import StorageError
+from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
+from trainers.checkpoints.checkpoint_stores import LocalPlace
+from trainers.checkpoints.checkpoint_writer import FileWriter, Pending
+from trainers.contract.task_loading import load_task
+from trainers.failures import StorageError
+from trainers.loop import epoch_parts
+from trainers.loop.trainer import Trainer
 from trainers.protocol import EpochPart, Measurement, RankAssignment
-from trainers.rank import RankProcess
-from trainers.rank_messages import Failed, Outgoing
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
+from trainers.ranks.rank_messages import Failed, Outgoing
+from trainers.ranks.rank_process import RankProcess
 
 PATIENT = 1e9
 SECONDS = 60.0
@@ -190,7 +190,7 @@ def measured(messages):
 
 @pytest.mark.medium
 def test_a_measurement_does_not_arrive_before_its_checkpoint_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainers.rank_messages.HOLD_SECONDS", 0.0)
+    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 0.0)
     may_write, last_epoch_ended = threading.Event(), threading.Event()
     Gate(monkeypatch, lambda _: may_write.wait(SECONDS))
     usual = Trainer._run_epoch
@@ -224,7 +224,7 @@ def test_a_measurement_does_not_arrive_before_its_checkpoint_is_whole(tmp_path, 
 
 
 def test_a_measurement_does_not_wait_for_the_checkpoint_of_the_one_after_it(monkeypatch):
-    monkeypatch.setattr("trainers.rank_messages.HOLD_SECONDS", 0.05)
+    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 0.05)
     outgoing, files, may_write = Outgoing(), FileWriter(lambda: None), threading.Event()
 
     def save(_):
@@ -253,7 +253,7 @@ def refuse(number):
 @pytest.mark.medium
 @pytest.mark.parametrize("within_epochs", [False, True])
 def test_a_failed_write_ends_the_trial_and_leaves_the_process_as_it_was(tmp_path, monkeypatch, within_epochs):
-    monkeypatch.setattr("trainers.epoch_parts.MEET_SECONDS", 0.0)
+    monkeypatch.setattr("trainers.loop.epoch_parts.MEET_SECONDS", 0.0)
     Gate(monkeypatch, refuse)
     every = 0.0 if within_epochs else PATIENT
     spec = spec_with(1, tmp_path, {"epochs": 10**6}, milestones=(1, 2), checkpoint_every_seconds=every)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.code_files import code_files, hash_of
+from trainers.contract.user_code import code_files, hash_of
 
 
 def test_the_users_own_modules_are_known_as_they_were_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from torch.utils.data import Dataset, IterableDataset
 from torchmetrics import Metric
 
 from tests.support.trainer_pool import run_trial, spec_of
-from trainers.ddp import Group
+from trainers.contract.task_loading import load_task
 from trainers.protocol import TaskError
-from trainers.task_loading import load_task
+from trainers.ranks.process_group import Group
 
 TASK = "tests.trainers.test_collating:Boxes"
 

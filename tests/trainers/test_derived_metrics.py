@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainers.evaluate import with_derived
+from trainers.loop.evaluation import with_derived
 from trainers.protocol import TaskError
 
 

@@ -15,24 +15,24 @@ from search_spaces.space import Space
 from studies.spec.checks import check_against_task
 from studies.spec.study_spec import parse_spec, spec_to_mapping
 from tests.support.trainer_pool import BLOBS, HERE, Blobs, Block, run_trial, spec_of
-from trainers import feeds
-from trainers.checkpoint import load_model, read_checkpoint
-from trainers.data import DatasetSamples, TensorSamples, load_samples
-from trainers.ddp import Group
-from trainers.epoch_plan import epoch_layout
-from trainers.evaluate import evaluate
-from trainers.gradient_noise import AdaScale, Moments, gain
-from trainers.optim import build_optimizer
-from trainers.process import forget_peak_memory, peak_memory_bytes
+from trainers.checkpoints.checkpoint import load_model, read_checkpoint
+from trainers.contract.task import BaseTask
+from trainers.data import sample_order
+from trainers.data.epoch_plan import epoch_layout
+from trainers.data.samples import DatasetSamples, TensorSamples, load_samples
+from trainers.data.seeds import permutation
+from trainers.loop.evaluation import evaluate
+from trainers.loop.gradient_noise import AdaScale, Moments, gain
+from trainers.loop.trainer import Trainer
+from trainers.loop.training_state import Average, Patience
+from trainers.model.learning_rate import LearningRate, scale_moments
+from trainers.model.optimizers import build_optimizer
+from trainers.model.sharding import checkpoint_activations, repeated_blocks
 from trainers.protocol import ALWAYS_MEASURED, TaskError
-from trainers.scaling import LearningRate, scale_moments
-from trainers.seeds import permutation
-from trainers.settings import settings_of
-from trainers.shard import checkpoint_activations, repeated_blocks
-from trainers.task import BaseTask
-from trainers.trainer import Trainer
+from trainers.ranks.process import forget_peak_memory, peak_memory_bytes
+from trainers.ranks.process_group import Group
 from trainers.trainer_options import TRAINER_PARAMETERS, clashes
-from trainers.training_state import Average, Patience
+from trainers.trial_settings import settings_of
 
 CPU = torch.device("cpu")
 DEFAULTS = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
@@ -437,7 +437,7 @@ def test_the_order_of_a_pass_is_drawn_once_for_all_its_epochs(monkeypatch):
         drawn.append(epoch)
         return permutation(samples, seed=seed, epoch=epoch)
 
-    monkeypatch.setattr(feeds, "permutation", noted)
+    monkeypatch.setattr(sample_order, "permutation", noted)
     trained(training={"epochs": 8, "samples_per_epoch": 16})  # of 50 samples: four epochs a pass
     assert drawn == [1, 2]
 
@@ -528,7 +528,7 @@ def test_seconds_go_where_they_were_spent():
 
 def test_an_evaluation_lasts_until_the_device_has_computed_it(monkeypatch):
     """A GPU computes on after the last of its kernels was launched."""
-    monkeypatch.setattr("trainers.epoch_end.seconds_to_compute", lambda _: time.sleep(0.2))
+    monkeypatch.setattr("trainers.loop.epoch_end.seconds_to_compute", lambda _: time.sleep(0.2))
 
     class Weighed(Blobs):
         def weights(self, targets):

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of, weights_of
-from trainers.checkpoint import load_model, read_checkpoint
-from trainers.ddp import Group
-from trainers.errors import CheckpointError
+from trainers.checkpoints.checkpoint import load_model, read_checkpoint
+from trainers.contract.task import BaseTask
+from trainers.contract.task_loading import load_task
+from trainers.failures import CheckpointError
+from trainers.loop.trainer import Trainer
+from trainers.model.sharding import owners
 from trainers.protocol import TaskError, TrialSpec
-from trainers.shard import owners
-from trainers.task import BaseTask
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 SGD = {"optimizer": "sgd", "momentum": 0.9}
 PLAIN = {"optimizer": "sgd", "momentum": 0.0}

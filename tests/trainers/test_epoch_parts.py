@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from tests.support.trainer_pool import Blobs, Pairs, run_trial, spec_of, weights_of
-from trainers import epoch_parts
-from trainers.checkpoint import epoch_of, last_checkpoint, read_checkpoint
-from trainers.ddp import Group
-from trainers.epoch_parts import EpochSums, Meetings, Order
-from trainers.errors import CheckpointError
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.checkpoints.checkpoint import epoch_of, last_checkpoint, read_checkpoint
+from trainers.contract.task_loading import load_task
+from trainers.failures import CheckpointError
+from trainers.loop import epoch_parts
+from trainers.loop.epoch_parts import EpochSums, Meetings, Order
+from trainers.loop.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 PATIENT = 1e9
 

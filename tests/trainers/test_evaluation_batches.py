@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainers.data import TensorSamples, load_samples
-from trainers.evaluate import evaluate, latency_ms
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
+from trainers.data.samples import TensorSamples, load_samples
+from trainers.loop.evaluation import evaluate, latency_ms
 
 
 class Wide(nn.Module):

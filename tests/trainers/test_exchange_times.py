@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.step_counter import ExchangeTimes
+from trainers.loop.step_counter import ExchangeTimes
 
 
 class Timed:

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from tests.support.trainer_pool import spec_of
-from trainers.ddp import Group
-from trainers.precision import Precision, exact_products, images_channels_last, set_fast_math, with_channels_last
-from trainers.process_state import ProcessState
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
+from trainers.model.precision import Precision, exact_products, images_channels_last, set_fast_math, with_channels_last
 from trainers.protocol import Measurement, TaskError
-from trainers.settings import Settings, settings_of
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
+from trainers.ranks.process_state import ProcessState
+from trainers.trial_settings import Settings, settings_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainers import process
-from trainers.process import PeakMemory
+from trainers.ranks import process
+from trainers.ranks.process import PeakMemory
 
 
 class Gpu:

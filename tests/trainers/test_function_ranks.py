@@ -10,13 +10,13 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from tests.support.function_trials import Granted, on, trained
 from tests.support.trainer_pool import HERE
-from trainers import arrivals
-from trainers.ddp import Group
-from trainers.function_trainer import FunctionTrainer
-from trainers.local import train_locally
+from trainers.contract.training_function import TrainingFunction
+from trainers.functions.function_trainer import FunctionTrainer
+from trainers.local.local_training import train_locally
 from trainers.protocol import TaskError, TrialSpec
-from trainers.settings import unheeded
-from trainers.training_function import TrainingFunction
+from trainers.ranks import out_of_step
+from trainers.ranks.process_group import Group
+from trainers.trial_settings import unheeded
 
 MODULE = "tests.support.ranked_functions"
 
@@ -67,7 +67,7 @@ def test_a_rank_that_is_only_slow_is_waited_for(ranks):
 
 
 def slow_in_turn(group, spec):
-    begun, store = arrivals._begun(), _get_default_store()
+    begun, store = out_of_step._begun(), _get_default_store()
 
     def until_told(rank, words):
         key = f"arrivals/test/0/1/{begun}/{rank}"
@@ -77,25 +77,25 @@ def slow_in_turn(group, spec):
     def train(trial):
         for epoch in trial.epochs():
             if trial.rank == 0:
-                until_told(1, f"{epoch} {int(arrivals.Place.WITHIN)}")
+                until_told(1, f"{epoch} {int(out_of_step.Place.WITHIN)}")
             trial.mean(1.0)
             trial.report(val_error=1.0)
             if trial.rank == 1:
-                place = arrivals.Place.RETURNED if epoch == 3 else arrivals.Place.END
+                place = out_of_step.Place.RETURNED if epoch == 3 else out_of_step.Place.END
                 until_told(0, f"{epoch} {int(place)}")
 
     course = Granted()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrivals, "LOOK_SECONDS", 0.05)
+        patch.setattr(out_of_step, "LOOK_SECONDS", 0.05)
         FunctionTrainer(spec, TrainingFunction(function=train), group=group).run(course)
     return [one.epoch for one in course.measurements]
 
 
 def test_a_rank_that_was_asleep_while_the_others_went_on_does_not_take_them_for_lost():
-    within = arrivals._Report(4, arrivals.Place.WITHIN, 103)
-    assert not arrivals._waits_in_vain(arrivals._Report(3, arrivals.Place.END, 100), within)
-    assert arrivals._waits_in_vain(arrivals._Report(3, arrivals.Place.RETURNED, 100), within)
-    assert arrivals._waits_in_vain(arrivals._Report(4, arrivals.Place.END, 100), within)
+    within = out_of_step._Report(4, out_of_step.Place.WITHIN, 103)
+    assert not out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.END, 100), within)
+    assert out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.RETURNED, 100), within)
+    assert out_of_step._waits_in_vain(out_of_step._Report(4, out_of_step.Place.END, 100), within)
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,16 @@ from torch.utils.data import BatchSampler, TensorDataset, WeightedRandomSampler
 from tests.support.function_trials import Granted, on, trained
 from tests.support.paths import EXAMPLES
 from tests.support.trainer_pool import HERE
-from trainers.checkpoint import read_checkpoint
-from trainers.checkpoint_store import LocalPlace
-from trainers.ddp import Group
-from trainers.errors import CheckpointError
-from trainers.function_trainer import FunctionTrainer
-from trainers.process import free_memory
+from trainers.checkpoints.checkpoint import read_checkpoint
+from trainers.checkpoints.checkpoint_stores import LocalPlace
+from trainers.contract.task_loading import TaskLoadError, load_task, load_trainable
+from trainers.contract.training_function import TrainingFunction
+from trainers.failures import CheckpointError
+from trainers.functions.function_trainer import FunctionTrainer
+from trainers.functions.trial_loader import SharingSampler
 from trainers.protocol import TaskError, TrainingError, TrialSpec
-from trainers.task_loading import TaskLoadError, load_task, load_trainable
-from trainers.training_function import TrainingFunction
-from trainers.trial_loader import SharingSampler
+from trainers.ranks.process import free_memory
+from trainers.ranks.process_group import Group
 
 MODULE = "tests.support.training_functions"
 FOLDERS = (HERE,)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from studies.control.orphans import delete_orphans, find_orphans
+from studies.control.files.orphans import delete_orphans, find_orphans
 from tests.support import optional
-from trainers.checkpoint import read_plain, write_atomically
-from trainers.checkpoint_store import place_of
-from trainers.errors import CheckpointError, StorageError
+from trainers.checkpoints.checkpoint import read_plain, write_atomically
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.failures import CheckpointError, StorageError
 
 FOLDER = "gs://checkpoints/study"
 URL = f"{FOLDER}/trial-00000/epoch-0001.attempt-1.pt"

@@ -12,10 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from studies.gangs import pool_cluster
 from studies.gangs.pool_cluster import PoolCluster
-from trainers import ddp, rank_place
-from trainers.ddp import Group, warm_up
 from trainers.protocol import GROUP_INTERFACE, Backend
-from trainers.rank_place import RankPlace
+from trainers.ranks import process_group, rendezvous
+from trainers.ranks.process_group import Group, warm_up
+from trainers.ranks.rendezvous import RankPlace
 
 VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -41,7 +41,7 @@ def found_by_nccl(monkeypatch: pytest.MonkeyPatch, backend: Backend = "nccl") ->
             found.append(os.environ.get("NCCL_SOCKET_IFNAME"))
             super().__init__(*arguments)
 
-    monkeypatch.setattr(ddp, "DistributedDataParallel", Recorder)
+    monkeypatch.setattr(process_group, "DistributedDataParallel", Recorder)
     monkeypatch.setattr(dist, "init_process_group", lambda _, **more: form("gloo", **more))
     warm_up(torch.device("cpu"), backend)
     return found
@@ -82,7 +82,7 @@ def test_a_rank_whose_process_has_one_group_keeps_nccl_where_that_is(
         def wait_for_all(self) -> None:
             return
 
-    monkeypatch.setattr(rank_place, "form_group", lambda *_, **__: Group())
+    monkeypatch.setattr(rendezvous, "form_group", lambda *_, **__: Group())
     RankPlace(world_size=2, backend="nccl", presence=Presence(), one_host=one_host).join()  # type: ignore[arg-type]
     assert chosen() == [None, interface]
 

@@ -12,9 +12,9 @@ from datetime import timedelta
 import pytest
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore  # type: ignore[attr-defined]
 
-from trainers.errors import classify
-from trainers.group_store import StoreClient
-from trainers.group_store_server import StoreServer
+from trainers.failures import classify
+from trainers.ranks.group_store import StoreClient
+from trainers.ranks.group_store_server import StoreServer
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ from automl.launching.model_counting import Counting
 from automl.launching.preparing import Prepared, prepare
 from search_spaces.space import Space
 from studies.control.assembly import problem_of
-from studies.control.state import StudyMachine
+from studies.control.machine.state import StudyMachine
 from studies.gangs.simulated import SimulatedPool
-from studies.records import Constraint, Objective
+from studies.records.records import Constraint, Objective
 from studies.search.acquisition.acquisition import probability_of_a_feasible_model
 from studies.search.model.batch_forecast import NO_NODES
 from studies.search.model.curve_model import CurveModel
@@ -38,18 +38,18 @@ from studies.search.model.size_model import Counted, SizeModel, examples_of
 from studies.search.observations import Snapshot
 from studies.search.pruners.break_even import BreakEven
 from studies.spec.study_spec import parse_spec
-from studies.storage.store import Store
+from studies.storage.study_store import Store
 from tests.support import optional
 from tests.support.command_line import InProcess
 from tests.support.simulated_study import smooth_curve
 from tests.support.task_files import HEADER, people, write
-from trainers.ddp import Group
-from trainers.model_size import count
-from trainers.probe import probe
+from trainers.contract.task import BaseTask, space_of
+from trainers.contract.task_loading import load_task
+from trainers.local.try_out_task import probe
+from trainers.loop.trainer import Trainer
+from trainers.model.model_size import count
 from trainers.protocol import TrialSpec
-from trainers.task import BaseTask, space_of
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 ERROR, COST, SIZE = (Objective(metric=name) for name in ("val_error", "cost_usd", "model_parameters"))
 MLP = {"architecture": "mlp", "width": 48, "depth": 2}
@@ -169,7 +169,7 @@ def test_the_process_answers_and_says_what_is_wrong(tmp_path: Path) -> None:
 
     def answer(task: str) -> Any:
         question = {"task": task, "python_path": [str(tmp_path)], "examples": [MLP], "training": {}}
-        done = subprocess.run([sys.executable, "-P", "-m", "trainers.probe"], input=json.dumps(question),
+        done = subprocess.run([sys.executable, "-P", "-m", "trainers.local.try_out_task"], input=json.dumps(question),
                               capture_output=True, text=True, check=True)  # fmt: skip
         return json.loads(done.stdout)
 

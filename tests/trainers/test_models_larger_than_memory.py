@@ -20,14 +20,14 @@ import pytest
 import torch
 
 from tests.support.trainer_pool import Pool, spec_of
-from trainers.checkpoint import check_checkpoint, read_checkpoint
-from trainers.errors import classified
-from trainers.export import export_model, load_exported
-from trainers.process import free_memory
+from trainers.checkpoints.checkpoint import check_checkpoint, read_checkpoint
+from trainers.checkpoints.model_export import export_model, load_exported
+from trainers.checkpoints.stored_tensors import byte_view
+from trainers.contract.task_loading import load_task
+from trainers.failures import classified
+from trainers.loop.trainer import Trainer
 from trainers.protocol import OutOfMemoryError
-from trainers.stored_tensors import byte_view
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process import free_memory
 
 pytestmark = pytest.mark.large
 

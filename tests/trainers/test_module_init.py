@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from tests.support.trainer_pool import run_trial, spec_of
-from trainers.ddp import Group
-from trainers.module_init import ModuleInit
+from trainers.model.init_by_module import ModuleInit
+from trainers.model.sharding import units_of
 from trainers.protocol import TaskError
-from trainers.shard import units_of
+from trainers.ranks.process_group import Group
 
 
 class Of:

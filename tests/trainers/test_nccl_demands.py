@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
-from trainers.ddp import Group, copy_buffers_from_rank_0
-from trainers.network import Network
-from trainers.rank_place import presence_in_environment
-from trainers.settings import Settings
-from trainers.shard import has_values, shard_fully
+from trainers.model.network import Network
+from trainers.model.sharding import has_values, shard_fully
+from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
+from trainers.ranks.rendezvous import presence_in_environment
+from trainers.trial_settings import Settings
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from torch.utils.data import Dataset, IterableDataset
 
 from tests.support import optional
 from tests.support.trainer_pool import Blobs, run_trial, spec_of
-from trainers.data import DatasetSamples, load_samples
-from trainers.ddp import Group
-from trainers.nested import in_single_precision, to_device
+from trainers.data.nested_tensors import in_single_precision, to_device
+from trainers.data.samples import DatasetSamples, load_samples
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TaskError
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 CPU = torch.device("cpu")
 Named = namedtuple("Named", ["logits", "name"])

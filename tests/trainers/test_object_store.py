@@ -24,8 +24,8 @@ from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.store_address import SECRET
 from tests.support.trainer_pool import run_trial, spec_of
 from tests.support.waiting import wait_until
-from trainers import object_store as stores
-from trainers.checkpoint import (
+from trainers.checkpoints import object_store as stores
+from trainers.checkpoints.checkpoint import (
     check_checkpoint,
     latest_checkpoint,
     load_model,
@@ -34,13 +34,13 @@ from trainers.checkpoint import (
     read_plain,
     write_atomically,
 )
-from trainers.checkpoint_cache import CheckpointCache, Content, DamagedObjectError, sha256_of
-from trainers.checkpoint_store import place_of
-from trainers.ddp import Group
-from trainers.errors import CheckpointError, StorageError
-from trainers.object_store import ObjectStore, ObjectStoreError
+from trainers.checkpoints.checkpoint_cache import CheckpointCache, Content, DamagedObjectError, sha256_of
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.checkpoints.object_store import ObjectStore, ObjectStoreError
+from trainers.checkpoints.shared_checkpoint import open_together
+from trainers.failures import CheckpointError, StorageError
 from trainers.protocol import TrialSpec
-from trainers.shared_checkpoint import open_together
+from trainers.ranks.process_group import Group
 
 FOLDER = f"s3://{BUCKET}/some/study/trial-00000"
 URL = f"{FOLDER}/epoch-0001.attempt-1.pt"
@@ -163,7 +163,7 @@ def data_fetches(store: FaultyStore) -> int:
 def test_large_objects_go_in_parts_and_are_counted_while_they_go(
     object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainers.checkpoint_place import counting
+    from trainers.checkpoints.checkpoint_place import counting
 
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
     ticks: list[int] = []
@@ -223,9 +223,8 @@ def test_ranks_that_read_at_once_fetch_once(
 ) -> None:
     PLACE.write(URL, saving(os.urandom(2**20)))
     in_another_cache(tmp_path, monkeypatch)
-    program = (
-        f"import hashlib; from trainers.checkpoint_store import place_of\nfile = place_of({URL!r}).open({URL!r})\n"
-    )
+    program = "import hashlib; from trainers.checkpoints.checkpoint_stores import place_of\n"
+    program += f"file = place_of({URL!r}).open({URL!r})\n"
     program += "print(hashlib.sha256(file.read()).hexdigest())"
     ranks = [
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path.cwd())
@@ -345,7 +344,7 @@ def test_an_upload_without_its_manifest_is_no_checkpoint(object_store: FaultySto
 def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(
     object_store: FaultyStore, stalled: str
 ) -> None:
-    from studies.control.orphans import delete_orphans, find_orphans
+    from studies.control.files.orphans import delete_orphans, find_orphans
 
     def is_stalled(method: str, path: str) -> bool:
         return method == "PUT" and (stalled in path if "part" in stalled else path.endswith(stalled))
@@ -353,7 +352,7 @@ def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(
     object_store.faults.stalls = is_stalled
     program = (
         f"import s3fs.core; s3fs.core.calculate_chunksize = lambda size, chunksize=None: 5 * 2**20\n"
-        f"from trainers.checkpoint_store import place_of\n"
+        f"from trainers.checkpoints.checkpoint_stores import place_of\n"
         f"place_of({URL!r}).write({URL!r}, lambda file: file.write(bytes({12 if 'part' in stalled else 1} * 2**20)))"
     )
     writer = subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd())
@@ -377,7 +376,7 @@ def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(
 def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(
     object_store: FaultyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from studies.control.orphans import find_orphans
+    from studies.control.files.orphans import find_orphans
 
     write_atomically({"a": 1}, URL)
     object_store.faults.refuses = lambda _method, path: (403, "AccessDenied") if "?uploads" in path else None
@@ -497,7 +496,7 @@ def test_errors_of_a_store_cross_processes_and_hide_what_is_secret(monkeypatch: 
 
 
 def test_a_listing_that_lies_changes_what_is_tidied_up_and_nothing_else(object_store: FaultyStore) -> None:
-    from studies.control.orphans import delete_orphans, find_orphans
+    from studies.control.files.orphans import delete_orphans, find_orphans
 
     folder = f"s3://{BUCKET}/some/study"
     other = URL.replace("0001", "0002")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests.support.trainer_pool import run_trial, spec_of, weights_of
-from trainers.ddp import Group
-from trainers.step_counter import GradientNorms
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.contract.task_loading import load_task
+from trainers.loop.step_counter import GradientNorms
+from trainers.loop.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 PLAIN = {"warmup_epochs": 0, "schedule": "constant"}
 STILL = {"momentum": 0.0, "weight_decay": 0.0}

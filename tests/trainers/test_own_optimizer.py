@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.support.trainer_pool import Blobs, Pool, spec_of, weights_of
-from trainers.ddp import Group
-from trainers.optim import OPTIMIZERS, RATE_FACTOR, build_optimizer
+from trainers.loop.trainer import Trainer
+from trainers.model.learning_rate import planned_learning_rate
+from trainers.model.optimizers import OPTIMIZERS, RATE_FACTOR, build_optimizer
 from trainers.protocol import TaskError, TrialSpec
-from trainers.scaling import planned_learning_rate
-from trainers.settings import settings_of
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 from trainers.trainer_options import TRAINER_PARAMETERS
+from trainers.trial_settings import settings_of
 
 
 class Same(Blobs):

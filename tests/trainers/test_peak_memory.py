@@ -10,11 +10,11 @@ from itertools import count
 import pytest
 
 from tests.support.trainer_pool import BLOBS, HERE
-from trainers.checkpoint import read_checkpoint, write_atomically
-from trainers.group_store_server import StoreServer
+from trainers.checkpoints.checkpoint import read_checkpoint, write_atomically
 from trainers.protocol import RankAssignment, TrialSpec
-from trainers.rank import RankProcess
-from trainers.rank_messages import Failed
+from trainers.ranks.group_store_server import StoreServer
+from trainers.ranks.rank_messages import Failed
+from trainers.ranks.rank_process import RankProcess
 
 pytestmark = pytest.mark.large
 

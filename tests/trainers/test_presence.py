@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-from trainers.ddp import Group, destroy_group, form_group
-from trainers.group_store import StoreClient
-from trainers.group_store_server import StoreAddress, StoreServer
 from trainers.protocol import LostError
-from trainers.rank_place import Presence, _Watch
+from trainers.ranks.group_store import StoreClient
+from trainers.ranks.group_store_server import StoreAddress, StoreServer
+from trainers.ranks.process_group import Group, destroy_group, form_group
+from trainers.ranks.rendezvous import Presence, _Watch
 
 
 @pytest.fixture

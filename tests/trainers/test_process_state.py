@@ -22,14 +22,14 @@ from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
 
 from tests.support.trainer_pool import HERE, spec_of
-from trainers.ddp import Group
-from trainers.process import Remains, cpus_of_each_gpu, free_memory
-from trainers.process_state import ProcessState
+from trainers.loop.trainer import Trainer
 from trainers.protocol import RankAssignment, TaskError, TrialSpec
-from trainers.rank import RankProcess
-from trainers.rank_messages import Failed
-from trainers.settings import settings_of
-from trainers.trainer import Trainer
+from trainers.ranks.process import Remains, cpus_of_each_gpu, free_memory
+from trainers.ranks.process_group import Group
+from trainers.ranks.process_state import ProcessState
+from trainers.ranks.rank_messages import Failed
+from trainers.ranks.rank_process import RankProcess
+from trainers.trial_settings import settings_of
 
 
 def _hook(*_: object) -> None:
@@ -232,7 +232,7 @@ class Counting(nn.Module):
 
 @pytest.mark.large
 def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.network.RECOMPILE_LIMIT", 2)
+    monkeypatch.setattr("trainers.model.network.RECOMPILE_LIMIT", 2)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # it counts variants, too
     task = _task(spec_of(options={"dtype": "float32"}))
     task.model = lambda params: Counting()
@@ -244,7 +244,7 @@ def test_a_model_that_is_not_compiled_any_more_fails_its_trial(monkeypatch: pyte
 
 
 def _task(spec: TrialSpec) -> Any:
-    from trainers.task_loading import load_task
+    from trainers.contract.task_loading import load_task
 
     return load_task(spec.task, spec.task_options, spec.python_path)
 

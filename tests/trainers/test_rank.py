@@ -14,15 +14,15 @@ import pytest
 
 from studies.gangs.available_slots import own_cpus
 from tests.support.command_trials import script, spec_of
-from trainers.errors import CheckpointError, StorageError
+from trainers.failures import CheckpointError, StorageError
 from trainers.protocol import RankAssignment, TrialSpec
-from trainers.rank import RankProcess
-from trainers.rank_messages import Began, Failed
+from trainers.ranks.rank_messages import Began, Failed
+from trainers.ranks.rank_process import RankProcess
 
 TASK = """
 import torch
 from torch import nn
-from trainers.task import BaseTask
+from trainers.contract.task import BaseTask
 
 class Counting(BaseTask):
     made = 0
@@ -113,7 +113,7 @@ def digits_trial(**changes: object) -> TrialSpec:
 
 
 def test_measurements_of_short_epochs_travel_together_and_know_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.rank_messages.HOLD_SECONDS", 3600.0)
+    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 3600.0)
     told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
     assert epochs_by_message(told) == [[1, 2, 3, 4]]
     ages = [measurement.age_seconds for message in told if isinstance(message, list) for measurement in message]
@@ -122,7 +122,7 @@ def test_measurements_of_short_epochs_travel_together_and_know_their_age(monkeyp
 
 
 def test_a_run_whose_patience_is_at_an_end_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.rank_messages.HOLD_SECONDS", 3600.0)
+    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 3600.0)
     params, training = {"learning_rate": 1e-30}, {"epochs": 9, "early_stop_patience": 2}
     trial = digits_trial(params=params, training=training)
     told = list(RankProcess(device="cpu", cpus_per_rank=1).run(trial, ASSIGNMENT, 9))
@@ -160,13 +160,13 @@ def test_the_start_of_a_trial_does_not_count_the_end_of_the_one_before(tmp_path:
 
 
 def test_a_measurement_of_a_long_epoch_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.rank_messages.HOLD_SECONDS", 0.0)
+    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 0.0)
     told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
     assert epochs_by_message(told) == [[1], [2], [3], [4]]
 
 
 def test_what_was_measured_before_a_failure_is_sent_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.rank_messages.HOLD_SECONDS", 3600.0)
+    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 3600.0)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "third_epoch_task.py").write_text(
         TASK.replace("Counting", "ThirdEpoch")

@@ -10,13 +10,13 @@ import pytest
 
 from tests.support.paths import ROOT
 from trainers.commands.command import COMMAND
-from trainers.rank_output import folders_of_trial, log_folder, log_path
+from trainers.ranks.printed_output import folders_of_trial, log_folder, log_path
 
 PROGRAM = """
 import os, subprocess, sys, time
 from trainers import rank_output
 from trainers.protocol import TrialSpec
-from trainers.rank_output import RankOutput
+from trainers.ranks.printed_output import RankOutput
 
 rank_output.MOST_BYTES, rank_output.LOOK_SECONDS = 2000, 0.01
 folder, task = sys.argv[1:]

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tests.support.trainer_pool import Blobs, Pool, spec_of, weights_of
-from trainers.ddp import Group
-from trainers.optim import RATE_FACTOR
+from trainers.loop.trainer import Trainer
+from trainers.model.optimizers import RATE_FACTOR
 from trainers.protocol import TaskError, TrialSpec
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 ADAM = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1}
 COSINE = {"schedule": "cosine"}

@@ -11,11 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.trainer_pool import Blobs, run_trial, spec_of
-from trainers.ddp import Group
-from trainers.evaluate import StepWeights, evaluate
+from trainers.contract.task_loading import load_task
+from trainers.loop.evaluation import StepWeights, evaluate
+from trainers.loop.trainer import Trainer
 from trainers.protocol import DivergedError, TaskError
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 TASK = "tests.trainers.test_sample_weights:WeighedBlobs"
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from trainers import shared_arrays
-from trainers.shared_arrays import LEAST_BYTES, share_arrays
+from trainers.data import shared_arrays
+from trainers.data.shared_arrays import LEAST_BYTES, share_arrays
 
 MIB = 2**20
 Pair = namedtuple("Pair", "inputs targets")

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of
-from trainers import shared_checkpoint
-from trainers.checkpoint import check_checkpoint, load_model, open_checkpoint, read_checkpoint
-from trainers.checkpoint_urls import checkpoint_bytes, delete_checkpoint
-from trainers.ddp import Group
-from trainers.errors import CheckpointError, StorageError
-from trainers.export import export_model, load_exported
-from trainers.stored_tensors import StoredTensor
+from trainers.checkpoints import shared_checkpoint
+from trainers.checkpoints.checkpoint import check_checkpoint, load_model, open_checkpoint, read_checkpoint
+from trainers.checkpoints.locations import checkpoint_bytes, delete_checkpoint
+from trainers.checkpoints.model_export import export_model, load_exported
+from trainers.checkpoints.stored_tensors import StoredTensor
+from trainers.failures import CheckpointError, StorageError
+from trainers.ranks.process_group import Group
 
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.01}
 
@@ -104,8 +104,8 @@ def on_state(ranks, world_size, spec):
 
 def save_again(group, spec):
     """Write a checkpoint of what was read, before a step was trained."""
-    from trainers.task_loading import load_task
-    from trainers.trainer import Trainer
+    from trainers.contract.task_loading import load_task
+    from trainers.loop.trainer import Trainer
 
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=group)
     with trainer._state.evaluated_weights():

@@ -9,8 +9,8 @@ from torch.utils.data import IterableDataset
 
 from tests.support.function_trials import on, trained
 from tests.support.library_trials import spec_of
-from trainers.ddp import Group
 from trainers.protocol import TaskError
+from trainers.ranks.process_group import Group
 
 MODULE = "tests.support.training_functions"
 
@@ -61,7 +61,7 @@ def test_a_stream_with_a_length_is_a_stream_still():
         def __len__(self):
             return 10
 
-    from trainers.shared_stream import SharedStream, is_stream
+    from trainers.data.stream_sharing import SharedStream, is_stream
 
     assert is_stream(Counted())
     assert list(SharedStream(Counted(), rank=1, world_size=3, is_shared_out=False)) == [1, 4, 7]

@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.trainer_pool import Pool, run_trial, spec_of
-from trainers import settings
-from trainers.ddp import Group
-from trainers.epoch_plan import plan_epoch
-from trainers.network import Network
+from trainers import trial_settings
+from trainers.data.epoch_plan import plan_epoch
+from trainers.model.network import Network
 from trainers.protocol import TaskError
+from trainers.ranks.process_group import Group
 
 NORMS = {"kind": "norms"}
 
@@ -96,14 +96,14 @@ def test_ranks_without_samples_leave_running_statistics_alone(ranks: Pool) -> No
 
 def test_norms_that_a_task_has_frozen_stay_frozen() -> None:
     norms = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2).eval())
-    network = Network(norms, settings.settings_of(spec_of()), Group())
+    network = Network(norms, trial_settings.settings_of(spec_of()), Group())
     with network.without_statistics():
         assert [norm.training for norm in norms] == [False, False]
     assert [norm.training for norm in norms] == [True, False]
 
 
 def _statistics_of_each_rank(group: Group, spec: Any) -> Any:
-    from trainers import trainer
+    from trainers.loop import trainer
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "copy_buffers_from_rank_0", lambda *_: None)
@@ -131,7 +131,7 @@ def _train_with_exchanges(group: Group, spec: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nn.SyncBatchNorm, "convert_sync_batchnorm", convert)
         patch.setattr(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda *_: None)  # refuses CPUs
-        patch.setattr(settings, "clashes", lambda *_: None)
+        patch.setattr(trial_settings, "clashes", lambda *_: None)
         return run_trial(group, spec)
 
 

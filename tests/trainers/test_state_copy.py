@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
-from trainers.ddp import Group
+from trainers.checkpoints.state_copy import StateCopies
+from trainers.checkpoints.stored_tensors import Piece
 from trainers.protocol import LostError
-from trainers.state_copy import StateCopies
-from trainers.store_gather import StoreGather
-from trainers.stored_tensors import Piece
+from trainers.ranks.gather_over_store import StoreGather
+from trainers.ranks.process_group import Group
 
 
 def content():

@@ -12,17 +12,17 @@ import torch
 from tests.support.streamed_blobs import STREAMED, StreamedBlobs
 from tests.support.trainer_pool import HERE, run_trial, spec_of
 from tests.trainers.test_epoch_parts import assert_same_weights, on
-from trainers import feeds
-from trainers.checkpoint import last_checkpoint, read_checkpoint
-from trainers.ddp import Group
-from trainers.errors import CheckpointError
-from trainers.model_size import count
-from trainers.probe import probe
+from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
+from trainers.contract.task_loading import load_task
+from trainers.data import sample_order
+from trainers.data.streams import Sharing, StreamSamples
+from trainers.failures import CheckpointError
+from trainers.local.try_out_task import probe
+from trainers.loop.step_counter import StepCounter
+from trainers.loop.trainer import Trainer
+from trainers.model.model_size import count
 from trainers.protocol import LostError, TaskError
-from trainers.step_counter import StepCounter
-from trainers.stream_samples import Sharing, StreamSamples
-from trainers.task_loading import load_task
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
 
 KNOWN_END = {"samples_per_epoch": 48}
 WHOLE = {"schedule": "constant", "warmup_epochs": 0}
@@ -86,7 +86,7 @@ def test_ranks_train_to_the_weights_of_one_rank(ranks, world_size, params, train
 @pytest.mark.parametrize("kind", ["mlp", "flat norms"])
 def test_a_stream_trains_to_the_bits_of_a_dataset_in_the_same_order(monkeypatch, kind):
     """Also where BatchNorm cannot do with a last step of one sample, which takes one from the step before."""
-    monkeypatch.setattr(feeds, "permutation", lambda samples, **_: torch.arange(samples))
+    monkeypatch.setattr(sample_order, "permutation", lambda samples, **_: torch.arange(samples))
     options = {"n": 33, "kind": kind, "dropout": 0.5}
     streamed = ran(None, 1, stream_spec(options={**options, "shuffles": False}))[0]
     plain = run_trial(Group(), spec_of(options={**options, "dataset": True}, training=WHOLE))

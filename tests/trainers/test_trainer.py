@@ -21,18 +21,18 @@ from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
 from tests.support.paths import EXAMPLES
 from tests.support.trainer_pool import HERE, Blobs, run_trial, spec_of
-from trainers.data import DatasetSamples, load_samples
-from trainers.ddp import Group
-from trainers.epoch_plan import plan_epoch
-from trainers.errors import CheckpointError, classify
-from trainers.probe import probe
+from trainers.contract.task import declared_metrics
+from trainers.contract.task_loading import TaskLoadError, load_task
+from trainers.data.epoch_plan import plan_epoch
+from trainers.data.samples import DatasetSamples, load_samples
+from trainers.data.seeds import permutation
+from trainers.failures import CheckpointError, classify
+from trainers.local.try_out_task import probe
+from trainers.loop.trainer import Trainer
+from trainers.model.learning_rate import LearningRate, resolve_rule, scale, scale_moments
 from trainers.protocol import DivergedError, LostError, OutOfMemoryError, TaskError, TrainingError, TrialSpec
-from trainers.scaling import LearningRate, resolve_rule, scale, scale_moments
-from trainers.seeds import permutation
-from trainers.task import declared_metrics
-from trainers.task_loading import TaskLoadError, load_task
+from trainers.ranks.process_group import Group
 from trainers.tasks.digits import Digits, _table
-from trainers.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -192,7 +192,7 @@ def test_facts_say_how_the_learning_rate_came_about():
 
 @pytest.mark.medium
 def test_tasks_and_protocol_load_no_torch():
-    code = "import trainers.task, trainers.tasks.digits, trainers.protocol, sys; trainers.tasks.digits.Digits().space()"
+    code = "import sys, trainers.contract.task, trainers.protocol, trainers.tasks.digits as it; it.Digits().space()"
     check = "; assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code + check], check=True)
 
@@ -256,8 +256,8 @@ def test_the_probe_answers_in_json_whatever_the_task_prints(tmp_path):
     )
     question = {"task": "loud_task:Loud", "task_options": {}, "python_path": [str(tmp_path)], "params": None}
     answer = subprocess.run(
-        [sys.executable, "-P", "-m", "trainers.probe"], input=json.dumps(question), capture_output=True, text=True,
-        check=True,
+        [sys.executable, "-P", "-m", "trainers.local.try_out_task"], input=json.dumps(question), capture_output=True,
+        text=True, check=True,
     )  # fmt: skip
     found = json.loads(answer.stdout)
     assert "hello" in answer.stderr

@@ -13,15 +13,15 @@ import pytest
 
 from tests.support.trainer_pool import HERE, run_trial, spec_of
 from tests.support.waiting import is_gone, wait_until
-from trainers.ddp import Group
-from trainers.local import train_locally
+from trainers.local.local_training import train_locally
 from trainers.protocol import LostError, TaskError
+from trainers.ranks.process_group import Group
 
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
 from tests.support.trainer_pool import spec_of
-from trainers.local import train_locally
+from trainers.local.local_training import train_locally
 
 def say(line):
     print(line + "\\n", end="", flush=True)  # in one piece: ranks share their output under torchrun

@@ -9,8 +9,8 @@ import pytest
 
 from studies.spec.sections import TrainingSpec
 from tests.support.trainer_pool import spec_of
-from trainers.settings import Settings, settings_of
 from trainers.trainer_options import TRAINER_PARAMETERS, TrainerOptions
+from trainers.trial_settings import Settings, settings_of
 
 TYPES = {"whole": int, "number": float}
 

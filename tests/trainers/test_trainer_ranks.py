@@ -10,11 +10,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.trainer_pool import Blobs, run_trial, spec_of
-from trainers.ddp import Group, destroy_group, form_group
-from trainers.evaluate import evaluate
-from trainers.group_store import StoreClient
-from trainers.group_store_server import StoreServer
+from trainers.loop.evaluation import evaluate
 from trainers.protocol import ALWAYS_MEASURED, DivergedError, LostError, TaskError
+from trainers.ranks.group_store import StoreClient
+from trainers.ranks.group_store_server import StoreServer
+from trainers.ranks.process_group import Group, destroy_group, form_group
 
 SGD = {"optimizer": "sgd", "momentum": 0.9}
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}

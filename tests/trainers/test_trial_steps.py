@@ -13,17 +13,17 @@ from torch import nn
 from tests.support.function_trials import on, trained
 from tests.support.ranked_functions import network
 from tests.support.trainer_pool import HERE
-from trainers.arrivals import _begun
-from trainers.checkpoint import read_checkpoint
-from trainers.ddp import Group
-from trainers.export import export_model, load_exported
-from trainers.programs import model_of_function
+from trainers.checkpoints.checkpoint import read_checkpoint
+from trainers.checkpoints.model_export import export_model, load_exported
+from trainers.contract.task_loading import load_trainable
+from trainers.functions.trial_loader import Loaders
+from trainers.functions.trial_steps import Steps
+from trainers.loop.step_counter import StepCounter
+from trainers.model.traced_program import model_of_function
 from trainers.protocol import TaskError, TrialSpec
-from trainers.settings import Settings
-from trainers.step_counter import StepCounter
-from trainers.task_loading import load_trainable
-from trainers.trial_loader import Loaders
-from trainers.trial_steps import Steps
+from trainers.ranks.out_of_step import _begun
+from trainers.ranks.process_group import Group
+from trainers.trial_settings import Settings
 
 PLAIN = {"samples": 48, "dropout": 0.0}
 

@@ -12,10 +12,10 @@ from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score, Mult
 from torchmetrics.regression import PearsonCorrCoef
 
 from tests.support.trainer_pool import Blobs, run_trial, spec_of
-from trainers.ddp import Group
-from trainers.evaluate import evaluate
+from trainers.contract.task_loading import load_task
+from trainers.loop.evaluation import evaluate
 from trainers.protocol import TaskError
-from trainers.task_loading import load_task
+from trainers.ranks.process_group import Group
 
 TASK = "tests.trainers.test_whole_metrics:Scored"
 

@@ -17,8 +17,8 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from trainers.checkpoint_place import counting
-from trainers.checkpoint_writer import CheckpointWriter, Pending
+from trainers.checkpoints.checkpoint_place import counting
+from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook
@@ -27,14 +27,14 @@ from trainers.commands.metric_lines import Reader, Reported, numbers_epochs, rea
 from trainers.commands.places import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.program import Program
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
-from trainers.ddp import Group
-from trainers.errors import classified, error_of_text
-from trainers.group_store import StoreClient
-from trainers.own_loop import Course, OwnLoop
-from trainers.process import Remains
+from trainers.failures import classified, error_of_text
+from trainers.functions.own_loop import Course, OwnLoop
+from trainers.loop.step_counter import StepCounter
 from trainers.protocol import LostError, Measurement, RankAssignment, TaskError, TrainingError, TrialSpec
-from trainers.rank_output import RankLog, path_of
-from trainers.step_counter import StepCounter
+from trainers.ranks.group_store import StoreClient
+from trainers.ranks.printed_output import RankLog, path_of
+from trainers.ranks.process import Remains
+from trainers.ranks.process_group import Group
 
 _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
 """Signals that say nothing of the command: another attempt may succeed."""

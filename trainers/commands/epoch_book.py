@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from trainers.commands.metric_lines import Reported
-from trainers.errors import UnreadablePartError
+from trainers.failures import UnreadablePartError
+from trainers.functions.trial import CONTROLLERS_METRICS
 from trainers.protocol import Measurement, TaskError, TrialSpec
-from trainers.trial import CONTROLLERS_METRICS
 
 
 class EpochBook:

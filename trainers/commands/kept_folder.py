@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.checkpoint_place import tick
-from trainers.errors import CheckpointError, StorageError
+from trainers.checkpoints.checkpoint_place import tick
+from trainers.failures import CheckpointError, StorageError
 from trainers.protocol import TaskError
 
 FILES = "files"

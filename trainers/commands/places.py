@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
-from trainers.ddp import Group
-from trainers.errors import classify
-from trainers.group_store import StoreClient
+from trainers.failures import classify
 from trainers.protocol import LostError, TrainingError
-from trainers.store_gather import StoreGather, delete_once_read, wait_for
+from trainers.ranks.gather_over_store import StoreGather, delete_once_read, wait_for
+from trainers.ranks.group_store import StoreClient
+from trainers.ranks.process_group import Group
 
 
 class Meeting:

@@ -20,7 +20,7 @@ from typing import IO
 
 import psutil
 
-from trainers.rank_output import RankLog
+from trainers.ranks.printed_output import RankLog
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CHUNK_BYTES = 2**16

@@ -22,10 +22,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.code_files import hash_of
 from trainers.commands.command import Command, arguments, filled, search_path
-from trainers.own_loop import OwnLoop
-from trainers.process_state import variables_here
+from trainers.contract.user_code import hash_of
+from trainers.functions.own_loop import OwnLoop
+from trainers.ranks.process_state import variables_here
 
 _NAME = "automl-trial-"
 _SHORT_FOLDER = Path("/tmp")  # noqa: S108 - what is made there has a name that nobody knows

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from trainers.task import BaseTask, Params
+from trainers.contract.task import BaseTask, Params
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

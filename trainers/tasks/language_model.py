@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from trainers.contract.task import Params
 from trainers.protocol import TaskError
-from trainers.task import Params
-from trainers.tasks.parts import options
-from trainers.tasks.parts.split_task import SplitTask, check_share, split
-from trainers.tasks.parts.tokens import END, FEWEST, Tokens, form_of, joined, train_byte_tokenizer
+from trainers.tasks.shared import task_options
+from trainers.tasks.shared.split_task import SplitTask, check_share, split
+from trainers.tasks.words.tokens import END, FEWEST, Tokens, form_of, joined, train_byte_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -73,16 +73,16 @@ class LanguageModel(SplitTask):
         """
         check_share(validation_share, "validation_share", lowest=0.001)
         check_share(test_share, "test_share", lowest=0.0)
-        self.length = options.whole(length, "length", low=2, high=65536)
-        options.whole(vocabulary, "vocabulary", low=FEWEST, high=1_000_000)
+        self.length = task_options.whole(length, "length", low=2, high=65536)
+        task_options.whole(vocabulary, "vocabulary", low=FEWEST, high=1_000_000)
         read = _Reader(files, separator, encoding)
         shares = {
             "validation": 0.0 if validation is not None else validation_share,
             "test": 0.0 if test is not None else test_share,
         }
-        parts = _in_parts(read(options.path(train, "train")), shares)
+        parts = _in_parts(read(task_options.path(train, "train")), shares)
         given = {"validation": validation, "test": test}
-        parts |= {name: read(options.path(path, name)) for name, path in given.items() if path is not None}
+        parts |= {name: read(task_options.path(path, name)) for name, path in given.items() if path is not None}
         self.tokenizer = train_byte_tokenizer(parts["train"], vocabulary)
         self._parts = {name: self._cut(texts, name) for name, texts in parts.items()}
 
@@ -105,7 +105,7 @@ class LanguageModel(SplitTask):
         Raises:
             TaskError: `heads` does not divide `width` into even parts.
         """
-        from trainers.tasks.parts.text_network import DecoderNetwork
+        from trainers.tasks.words.text_networks import DecoderNetwork
 
         width, heads = cast("int", params.get("width", 256)), cast("int", params.get("heads", 4))
         if width % (2 * heads):

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.wording import listed, shown
-from trainers.task import Params
-from trainers.tasks.parts import options
-from trainers.tasks.parts.columns import Matrix, fit_encoding
-from trainers.tasks.parts.folds import count_folds, folds_note, trained_levels, with_folds
-from trainers.tasks.parts.new_rows import check_columns, check_rows
-from trainers.tasks.parts.split_task import Rows, SplitTask, check_share, part_sizes, split
-from trainers.tasks.parts.tables import Table, as_written, find_column, read_like, read_table, table_of
-from trainers.tasks.parts.targets import (
+from trainers.contract.task import Params
+from trainers.tasks.shared import task_options
+from trainers.tasks.shared.new_rows import check_columns, check_rows
+from trainers.tasks.shared.split_task import Rows, SplitTask, check_share, part_sizes, split
+from trainers.tasks.shared.trivial_models import mean_of_table, most_frequent_class
+from trainers.tasks.table.columns import Matrix, fit_encoding
+from trainers.tasks.table.files import Table, as_written, find_column, read_like, read_table, table_of
+from trainers.tasks.table.folds import count_folds, folds_note, trained_levels, with_folds
+from trainers.tasks.table.targets import (
     encode_classes,
     feature_columns,
     fit_classes,
@@ -31,7 +32,6 @@ from trainers.tasks.parts.targets import (
     query_column,
     target_numbers,
 )
-from trainers.tasks.parts.trivial import mean_of_table, most_frequent_class
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -105,20 +105,20 @@ class Tabular(SplitTask):
         Raises:
             TaskError: A file, an option or a cell is wrong; one line.
         """
-        self._form = options.form(delimiter=delimiter, header=header, encoding=encoding, missing=missing)
-        options.choice(kind, "kind", _KINDS)
-        is_robust = options.choice(scaling, "scaling", _SCALINGS) == "robust"
+        self._form = task_options.form(delimiter=delimiter, header=header, encoding=encoding, missing=missing)
+        task_options.choice(kind, "kind", _KINDS)
+        is_robust = task_options.choice(scaling, "scaling", _SCALINGS) == "robust"
         shares = {
             "validation": check_share(validation_share, "validation_share", lowest=0.001),
             "test": check_share(test_share, "test_share", lowest=0.0),
         }
         wanted = {
-            name: options.names(value, name)
+            name: task_options.names(value, name)
             for name, value in (("ignore", ignore), ("categorical", categorical), ("numeric", numeric))
         }
         paths = {"train": train, "validation": validation, "test": test}
         table, others = self._read_all(
-            {name: options.path(path, name) for name, path in paths.items() if path is not None}, target
+            {name: task_options.path(path, name) for name, path in paths.items() if path is not None}, target
         )
         column = find_column(table, target, "task_options.target")
         columns = {
@@ -230,7 +230,7 @@ class Tabular(SplitTask):
         Raises:
             TaskError: There is no such architecture.
         """
-        from trainers.tasks.parts.tabular_network import fold_model, tabular_model
+        from trainers.tasks.table.table_networks import fold_model, tabular_model
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None
         models = [
@@ -282,25 +282,25 @@ class Tabular(SplitTask):
         """Return what ranks are judged by, if rows are ranked: the mean over queries, and no mean over rows."""
         if self._query is None:
             return {}
-        from trainers.tasks.parts.ranking import Ndcg
+        from trainers.tasks.table.ranking import Ndcg
 
         return {"val_ndcg": Ndcg()}
 
     def space(self) -> Space:
         """Return the default search space; batches are such that an epoch has some steps."""
-        from trainers.tasks.parts.tabular_space import tabular_space
+        from trainers.tasks.table.table_space import tabular_space
 
         return tabular_space(self.training_samples)
 
     def first_trials(self) -> list[dict[str, Any]]:
         """Return parameters known to be good on most tables, the usual baseline first."""
-        from trainers.tasks.parts.tabular_space import tabular_first_trials
+        from trainers.tasks.table.table_space import tabular_first_trials
 
         return tabular_first_trials(self.training_samples)
 
     def baselines(self) -> list[dict[str, Any]]:
         """Return the usual baseline, boosted trees with usual parameters, and the answer that looks at no column."""
-        from trainers.tasks.parts.tabular_space import tabular_baselines
+        from trainers.tasks.table.table_space import tabular_baselines
 
         training, validation = self._parts["train"][1], self._parts["validation"][1]
         trivial = (
@@ -318,7 +318,7 @@ class Tabular(SplitTask):
     def _split(self, table: Table, labels: Rows | None, shares: Mapping[str, float]) -> tuple[Rows, Rows, Rows]:
         if self._query is None:
             return split(labels, len(table), validation=shares["validation"], test=shares["test"])
-        from trainers.tasks.parts.ranking import queries_of, split_queries
+        from trainers.tasks.table.ranking import queries_of, split_queries
 
         queries = queries_of(table, self._query)
         return split_queries(queries, validation=shares["validation"], test=shares["test"])
@@ -338,6 +338,6 @@ class Tabular(SplitTask):
         standardised = ((numbers - self._target.mean) / self._target.deviation).astype(np.float32)
         if self._query is None:
             return standardised
-        from trainers.tasks.parts.ranking import ranking_targets
+        from trainers.tasks.table.ranking import ranking_targets
 
         return ranking_targets(standardised, numbers, table, column=self._target.column, query=self._query)

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from automl.standalone.text_rows import cleaned
 from search_spaces.wording import install_command, listed, shown
+from trainers.contract.task import Params
 from trainers.protocol import TaskError
-from trainers.task import Params
-from trainers.tasks.parts import options, tokens
-from trainers.tasks.parts.new_rows import check_columns, check_kind
-from trainers.tasks.parts.split_task import SplitTask, check_share, part_sizes, split
-from trainers.tasks.parts.tables import Table, as_written, find_column, read_like, read_table, texts
-from trainers.tasks.parts.targets import encode_classes, fit_classes
-from trainers.tasks.parts.text_space import (
+from trainers.tasks.shared import task_options
+from trainers.tasks.shared.new_rows import check_columns, check_kind
+from trainers.tasks.shared.split_task import SplitTask, check_share, part_sizes, split
+from trainers.tasks.shared.trivial_models import most_frequent_class
+from trainers.tasks.table.files import Table, as_written, find_column, read_like, read_table, texts
+from trainers.tasks.table.targets import encode_classes, fit_classes
+from trainers.tasks.words import tokens
+from trainers.tasks.words.text_space import (
     ARCHITECTURES,
     checkpoint_space,
     fits_tfidf,
@@ -24,8 +26,7 @@ from trainers.tasks.parts.text_space import (
     text_first_trials,
     text_space,
 )
-from trainers.tasks.parts.tokens import pad_of
-from trainers.tasks.parts.trivial import most_frequent_class
+from trainers.tasks.words.tokens import pad_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -85,19 +86,19 @@ class Text(SplitTask):
         Raises:
             TaskError: A file, an option or a row is wrong; one line.
         """
-        self._form = options.form(delimiter=delimiter, header=header, encoding=encoding, missing=[])
+        self._form = task_options.form(delimiter=delimiter, header=header, encoding=encoding, missing=[])
         check_share(validation_share, "validation_share", lowest=0.001)
         check_share(test_share, "test_share", lowest=0.0)
-        self._longest = options.whole(longest, "longest", low=1, high=8192)
-        options.whole(vocabulary, "vocabulary", low=100, high=1_000_000)
+        self._longest = task_options.whole(longest, "longest", low=1, high=8192)
+        task_options.whole(vocabulary, "vocabulary", low=100, high=1_000_000)
         self._checkpoint = checkpoint
         expected = [name for name in (text, label) if isinstance(name, str) and name not in {"auto", "last"}]
-        whole = read_table(options.path(train, "train"), self._form, expected=expected)
+        whole = read_table(task_options.path(train, "train"), self._form, expected=expected)
         self._text, self._label = find_text_and_label(whole, text, label)
         self._written = as_written(whole.form)
         table = _only(whole, (self._text, self._label))
         others = {
-            name: _only(read_like(whole, options.path(path, name), self._form), table.names)
+            name: _only(read_like(whole, task_options.path(path, name), self._form), table.names)
             for name, path in (("validation", validation), ("test", test))
             if path is not None
         }
@@ -186,27 +187,27 @@ class Text(SplitTask):
             return self._from_checkpoint(self._checkpoint, params)
         meaning = (self._tokenizer.to_str(), self.classes)
         vocabulary, outputs = self._tokenizer.get_vocab_size(), len(self.classes)
-        architecture = options.choice(params.get("architecture", "transformer"), "architecture", ARCHITECTURES)
+        architecture = task_options.choice(params.get("architecture", "transformer"), "architecture", ARCHITECTURES)
         if architecture == "tfidf":
-            from trainers.tasks.parts.tfidf_regression import TfidfRegression
+            from trainers.tasks.words.tfidf import TfidfRegression
 
             return TfidfRegression(
                 vocabulary=vocabulary,
                 outputs=outputs,
-                longest_ngram=options.whole_parameter(params, "longest_ngram", 1, low=1, high=3),
-                l2=options.number_parameter(params, "l2", 1.0, low=1e-6, high=1e6),
+                longest_ngram=task_options.whole_parameter(params, "longest_ngram", 1, low=1, high=3),
+                l2=task_options.number_parameter(params, "l2", 1.0, low=1e-6, high=1e6),
                 meaning=meaning,
             )
         if architecture == "ngrams":
             import torch
 
-            from trainers.tasks.parts.ngrams import NgramNetwork
+            from trainers.tasks.words.ngrams import NgramNetwork
 
             network = NgramNetwork(
                 vocabulary=vocabulary,
                 outputs=outputs,
                 width=cast("int", params.get("width", 64)),
-                longest_ngram=options.whole_parameter(params, "longest_ngram", 2, low=1, high=3),
+                longest_ngram=task_options.whole_parameter(params, "longest_ngram", 2, low=1, high=3),
                 dropout=cast("float", params.get("dropout", 0.3)),
                 token_dropout=cast("float", params.get("token_dropout", 0.1)),
                 meaning=meaning,
@@ -214,7 +215,7 @@ class Text(SplitTask):
             with torch.device("cpu"):
                 network.start_from(*self.train_data(params))
             return network
-        from trainers.tasks.parts.text_network import TextNetwork
+        from trainers.tasks.words.text_networks import TextNetwork
 
         width, heads = cast("int", params.get("width", 128)), cast("int", params.get("heads", 4))
         if width % heads:
@@ -229,12 +230,12 @@ class Text(SplitTask):
             dropout=cast("float", params.get("dropout", 0.3)),
             token_dropout=cast("float", params.get("token_dropout", 0.1)),
             meaning=meaning,
-            pooling=options.choice(params.get("pooling", "mean"), "pooling", ("mean", "max", "both")),
+            pooling=task_options.choice(params.get("pooling", "mean"), "pooling", ("mean", "max", "both")),
         )
 
     def rate_factors(self, model: nn.Module, params: Params) -> Mapping[str, float] | None:
         """Return multiples of the learning rate, which fall from the last layer to the first by `layer_rate_decay`."""
-        from trainers.tasks.parts.text_space import layer_rate_factors
+        from trainers.tasks.words.text_space import layer_rate_factors
 
         return layer_rate_factors(model, params)
 
@@ -264,7 +265,7 @@ class Text(SplitTask):
         return fits_tfidf(self._tokenizer.get_vocab_size(), len(self.classes))
 
     def _from_checkpoint(self, checkpoint: str, params: Params) -> nn.Module:
-        from trainers.tasks.parts.text_network import CheckpointNetwork
+        from trainers.tasks.words.text_networks import CheckpointNetwork
 
         dropout = cast("float | None", params.get("dropout"))
         try:

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from search_spaces.wording import listed
+from trainers.contract.task import Params
 from trainers.protocol import TaskError
-from trainers.task import Params
-from trainers.tasks.parts import images, options
-from trainers.tasks.parts.new_rows import check_kind
-from trainers.tasks.parts.split_task import SplitTask, check_share, part_sizes, split
-from trainers.tasks.parts.trivial import most_frequent_class
+from trainers.tasks.pictures import images
+from trainers.tasks.shared import task_options
+from trainers.tasks.shared.new_rows import check_kind
+from trainers.tasks.shared.split_task import SplitTask, check_share, part_sizes, split
+from trainers.tasks.shared.trivial_models import most_frequent_class
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from search_spaces.space import Space
-    from trainers.tasks.parts.augmentation import Mixup
+    from trainers.tasks.pictures.augmentation import Mixup
 
 _ARCHITECTURES = ("cnn", "residual")
 _CHECKPOINT_SIDE = 128
@@ -76,8 +77,8 @@ class Vision(SplitTask):
         """
         check_share(validation_share, "validation_share", lowest=0.001)
         check_share(test_share, "test_share", lowest=0.0)
-        side = None if size is None else options.whole(size, "size", low=4, high=1024)
-        self._checkpoint = None if checkpoint is None else options.path(checkpoint, "checkpoint")
+        side = None if size is None else task_options.whole(size, "size", low=4, high=1024)
+        self._checkpoint = None if checkpoint is None else task_options.path(checkpoint, "checkpoint")
         side = _CHECKPOINT_SIDE if side is None and self._checkpoint is not None else side
         self._size = None if side is None else (side, side)
         self._channels = None if grey is None else 1 if grey else 3
@@ -102,7 +103,7 @@ class Vision(SplitTask):
         } | {part: (one.pixels, one.labels) for part, one in others.items()}
         self._mean, self._deviation = _moments(self._parts["train"][0])
         if self._checkpoint is not None:
-            from trainers.tasks.parts.residual_network import layout_of, read_weights
+            from trainers.tasks.pictures.resnet import layout_of, read_weights
 
             self._layout = layout_of(read_weights(self._checkpoint), self._checkpoint)
 
@@ -149,9 +150,9 @@ class Vision(SplitTask):
         """Return the network that `architecture` names, or the checkpoint's, with one output for each class."""
         if self._checkpoint is not None:
             return self._from_checkpoint(self._checkpoint, params)
-        from trainers.tasks.parts.vision_network import plain_body, residual_body
+        from trainers.tasks.pictures.picture_networks import plain_body, residual_body
 
-        architecture = options.choice(params.get("architecture", "cnn"), "architecture", _ARCHITECTURES)
+        architecture = task_options.choice(params.get("architecture", "cnn"), "architecture", _ARCHITECTURES)
         inputs, height, width = self._parts["train"][0].shape[1:]
         channels, depth = cast("int", params.get("channels", 16)), cast("int", params.get("depth", 2))
         if architecture == "residual":
@@ -161,7 +162,7 @@ class Vision(SplitTask):
         return self._network(params, body, features, self._mean, self._deviation)
 
     def _from_checkpoint(self, checkpoint: str, params: Params) -> nn.Module:
-        from trainers.tasks.parts.residual_network import DEVIATION, MEAN, ResidualBody, fill
+        from trainers.tasks.pictures.resnet import DEVIATION, MEAN, ResidualBody, fill
 
         body = ResidualBody(self._layout)
         network = self._network(params, body, self._layout.features, MEAN, DEVIATION)
@@ -171,8 +172,8 @@ class Vision(SplitTask):
     def _network(
         self, params: Params, body: nn.Module, features: int, mean: Sequence[float], deviation: Sequence[float]
     ) -> nn.Module:
-        from trainers.tasks.parts.augmentation import Augmentation
-        from trainers.tasks.parts.vision_network import VisionNetwork
+        from trainers.tasks.pictures.augmentation import Augmentation
+        from trainers.tasks.pictures.picture_networks import VisionNetwork
 
         return VisionNetwork(
             mean=mean,
@@ -184,17 +185,17 @@ class Vision(SplitTask):
             augmentation=Augmentation(
                 shift=cast("int", params.get("shift", 0)),
                 flip=bool(params.get("flip", False)),
-                operations=options.whole_parameter(params, "operations", 0, low=0, high=8),
-                magnitude=options.number_parameter(params, "magnitude", 0.3, low=0.0, high=1.0),
+                operations=task_options.whole_parameter(params, "operations", 0, low=0, high=8),
+                magnitude=task_options.number_parameter(params, "magnitude", 0.3, low=0.0, high=1.0),
             ),
             mixup=self._mixup(params),
             meaning=self.classes,
         )
 
     def _mixup(self, params: Params) -> Mixup | None:
-        from trainers.tasks.parts.augmentation import Mixup, Partners
+        from trainers.tasks.pictures.augmentation import Mixup, Partners
 
-        alpha = options.number_parameter(params, "mixup", 0.0, low=0.0, high=10.0)
+        alpha = task_options.number_parameter(params, "mixup", 0.0, low=0.0, high=10.0)
         return Mixup(alpha, Partners(*self.train_data(params)), len(self.classes)) if alpha > 0 else None
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -205,19 +206,19 @@ class Vision(SplitTask):
         """Return each image's cross entropy with smoothed targets, see `BaseTask.smoothed_loss`; shape [n]."""
         if outputs.dim() == 2:
             return super().smoothed_loss(outputs, targets, smoothing)
-        from trainers.tasks.parts.augmentation import mixed_loss
+        from trainers.tasks.pictures.augmentation import mixed_loss
 
         return mixed_loss(outputs, targets, smoothing)
 
     def space(self) -> Space:
         """Return the default search space, a smaller one for a checkpoint."""
-        from trainers.tasks.parts.vision_space import vision_space
+        from trainers.tasks.pictures.picture_space import vision_space
 
         return vision_space(self._parts["train"][0].shape[1:], has_checkpoint=self._checkpoint is not None)
 
     def first_trials(self) -> list[dict[str, Any]]:
         """Return parameters known to be good, with which a search of the default space begins; none of a checkpoint."""
-        from trainers.tasks.parts.vision_space import vision_first_trials
+        from trainers.tasks.pictures.picture_space import vision_first_trials
 
         shape = self._parts["train"][0].shape[1:]
         return vision_first_trials(shape, has_checkpoint=self._checkpoint is not None)
@@ -245,12 +246,12 @@ class Vision(SplitTask):
 
 def _sources(paths: dict[str, str | None], labels: dict[str, str | None]) -> dict[str, images.Source]:
     """Return where each part is, from what the options name and what the training folder holds."""
-    train = Path(options.path(paths["train"], "train"))
+    train = Path(task_options.path(paths["train"], "train"))
     sources = {} if labels["train"] is not None else images.find_sources(train)
     for part, given in paths.items():
-        path, own_labels = None if given is None else Path(options.path(given, part)), labels[part]
+        path, own_labels = None if given is None else Path(task_options.path(given, part)), labels[part]
         if own_labels is not None and path is not None:
-            label_path = Path(options.path(own_labels, f"{part}_labels"))
+            label_path = Path(task_options.path(own_labels, f"{part}_labels"))
             sources[part] = images.Source(images=path, labels=label_path)
         elif path is not None and part != "train":
             if not path.is_dir():

@@ -6,25 +6,156 @@ candidate batches; nothing else has to be called in between.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
+from scipy.special import ndtr
 
-from studies import pareto
-from studies.search.acquisition.break_even_index import break_even, hermite_nodes
-from studies.search.acquisition.feasibility import probability_of_feasibility
+from studies.results import pareto
 from studies.search.acquisition.hypervolume_improvement import Improvement, improvement_over
-from studies.search.acquisition.stagnation import Stagnation
 from studies.search.arrays import Array
+from studies.search.marginals import Kind, Marginal
 from studies.search.model.batch_forecast import NO_NODES, BatchForecast
 from studies.search.model.candidate_batch import CandidateBatch
-from studies.search.model.column_limits import ColumnLimits
+from studies.search.model.column_limits import ColumnLimit, ColumnLimits
 from studies.search.model.curve_model import CurveModel
+from studies.search.model.money_progress import Progress
 from studies.search.observations import Snapshot, Values
 from studies.search.trial_limits import TrialLimits
+
+NODES = 5
+"""Number of nodes for each innovation."""
+MOST_INNOVATIONS = 2
+"""Largest number of learned objectives whose innovations have nodes."""
+BISECTIONS = 28
+"""Number of halvings of the interval that holds the index: it is exact to 2^-28 of its upper bound."""
+
+
+@cache
+def hermite_nodes(learned: int) -> tuple[Array, Array]:
+    """Gauss-Hermite nodes for the innovations of the first learned objectives.
+
+    Args:
+        learned: Number of learned objectives; without any there is one node, which says nothing.
+
+    Returns:
+        Standard normal nodes [J, up to `MOST_INNOVATIONS`], and their weights, which sum to 1 [J].
+    """
+    points, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    count = min(learned, MOST_INNOVATIONS)
+    grid = np.array(list(itertools.product(points, repeat=count))).reshape(NODES**count, count)
+    products = [math.prod(one) for one in itertools.product(weights / weights.sum(), repeat=count)]
+    return grid, np.array(products)
+
+
+def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array) -> Array:
+    """The index of each candidate [m], in the unit of `gains` per dollar.
+
+    Args:
+        gains: EHVI at each node and rung to come [m, J, H].
+        weights: Weights of the nodes, which sum to 1 [J].
+        to_next_rung: Dollars to the next rung [m].
+        beyond: Dollars from the next rung to each rung to come [m, H].
+    """
+    low, high = np.zeros(len(gains)), gains.max(axis=(1, 2)) / to_next_rung
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        worth = np.maximum((gains - (middle[:, None] * beyond)[:, None, :]).max(axis=2), 0.0) @ weights
+        pays = worth >= middle * to_next_rung
+        low, high = np.where(pays, middle, low), np.where(pays, high, middle)
+    index: Array = 0.5 * (low + high)
+    return index
+
+
+LEAST = 1e-9
+"""Smallest probability: where no configuration is likely to be feasible, improvements still tell them apart."""
+
+
+def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int], Marginal]) -> Array:
+    """The probability of each candidate to be feasible, in the shape of the marginals; 1 without constraints.
+
+    Args:
+        limits: Constraints of the study.
+        marginal_of: Gives the marginal distribution of a column.
+    """
+    probability: Array = np.ones(1)
+    for one in limits.each:
+        probability = probability * _within(one, *marginal_of(one.column))
+    return np.maximum(probability, LEAST) if limits.each else probability
+
+
+def _within(limit: ColumnLimit, mean: Array, sd: Array, kind: Kind) -> Array:
+    """P(low <= Y <= high) of a marginal distribution."""
+    low, high = (_log(limit.low), _log(limit.high)) if kind == "lognormal" else (limit.low, limit.high)
+    safe = np.maximum(sd, 1e-12)
+    uncertain = ndtr((high - mean) / safe) - ndtr((low - mean) / safe)
+    value = np.exp(mean) if kind == "lognormal" else mean
+    probability: Array = np.where(sd > 1e-9, uncertain, (limit.low <= value) & (value <= limit.high))
+    return probability
+
+
+def _log(bound: float) -> float:
+    """Logarithm of a bound on a positive quantity; minus infinity for a bound that is not above 0."""
+    return math.log(bound) if bound > 0 else -math.inf
+
+
+WORTHWHILE = 0.02
+"""Share of the hypervolume that as much money as was spent has to promise."""
+GROWING_SHARE = 0.4
+"""Share of the spent money after which a lack of progress counts as stagnation."""
+GROWING_TRIALS = 5.0
+"""Smallest amount of money without progress that counts as stagnation, in usual full trainings."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stagnation:
+    """Judges a study's progress.
+
+    Attributes:
+        progress: What the study's money has bought so far.
+        budget_usd: Dollars that the study may spend in all; infinite without a limit.
+        slots: Number of slots that spend the budget.
+    """
+
+    progress: Progress
+    budget_usd: float = math.inf
+    slots: int = 1
+
+    def is_worthwhile(self, index: float, volume: float) -> bool:
+        """Whether as much money again as was spent would buy a noticeable part of the hypervolume.
+
+        Args:
+            index: Largest index, in hypervolume per dollar.
+            volume: Hypervolume of the archive.
+        """
+        return index * self.progress.spent_usd >= WORTHWHILE * volume
+
+    def is_stagnating(self, index: float, volume: float) -> bool:
+        """Whether the search stagnates; never once there is no time for a full training.
+
+        Args:
+            index: Largest index, in hypervolume per dollar.
+            volume: Hypervolume of the archive.
+        """
+        return self._has_time() and (self._lacks_progress() or not self.is_worthwhile(index, volume))
+
+    def _has_time(self) -> bool:
+        """Whether a usual full training that starts now ends before the slots have spent the budget."""
+        full_slot_usd = self.progress.full_slot_usd
+        return full_slot_usd is None or (self.budget_usd - self.progress.spent_usd) / self.slots >= full_slot_usd
+
+    def _lacks_progress(self) -> bool:
+        progress = self.progress
+        if progress.grown_to == 0 or progress.full_usd is None:
+            return False
+        since_usd = progress.spent_usd - progress.grown_at_usd
+        return since_usd >= max(GROWING_SHARE * progress.spent_usd, GROWING_TRIALS * progress.full_usd)
+
 
 INITIAL_TRIALS = 4
 """Number of trials in the initial design: they are drawn at random, and wait at the first rung until all of them can be
@@ -151,7 +282,7 @@ class Acquisition:
         return self.stagnation.is_worthwhile(index, self.hypervolume)
 
     def is_stagnating(self, index: float) -> bool:
-        """Whether the search stagnates if this is the largest index (`studies.search.acquisition.stagnation`)."""
+        """Whether the search stagnates if this is the largest index (`studies.search.acquisition.acquisition`)."""
         return self.stagnation.is_stagnating(index, self.hypervolume)
 
     def _gains(self, forecast: BatchForecast, nodes: Array) -> Array:

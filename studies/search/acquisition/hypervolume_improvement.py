@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import gamma, ndtr, ndtri
 
-from studies import pareto
+from studies.results import pareto
 from studies.search.arrays import Array
 from studies.search.marginals import Kind, Marginal
 from studies.search.model.sampling import sobol_points

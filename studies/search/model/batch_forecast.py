@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.records.forecasts import Forecast
+from studies.records.records import Objective
 from studies.search.arrays import Array
 from studies.search.marginals import Marginal
 from studies.search.model.candidate_batch import CandidateBatch
@@ -103,3 +105,33 @@ class BatchForecast:
             mean = mean + moved * nodes[:, coordinate][None, :, None]
             variance = np.maximum(variance - moved**2, 1e-12)
         return self.scales[j].marginal(mean, variance)
+
+
+def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> dict[str, Forecast]:
+    """Return what the first candidate of a batch is expected to reach.
+
+    Objectives that training does not change are left out.
+
+    Args:
+        objectives: Objectives of the study, which are the first columns of the forecast.
+        forecast: Forecast of a batch.
+    """
+    epochs = tuple(int(epoch) for epoch in forecast.ahead)
+    told = {}
+    for j, objective in enumerate(objectives):
+        if j in forecast.batch.statics:
+            continue
+        means, deviations, kind = forecast.marginal(j)
+        mean, deviation = (np.broadcast_to(each[0, 0], len(epochs)).tolist() for each in (means, deviations))
+        is_log = kind == "lognormal"
+        if is_log and objective.direction == "maximize":  # never positive: what has a logarithm is its opposite
+            mean = np.exp(mean).tolist()
+            deviation = (np.array(mean) * deviation).tolist()
+            is_log = False
+        told[objective.metric] = Forecast(
+            epochs=epochs,
+            mean=tuple(mean if is_log else map(objective.signed, mean)),
+            deviation=tuple(deviation),
+            is_log=is_log,
+        )
+    return told

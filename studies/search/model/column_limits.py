@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from studies.records import Constraint, Objective
+from studies.records.records import Constraint, Objective
 from studies.search.arrays import Array
 from studies.search.observations import Columns
 

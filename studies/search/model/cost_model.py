@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.arrays import Array
 from studies.search.marginals import Marginal
 from studies.search.model.candidate_batch import CandidateFeatures
 from studies.search.model.log_regression import LogRegression
 from studies.search.model.size_model import SizeModel
-from studies.search.model.trial_table import TrialTable
+from studies.search.model.trial_arrays import TrialTable
 
 _learning = threading.Lock()
 """Lets one thread at a time learn; no attribute, since models are pickled by Ray Tune."""

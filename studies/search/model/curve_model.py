@@ -13,27 +13,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from studies import pareto
-from studies.constraints import columns
-from studies.records import CUMULATIVE_METRICS
+from studies.records.records import CUMULATIVE_METRICS
+from studies.results import pareto
+from studies.results.constraints import columns
 from studies.search.arrays import Array, Rows
 from studies.search.marginals import Marginal
-from studies.search.model.archive_tracker import ArchiveTracker
 from studies.search.model.batch_forecast import BatchForecast
-from studies.search.model.candidate_batch import CandidateBatch, CandidateFeatures, CandidateInputs
-from studies.search.model.candidate_features import FeatureExtractor
+from studies.search.model.candidate_batch import CandidateBatch, CandidateFeatures, CandidateInputs, FeatureExtractor
 from studies.search.model.cokriging import Chain, CurveData, CurveForecast
 from studies.search.model.column_limits import ColumnLimits
 from studies.search.model.cost_model import CostModel
 from studies.search.model.encoding import Encoder
 from studies.search.model.failure_model import FailureModel
 from studies.search.model.gaussian_process import Fits
+from studies.search.model.money_progress import ArchiveTracker, Progress
 from studies.search.model.objective_scale import Scale
 from studies.search.model.problem import Problem
-from studies.search.model.progress import Progress
 from studies.search.model.size_model import SizeModel
 from studies.search.model.transfer import TransferMean
-from studies.search.model.trial_table import TrialTable
+from studies.search.model.trial_arrays import TrialTable
 from studies.search.observations import Snapshot
 from trainers.protocol import ParameterValue
 

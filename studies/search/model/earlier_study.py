@@ -8,9 +8,9 @@ from typing import Any
 
 from search_spaces.parameters import Conditional, Float
 from search_spaces.space import Space
-from studies import pareto
-from studies.constraints import bounds_of
-from studies.records import Constraint, Objective
+from studies.records.records import Constraint, Objective
+from studies.results import pareto
+from studies.results.constraints import bounds_of
 from studies.search.model.sampling import best_and_random
 from trainers.protocol import ParameterValue
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from studies.records import CUMULATIVE_METRICS, STATIC_METRICS, Objective
+from studies.records.records import CUMULATIVE_METRICS, STATIC_METRICS, Objective
 from studies.search.arrays import Array
 from studies.search.model.cokriging import (
     CLIP_FEATURE,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.space import Space
-from studies.records import STATIC_METRICS, Constraint, Objective
+from studies.records.records import STATIC_METRICS, Constraint, Objective
 from studies.search.arrays import Array
 from studies.search.model.size_model import SizeModel, nothing_counted
 from studies.search.model.transfer import Transfer

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from search_spaces.parameters import SpaceError
 from search_spaces.space import Space
-from studies import pareto
-from studies.records import CUMULATIVE_METRICS, Constraint, Objective
+from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective
+from studies.results import pareto
 from studies.search.arrays import Array
 from studies.search.model.earlier_study import (
     EarlierStudy,

@@ -29,7 +29,7 @@ from studies.search.user_objects import SearchError, load_object
 
 if TYPE_CHECKING:
     from studies.search.policy import Pruner
-    from studies.search.pruners.context import PrunerContext
+    from studies.search.pruners.pruner_context import PrunerContext
 
 BUILT_IN: Mapping[str, str] = {
     "none": "studies.search.pruners.none:NoPruner",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-from studies.pareto import constrained_layers
+from studies.results.pareto import constrained_layers
 from studies.search.observations import Values
 from studies.search.policy import Decision, History, StoppingPruner
 

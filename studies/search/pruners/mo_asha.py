@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from studies.pareto import best_first, rank_of
+from studies.results.pareto import best_first, rank_of
 from studies.search.observations import Values
 from studies.search.policy import Decision, History, Thaw
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from search_spaces.asked import Asked, Constant, Domain, are_compatible
 from search_spaces.parameters import Categorical, Float, Int, Parameter
 from search_spaces.space import Space
+from search_spaces.suggestions import Asked, Constant, Domain, are_compatible
 from trainers.protocol import ParameterValue
 
 if TYPE_CHECKING:

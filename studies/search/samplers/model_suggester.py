@@ -2,19 +2,228 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
+from search_spaces.derived_seeds import derived_seed
 from search_spaces.parameters import Int
-from search_spaces.seeds import derived_seed
+from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition, BatchValues, build_acquisition
+from studies.search.acquisition.user_prior import UserPrior, faded
+from studies.search.arrays import Array, Rows
+from studies.search.model.candidate_batch import CandidateBatch
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.encoding import identity
+from studies.search.model.sampling import sobol_points
 from studies.search.model.threads import in_one_thread
 from studies.search.observations import Observation, Snapshot
-from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
-from studies.search.samplers.protocol import Identity, Suggestion, draw_untried, identities
-from trainers.protocol import Params
+from studies.search.samplers import start_design
+from studies.search.samplers.start_design import Untried
+from studies.search.samplers.suggester import Identity, Suggestion, draw_untried, identities
+from trainers.protocol import ParameterValue, Params
+
+KNOWN_GOOD = 2
+"""Number of configurations that were good in earlier studies and are suggested first, if there are any."""
+RANDOM_SHARE = 0.03
+"""Share of choices that are drawn at random."""
+STAGNATION_SHARE = 0.5
+"""Share of choices that are made by what full trainings may be worth, while the search stagnates."""
+POOL = 1664
+"""Number of quasi-random candidates of a choice from a space."""
+NEAR_GOOD, NEAR_SD = 336, 0.08
+"""Number of candidates near configurations of the archive, and their standard deviation in the unit cube."""
+REDRAWN_SHARE = 0.1
+"""Share of coordinates of candidates near the archive that are drawn uniformly, so that choices vary too."""
+SCREENED = 450
+"""Number of configurations of a list that stay candidates between two passes over all of it."""
+EXACT = 150
+"""Number of candidates whose index is worked out exactly."""
+FULL_PASS_EVERY = 4
+"""Number of choices from one pass over a whole list of configurations to the next."""
+
+
+class AcquisitionOptimizer:
+    """Chooses the next configuration by its index, weighted by the user prior.
+
+    Args:
+        model: Learns and forecasts; used by this object's thread alone.
+        candidates: All configurations that may be chosen; None for all of the space, from a new pool for each choice.
+    """
+
+    def __init__(self, model: CurveModel, candidates: Sequence[Params] | None = None) -> None:
+        self._model = model
+        self._candidates = candidates
+        self._features = None if candidates is None else model.features(candidates)
+        self._row_of = {} if candidates is None else {identity(params): i for i, params in enumerate(candidates)}
+        self._choices = 0
+        self._best_rows: Rows = np.zeros(0, dtype=np.intp)
+        self._is_stagnating = False
+        transfer = model.problem.transfer
+        self._user_prior = UserPrior(model.problem.space)
+        self._density = self._user_prior.density(candidates or ())
+        self._known_good: list[Params] = []
+        for params in [] if transfer is None else transfer.starters(KNOWN_GOOD):
+            self._known_good.append(self._nearest_to(params))
+
+    def choose(
+        self, trials: Sequence[Snapshot], seed: int, is_tried: Callable[[Params], bool] | None = None
+    ) -> dict[str, ParameterValue]:
+        """Parameters of the next trial.
+
+        Args:
+            trials: Snapshots of all trials that were started.
+            seed: Random seed of this choice.
+            is_tried: Function that says which configurations of the space are left out, as long as others are left;
+                None leaves none out. A list's are left out anyway.
+        """
+        if (known_good := self._next_known_good(trials)) is not None:
+            return known_good
+        rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
+        acquisition = None if is_initial else build_acquisition(self._model, trials, refit=True)
+        is_random = is_initial or rng.random() < RANDOM_SHARE
+        untried = start_design.to_be_tried(self._model.problem, trials)
+        if self._candidates is not None:
+            free = self._free_rows(trials, untried)
+            if acquisition is None or is_random:
+                return dict(self._random_of_list(free, rng, is_initial=is_initial))
+            row = self._best_of_list(acquisition, free, len(trials), rng)
+            if untried:
+                self._choices = 0  # the next pass is over all of the list again
+            return dict(self._candidates[row])
+        if acquisition is None:
+            return self._model.encoder.decode(self._with_untried(self._user_prior.draw(rng, 1), untried, rng)[0])
+        if is_random:
+            units = rng.random((1, self._model.encoder.parameters))
+            return self._model.encoder.decode(self._with_untried(units, untried, rng)[0])
+        return self._best_of_space(acquisition, trials, rng, untried, is_tried)
+
+    def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
+        """The next one that was good in earlier studies and that no trial has; None once there is none left.
+
+        Each is handed out once. The number of trials does not say which are left: named first trials, baselines and
+        what people have enqueued are trials too, and may have the same parameters.
+        """
+        tried = {identity(trial.params) for trial in trials}
+        while self._known_good:
+            params = self._known_good.pop(0)
+            if identity(params) not in tried:
+                return dict(params)
+        return None
+
+    # ------------------------------------------------------------------ of a list
+
+    def _nearest_to(self, params: Params) -> Params:
+        """These parameters, or the nearest configuration of the list that is not known to be good yet."""
+        if self._candidates is None or self._features is None:
+            return params
+        distance = ((self._features.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
+        distance[[self._row_of[identity(one)] for one in self._known_good]] = np.inf
+        return self._candidates[int(np.argmin(distance))]
+
+    def _started_rows(self, trials: Sequence[Snapshot]) -> list[int]:
+        """Rows of the list that were started."""
+        return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
+
+    def _free_rows(self, trials: Sequence[Snapshot], untried: Untried) -> Rows:
+        """Rows of the list that were not started, of the start design as long as it lasts; all once every one was."""
+        is_free = np.ones(len(self._candidates or ()), dtype=bool)
+        is_free[self._started_rows(trials)] = False
+        free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
+        if not untried:
+            return free
+        return np.array(start_design.most_covering(self._candidates or (), free.tolist(), untried), dtype=np.intp)
+
+    def _random_of_list(self, free: Rows, rng: np.random.Generator, *, is_initial: bool) -> Params:
+        assert self._candidates is not None  # noqa: S101 - only called with a list
+        density = self._density[free]
+        weights = density / density.sum() if self._user_prior and is_initial else None
+        return self._candidates[int(rng.choice(free, p=weights))]
+
+    def _best_of_list(self, acquisition: Acquisition, free: Rows, trials: int, rng: np.random.Generator) -> int:
+        """The row with the largest weighted index, among those that were good at the last pass or all of them."""
+        assert self._features is not None  # noqa: S101 - only called with a list
+        asks_for_ends, rows = self._is_stagnating and rng.random() < STAGNATION_SHARE, free
+        if not asks_for_ends and self._choices % FULL_PASS_EVERY and len(self._best_rows):
+            still_free = self._best_rows[np.isin(self._best_rows, free)]
+            rows = still_free if len(still_free) else free
+        batch = self._model.untried(self._features.rows(rows))
+        weights = faded(self._density[rows], trials)
+        if asks_for_ends:
+            return int(rows[self._best_full_training(acquisition, batch, weights)])
+        screened, order = self._screened(acquisition, batch, weights)
+        if self._choices % FULL_PASS_EVERY == 0:
+            self._best_rows = rows[order[:SCREENED]]
+        self._choices += 1
+        return int(rows[self._best(screened.acquisition, batch, order, weights)])
+
+    # ------------------------------------------------------------------ of a space
+
+    def _with_untried(self, units: Array, untried: Untried, rng: np.random.Generator) -> Array:
+        """Points of the unit cube [m, P] with choices of the start design, as long as it lasts."""
+        names = [name for name, _ in self._model.problem.space.entries()]
+        for name, value in start_design.drawn(untried, rng).items():
+            units[:, names.index(name)] = self._model.encoder.unit(name, value)
+        return units
+
+    def _best_of_space(
+        self,
+        acquisition: Acquisition,
+        trials: Sequence[Snapshot],
+        rng: np.random.Generator,
+        untried: Untried,
+        is_tried: Callable[[Params], bool] | None,
+    ) -> dict[str, ParameterValue]:
+        encoder = self._model.encoder
+        units = sobol_points(encoder.parameters, POOL, rng)
+        if self._user_prior:
+            units[::2] = self._user_prior.draw(rng, len(units[::2]))
+        pool = self._with_untried(np.vstack([units, self._near_good(acquisition, trials, rng)]), untried, rng)
+        if is_tried is not None:
+            left = [not is_tried(encoder.decode(point)) for point in pool]
+            pool = pool[left] if any(left) else pool
+        batch = self._model.untried(self._model.features_at(pool))
+        weights = faded(self._user_prior.density_at(pool), len(trials))
+        if self._is_stagnating and rng.random() < STAGNATION_SHARE:
+            return encoder.decode(pool[self._best_full_training(acquisition, batch, weights)])
+        screened, order = self._screened(acquisition, batch, weights)
+        return encoder.decode(pool[self._best(screened.acquisition, batch, order, weights)])
+
+    def _near_good(self, acquisition: Acquisition, trials: Sequence[Snapshot], rng: np.random.Generator) -> Array:
+        """Points of the unit cube near the configurations of the archive."""
+        encoder = self._model.encoder
+        points, width = {tuple(point) for point in acquisition.archive.tolist()}, acquisition.archive.shape[1]
+        good = [trial for trial in trials if any(tuple(map(float, v[:width])) in points for v in trial.at.values())]
+        if not good:
+            return np.zeros((0, encoder.parameters))
+        chosen = rng.choice(len(good), size=NEAR_GOOD)
+        centres = np.array([encoder.units(trial.params) for trial in good])[chosen]
+        uniform = rng.random(centres.shape)
+        moved = np.clip(centres + NEAR_SD * rng.standard_normal(centres.shape), 0.0, 1.0 - 1e-9)
+        is_redrawn = np.isnan(centres) | (rng.random(centres.shape) < REDRAWN_SHARE)
+        near: Array = np.where(is_redrawn, uniform, moved)
+        return near
+
+    # ------------------------------------------------------------------ of a batch
+
+    def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[BatchValues, Rows]:
+        """Approximate indices, and positions from the largest weighted one down."""
+        screened = acquisition.where_it_tells(
+            lambda one: BatchValues(one, one.index(self._model.forecast(batch), exact=False))
+        )
+        return screened, np.argsort(-screened.values * weights, kind="stable")
+
+    def _best(self, acquisition: Acquisition, batch: CandidateBatch, order: Rows, weights: Array) -> int:
+        """Position of the largest weighted index, worked out exactly for the first ones of an order."""
+        shortlist = order[:EXACT]
+        exact = acquisition.index(self._model.forecast(batch.rows(shortlist)), exact=True)
+        self._is_stagnating = acquisition.is_stagnating(float(exact.max()))
+        return int(shortlist[int(np.argmax(exact * weights[shortlist]))])
+
+    def _best_full_training(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> int:
+        """Position of the largest weighted value of a full training."""
+        forecast = self._model.forecast(batch)
+        found = acquisition.where_it_tells(lambda one: BatchValues(one, one.full_training_value(forecast)))
+        return int(np.argmax(found.values * weights))
 
 
 class ModelSuggester:

@@ -13,10 +13,10 @@ from typing import Any
 
 import optuna
 
-from search_spaces.asked import Domain
 from search_spaces.space import Space
-from studies.asked import first_domains
-from studies.records import Direction
+from search_spaces.suggestions import Domain
+from studies.records.records import Direction
+from studies.records.suggested_parameters import first_domains
 from studies.search.model.encoding import identity
 from studies.search.observations import Observation
 from studies.search.samplers.distributions import distributions_of

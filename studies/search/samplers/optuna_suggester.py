@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from search_spaces.asked import Asked, Constant, Domain, as_plain
+from search_spaces.derived_seeds import derived_seed
 from search_spaces.parameters import Categorical, Float, Int
-from search_spaces.seeds import derived_seed
 from search_spaces.space import Space
-from studies.asked import PROPOSED, latest_domains
-from studies.records import Direction
+from search_spaces.suggestions import Asked, Constant, Domain, as_plain
+from studies.records.records import Direction
+from studies.records.suggested_parameters import PROPOSED, latest_domains
 from studies.search.acquisition.user_prior import UserPrior
 from studies.search.model.encoding import identity
 from studies.search.model.transfer import Transfer
 from studies.search.observations import Observation
 from studies.search.samplers import start_design
-from studies.search.samplers.protocol import Identity, Suggestion, draw_untried, identities
 from studies.search.samplers.start_design import untried_in
+from studies.search.samplers.suggester import Identity, Suggestion, draw_untried, identities
 from studies.search.user_objects import SearchError, load_object
 from trainers.protocol import ParameterValue, Params
 

@@ -5,17 +5,22 @@ A sampler that is led by values alone may never meet a choice, and then takes th
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
 
-from search_spaces.parameters import Categorical, Parameter
+from search_spaces.derived_seeds import derived_seed
+from search_spaces.parameters import Categorical, Parameter, Value
+from search_spaces.partial_configurations import complete
 from search_spaces.space import Space
 from search_spaces.untried import untried_choices
 from studies.search.acquisition.acquisition import INITIAL_TRIALS
+from studies.search.model.encoding import identity
 from studies.search.model.problem import Problem
-from studies.search.observations import Snapshot
+from studies.search.observations import Observation, Snapshot
+from studies.search.samplers.suggester import Suggester, Suggestion, identities
 from trainers.protocol import ParameterValue, Params
 
 MOST_CHOICES = 8
@@ -80,3 +85,33 @@ def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Un
     counts = [sum(candidates[row].get(name) in values for name, values in wanted.items()) for row in rows]
     most = max(counts, default=0)
     return [row for row, count in zip(rows, counts, strict=True) if count == most]
+
+
+class FirstTrials:
+    """Suggests what is named first, and leaves the rest to a sampler.
+
+    Args:
+        named: Parameters of the first trials; what they leave open is drawn at random.
+        space: Search space of the study.
+        seed: Random seed of the study.
+        sampler: Suggester of all later trials, which learns from the first ones.
+    """
+
+    def __init__(self, named: Sequence[Mapping[str, Value]], *, space: Space, seed: int, sampler: Suggester) -> None:
+        self._sampler = sampler
+        self._params = [
+            complete(space, one, random.Random(derived_seed("first", seed, number))) for number, one in enumerate(named)
+        ]
+
+    def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
+        """Returns the parameters for trial `number`: the next ones that were named and that no trial has.
+
+        Trials that people have enqueued meanwhile have numbers, too, so the number does not say which are next. It says
+        how many configurations wait that are not in the history yet; they are taken for the first of those left.
+        """
+        tried = identities(history)
+        left = [one for one in self._params if identity(one) not in tried]
+        waiting = number - len(history)
+        if waiting < len(left):
+            return Suggestion(params=left[waiting], is_named=True)
+        return self._sampler.suggest(number, history)

@@ -1,8 +1,8 @@
-"""Runs the migrations on the connection that `studies.storage.engine` hands over."""
+"""Runs the migrations on the connection that `studies.storage.schema.engine` hands over."""
 
 from alembic import context
 
-from studies.storage.tables import VERSION_TABLE, metadata
+from studies.storage.schema.tables import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -25,8 +25,8 @@ from packaging.requirements import Requirement
 from automl.cli import COMMANDS, cli
 from automl.clusters.manifests import Machines, Target, write_manifests
 from automl.clusters.study_image import code_beside
-from automl.exporting.errors import ExportError
-from search_spaces.errors import UserError
+from automl.exporting.export_errors import ExportError
+from search_spaces.user_errors import UserError
 from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support import faulty_tasks, optional
 from tests.support.command_line import AUTOML, DIGITS, SLOW, Workplace

@@ -19,14 +19,14 @@ import pytest
 from rich.console import Console
 
 from automl.clusters import next_run
-from automl.clusters.following import follow
 from automl.clusters.slurm_queue import JobState, state_of
 from automl.clusters.slurm_script import Allocation, script_of, seconds_of
+from automl.clusters.slurm_submission import follow
 from automl.terminal.watching import Lines
-from search_spaces.errors import RunError, UserError
+from search_spaces.user_errors import RunError, UserError
 from studies.spec.study_spec import StudySpec, parse_spec
-from studies.storage import lease
-from studies.storage.store import Store
+from studies.storage.leases import lease
+from studies.storage.study_store import Store
 from tests.support.command_line import DIGITS, Workplace
 
 WAIT_SECONDS = 120.0

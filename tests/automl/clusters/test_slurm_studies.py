@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from studies.records import StudyRecord
-from studies.storage import tables as t
-from studies.storage.engine import exists
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.records.records import StudyRecord
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import exists
+from studies.storage.study_store import Store
 from tests.support.command_line import AUTOML, SLOW, Workplace
 from tests.support.slurm import Slurm, slurm
 

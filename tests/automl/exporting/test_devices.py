@@ -16,10 +16,10 @@ from automl.standalone.programs import TorchProgram
 from tests.support import optional
 from tests.support.task_files import HEADER, people, write
 from tests.trainers.tasks.test_text import reviews
-from trainers.programs import example_call, traced
+from trainers.model.traced_program import example_call, traced
 from trainers.tasks.language_model import LanguageModel
-from trainers.tasks.parts.augmentation import Augmentation
-from trainers.tasks.parts.vision_network import VisionNetwork, plain_body
+from trainers.tasks.pictures.augmentation import Augmentation
+from trainers.tasks.pictures.picture_networks import VisionNetwork, plain_body
 from trainers.tasks.tabular import Tabular
 from trainers.tasks.text import Text
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from automl.exporting.ensembles import Member, choose, cost_of, write_ensemble
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.exporting.source import Source
 from automl.exporting.together import part_of_test
-from studies.records import Objective
-from trainers.evaluate import evaluate
-from trainers.programs import example_call
-from trainers.task import BaseTask
+from studies.records.records import Objective
+from trainers.contract.task import BaseTask
+from trainers.loop.evaluation import evaluate
+from trainers.model.traced_program import example_call
 
 TARGETS = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
 """Target and weight of each sample."""

@@ -17,8 +17,8 @@ from tests.support.command_line import DIGITS, InProcess, Workplace
 from tests.support.ray_pool import LentPool
 from tests.support.stored_study import StoredStudy
 from tests.support.task_files import HEADER, people, write
-from trainers.data import load_samples
-from trainers.task_loading import load_task
+from trainers.contract.task_loading import load_task
+from trainers.data.samples import load_samples
 
 AGES: dict[str, Any] = {
     "study": "ages",

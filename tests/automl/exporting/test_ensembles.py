@@ -13,8 +13,8 @@ import pytest
 from automl.standalone.model import Model, load, read_manifest
 from automl.standalone.programs import TorchProgram
 from automl.stored.opening import open_store
-from studies.records import StudyRecord
-from studies.storage.reader import load_study
+from studies.records.records import StudyRecord
+from studies.storage.reading.reader import load_study
 from tests.support.command_line import Workplace
 from tests.support.ray_pool import LentPool
 from tests.support.task_files import HEADER, people, write

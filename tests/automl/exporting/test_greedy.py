@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from automl.exporting.greedy import selected
+from automl.exporting.ensembles import selected
 
 TARGETS = (0.0, 0.0, 0.0)
 A, B, C = (1.0, 1.0, 0.0), (-2.0, -2.0, 0.0), (3.0, 3.0, 3.0)

@@ -15,9 +15,9 @@ from automl.standalone.text_rows import TextRows
 from tests.support import optional
 from tests.trainers.tasks.test_text import reviews
 from tests.trainers.tasks.test_text_checkpoint import byte_tokenizer
-from trainers.programs import example_call, traced
+from trainers.model.traced_program import example_call, traced
 from trainers.tasks.language_model import LanguageModel
-from trainers.tasks.parts.tokens import form_of, train_tokenizer
+from trainers.tasks.words.tokens import form_of, train_tokenizer
 
 PROMPTS = ["the film was", "a story with some", "lovely", ""]
 PAPERS: dict[str, Any] = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.exporting.formats import write_onnx
 from tests.automl.exporting.test_standalone import PREDICT, Trained, pictures, table_of_numbers, texts, trained
 from tests.support import optional

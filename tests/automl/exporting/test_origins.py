@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.exporting.origins import ensemble_origin, kept_ensemble, seeds_named
-from studies.confirmations import confirmation_of
-from studies.records import StudyRecord
-from studies.storage.changes import Confirmed
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
+from studies.records.records import StudyRecord
+from studies.results.confirmations import confirmation_of
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import StoreError
+from studies.storage.writing.changes import Confirmed
 from tests.support.stored_study import StoredStudy
 from trainers.protocol import TEST_PREFIX
 

@@ -18,9 +18,9 @@ import pyarrow.parquet as pa_parquet
 import pytest
 import torch
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.exporting.formats import save_program
-from automl.predicting.predict import predict_file
+from automl.predicting.predict_rows import predict_file
 from automl.predicting.row_files import rows_of as rows_in
 from automl.standalone.model import load, rows_of
 from tests.automl.exporting.test_standalone import pictures, texts, trained
@@ -28,7 +28,7 @@ from tests.automl.serving.models import cubes
 from tests.support import optional
 from tests.support.command_line import Workplace
 from tests.support.task_files import HEADER, people, write
-from trainers.programs import example_call, traced
+from trainers.model.traced_program import example_call, traced
 from trainers.tasks.tabular import Tabular
 
 
@@ -234,7 +234,7 @@ def test_a_file_larger_than_the_memory_is_answered(model: Path, tmp_path: Path) 
     """The peak of the memory does not grow with the number of rows."""
     script = (
         "import resource, sys\nfrom pathlib import Path\n"
-        "from automl.predicting.predict import opened_model, predict_file\n"
+        "from automl.predicting.predict_rows import opened_model, predict_file\n"
         "model = opened_model(Path(sys.argv[1]))\n"
         "predict_file(model, Path(sys.argv[2]), Path(sys.argv[4]))\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

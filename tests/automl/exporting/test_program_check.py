@@ -21,7 +21,7 @@ from automl.exporting.formats import save_program
 from automl.standalone.errors import ModelError, UnsafeProgramError
 from automl.standalone.model import load
 from automl.standalone.program_check import checked_program
-from trainers.programs import example_call, traced
+from trainers.model.traced_program import example_call, traced
 
 Content = dict[str, bytes]
 MODEL, WEIGHTS = "m/models/model.json", "m/data/weights/model_weights_config.json"

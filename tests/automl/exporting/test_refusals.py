@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from automl.exporting import exports
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.exporting.formats import write_onnx, write_package, write_torch_export
 from automl.exporting.source import _rows
 from automl.standalone.errors import ModelError
 from automl.standalone.model import load
 from tests.automl.exporting.test_onnx import PLAIN
 from tests.support import function_trials, optional
-from trainers.ddp import Group
-from trainers.programs import example_call, model_of_function, traced
+from trainers.contract.task_loading import load_trainable
+from trainers.model.traced_program import example_call, model_of_function, traced
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task_loading import load_trainable
+from trainers.ranks.process_group import Group
 
 MODELS = """
 import torch

@@ -24,11 +24,11 @@ from tests.support.alone import run_alone
 from tests.support.paths import ROOT
 from tests.support.task_files import HEADER, people, write
 from tests.support.trainer_pool import run_trial
-from trainers.ddp import Group
-from trainers.programs import traced
+from trainers.contract.task_loading import load_task, load_trainable
+from trainers.contract.training_function import TrainingFunction
+from trainers.model.traced_program import traced
 from trainers.protocol import Measurement, TrialSpec
-from trainers.task_loading import load_task, load_trainable
-from trainers.training_function import TrainingFunction
+from trainers.ranks.process_group import Group
 
 PREDICT = "from predictor.model import load\nprint(json.dumps(load('.').predict(given)))"
 RUN = """
@@ -248,7 +248,7 @@ def test_tasks_whose_rows_are_numbers_give_the_recorded_metrics_from_both_runtim
 
 
 def test_every_built_in_task_is_one_of_those_above() -> None:
-    from trainers.task_loading import built_in_tasks
+    from trainers.contract.task_loading import built_in_tasks
 
     assert set(built_in_tasks()) == {"digits", "language_model", "tabular", "text", "vision"}
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.images.image_folder import SERVER_PACKAGES, image_name
 from automl.images.pinned import pinned
 from tests.automl.exporting.test_standalone import Trained, trained

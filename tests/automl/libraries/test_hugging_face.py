@@ -11,8 +11,8 @@ import torch
 from tests.support import optional
 from tests.support.function_trials import in_attempts, on, trained
 from tests.support.library_trials import gang_is_usable, spec_of
-from trainers.ddp import Group
 from trainers.protocol import TaskError, TrainingError
+from trainers.ranks.process_group import Group
 
 optional.module("transformers")
 optional.module("accelerate")

@@ -8,11 +8,11 @@ import torch
 from tests.support import optional
 from tests.support.function_trials import in_attempts, on, trained
 from tests.support.library_trials import gang_is_usable, spec_of
-from trainers.ddp import Group
+from trainers.functions.trial import Trial
+from trainers.loop.step_counter import StepCounter
 from trainers.protocol import TaskError, TrainingError
-from trainers.settings import settings_of
-from trainers.step_counter import StepCounter
-from trainers.trial import Trial
+from trainers.ranks.process_group import Group
+from trainers.trial_settings import settings_of
 
 optional.module("lightning")
 pytestmark = pytest.mark.filterwarnings("default")  # what Lightning warns of is its own

@@ -14,9 +14,9 @@ from tests.support import optional
 from tests.support.function_trials import in_attempts, on, trained
 from tests.support.library_trials import gang_is_usable, spec_of
 from tests.support.paths import EXAMPLES, ROOT
-from trainers.checkpoint import read_checkpoint
-from trainers.ddp import Group
+from trainers.checkpoints.checkpoint import read_checkpoint
 from trainers.protocol import TaskError, TrainingError
+from trainers.ranks.process_group import Group
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 pytestmark = pytest.mark.filterwarnings("default")  # what the libraries warn of is their own
@@ -152,7 +152,7 @@ def test_an_example_is_short(name):
 @pytest.mark.medium
 def test_automl_itself_imports_none_of_the_libraries():
     code = (
-        "import sys, automl, automl.api, trainers.rank\n"
+        "import sys, automl, automl.api, trainers.ranks.rank_process\n"
         "print(sorted({'lightning', 'accelerate', 'keras', 'xgboost', 'lightgbm', 'skops'} & set(sys.modules)))"
     )
     done = subprocess.run(

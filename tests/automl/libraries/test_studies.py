@@ -13,8 +13,8 @@ import yaml
 
 from automl.stored.opening import open_store
 from reports.recommending import command_of
-from studies.recommendation import recommended
-from studies.storage.reader import load_study
+from studies.results.recommendation import recommended
+from studies.storage.reading.reader import load_study
 from tests.support import optional
 from tests.support.command_line import Workplace
 from tests.support.paths import EXAMPLES

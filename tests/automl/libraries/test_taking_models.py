@@ -15,18 +15,18 @@ from torch import nn
 
 from automl.exporting.source import source_of
 from reports.recommending import command_of
-from search_spaces.completion import complete
+from search_spaces.partial_configurations import complete
 from search_spaces.space import Space
-from studies.recommendation import recommended
+from studies.results.recommendation import recommended
 from tests.support import optional
 from tests.support.function_trials import Granted
 from tests.support.paths import EXAMPLES
 from tests.support.study_factory import build_study
-from trainers.ddp import Group
-from trainers.export import export_model
-from trainers.function_trainer import FunctionTrainer
+from trainers.checkpoints.model_export import export_model
+from trainers.contract.task_loading import load_trainable
+from trainers.functions.function_trainer import FunctionTrainer
 from trainers.protocol import TaskError, TrialFacts, TrialSpec
-from trainers.task_loading import load_trainable
+from trainers.ranks.process_group import Group
 
 pytestmark = pytest.mark.filterwarnings("default")  # what libraries warn of is their own
 

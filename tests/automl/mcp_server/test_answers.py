@@ -12,12 +12,12 @@ import httpx2
 import pytest
 
 from automl.mcp_server import study_tools
-from automl.mcp_server.answers import MOST_CHARACTERS, text_of
 from automl.mcp_server.server import TOOLS
+from automl.mcp_server.tool_answers import MOST_CHARACTERS, text_of
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import JobState
-from studies.storage.engine import exists
-from studies.storage.store import Store
+from studies.storage.schema.engine import exists
+from studies.storage.study_store import Store
 from tests.support.mcp_clients import Caller, over_http, over_stdio
 from tests.support.team_service import SPEC, TeamService, team_service
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from studies.queueing.job_queue import JobQueue
-from studies.records import NANO
-from studies.storage.reader import load_study
+from studies.records.records import NANO
+from studies.storage.reading.reader import load_study
 from tests.support.mcp_clients import Caller, over_http, over_stdio
 from tests.support.team_service import SPEC, TeamService, team_service, worker
 

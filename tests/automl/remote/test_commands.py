@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from automl.cli import BESIDE, COMMANDS, HERE, OVER_HTTP, cli
 from automl.remote.client import RefusedError, ServiceClient, UnreachableError
 from automl.remote.connection import token
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from studies.queueing.job_queue import JobQueue, Submission
 from tests.support.stored_study import StoredStudy
 from tests.support.team_service import SPEC, TeamService, team_service
@@ -45,7 +45,7 @@ def _job(queue: JobQueue, name: str) -> Any:
     """A job of a study that is there: a submission refuses its name, so it gets it afterwards."""
     import sqlalchemy as sa
 
-    from studies.storage import tables as t
+    from studies.storage.schema import tables as t
 
     made = queue.submit(
         Submission(study="other", project="red", user="ann", spec=SPEC, base_folder="/", slots=1, limit_nano_usd=None)

@@ -21,23 +21,23 @@ from click.testing import CliRunner, Result
 from automl.cli import cli
 from automl.remote.client import RefusedError
 from automl.service import model_files
-from automl.service.bodies import ModelQuestion
-from automl.service.errors import BusyError
+from automl.service.http.request_bodies import ModelQuestion
+from automl.service.http_errors import BusyError
 from automl.service.model_files import MOST_ARCHIVES, ModelArchive
 from automl.standalone.model import load
-from search_spaces.errors import RunError, UserError
-from search_spaces.seeds import fresh_seed
+from search_spaces.derived_seeds import fresh_seed
+from search_spaces.user_errors import RunError, UserError
 from studies.queueing.job_queue import JobQueue, Submission
-from studies.storage import tables as t
+from studies.storage.schema import tables as t
 from tests.support.http_servers import answered_by
 from tests.support.stored_study import PARAMS, StoredStudy
 from tests.support.team_service import SPEC, TeamService, team_service
 from tests.support.trainer_pool import run_trial
 from tests.support.waiting import wait_until
-from trainers.ddp import Group
-from trainers.export import load_exported
+from trainers.checkpoints.model_export import load_exported
 from trainers.protocol import TrialSpec
-from trainers.rank_output import log_folder, log_path
+from trainers.ranks.printed_output import log_folder, log_path
+from trainers.ranks.process_group import Group
 
 pytestmark = pytest.mark.xdist_group("service")
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from automl.remote.record_json import read, written
-from search_spaces.asked import Asked, float_domain
-from studies.storage.reader import load_study
+from search_spaces.suggestions import Asked, float_domain
+from studies.storage.reading.reader import load_study
 from tests.support.stored_study import StoredStudy
 
 

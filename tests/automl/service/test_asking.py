@@ -14,11 +14,11 @@ import anyio.to_thread
 import pytest
 from fastapi.testclient import TestClient
 
-from automl.service import asking
-from automl.service.asking import CHECK, MOST_TAKEN, answer_of
-from automl.service.errors import BusyError, ConflictError
-from search_spaces.errors import RunError, UserError
-from studies.storage.engine import StoreAwayError
+from automl.service import subprocess_questions
+from automl.service.http_errors import BusyError, ConflictError
+from automl.service.subprocess_questions import CHECK, MOST_TAKEN, answer_of
+from search_spaces.user_errors import RunError, UserError
+from studies.storage.schema.engine import StoreAwayError
 from tests.support.service import TestedService, bearer, spec_of
 from tests.support.waiting import is_gone, wait_until
 
@@ -54,7 +54,7 @@ def test_what_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -
 
 @pytest.mark.medium
 def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(subprocess_questions, "WAIT_SECONDS", 0.1)
     with TestClient(service.app(), headers=bearer(service.token(role="viewer"))) as client:
         with others_at_work(CHECK.most):
             answer = client.post("/api/v1/studies/check", json={"spec": spec_of("a")})
@@ -65,9 +65,9 @@ def test_a_check_beside_too_many_is_to_be_asked_again(service: TestedService, mo
 
 TOLD = """
 import os, sys
-from automl.service.asking import telling
-from search_spaces.errors import RunError, UserError
-from studies.storage.engine import StoreAwayError
+from automl.service.subprocess_questions import telling
+from search_spaces.user_errors import RunError, UserError
+from studies.storage.schema.engine import StoreAwayError
 
 def ended(how):
     if how == "killed":
@@ -101,10 +101,10 @@ def test_an_error_keeps_its_kind_and_what_nobody_foresaw_is_logged(
 
 
 def test_questions_that_wait_hold_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(subprocess_questions, "WAIT_SECONDS", 60.0)
     with others_at_work(CHECK.most):
         waiting = [threading.Thread(target=answer_of, args=("json.tool", ["--help"])) for _ in range(MOST_TAKEN)]
-        monkeypatch.setattr(asking, "_ended", lambda *_: (0, "{}", ""))
+        monkeypatch.setattr(subprocess_questions, "_ended", lambda *_: (0, "{}", ""))
         for thread in waiting:
             thread.start()
         with pytest.raises(BusyError):  # at once: it does not wait

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from automl.confirming import confirm
-from automl.service import confirm_jobs, job_process
-from automl.service.confirm_jobs import run_confirm_job
-from automl.service.errors import ConflictError, ForbiddenError
-from automl.service.policy import Policy
+from automl.service.http_errors import ConflictError, ForbiddenError
+from automl.service.operator_policy import Policy
 from automl.service.team_studies import TeamStudies
-from search_spaces.errors import StoppedError
-from studies.gangs.protocol import DrainRequested
+from automl.service.workers import confirm_jobs, job_process
+from automl.service.workers.confirm_jobs import run_confirm_job
+from search_spaces.user_errors import StoppedError
+from studies.gangs.pool_protocol import DrainRequested
 from studies.gangs.simulated import Curve, SimulatedPool
+from studies.queueing.access_tokens import Identity
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import Job, RunOutcome
-from studies.queueing.tokens import Identity
 from studies.queueing.turns import Start
-from studies.records import NANO, StopReason
-from studies.spec.errors import SpecError
-from studies.storage.engine import StoreError
-from studies.storage.reader import load_study
+from studies.records.records import NANO, StopReason
+from studies.spec.spec_errors import SpecError
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import StoreError
 from tests.support.service import TestedService
 from tests.support.simulated_study import smooth_curve
 from tests.support.stored_study import StoredStudy

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from automl.service import events as module
+from automl.service.http import events as module
 from automl.service.team_studies import TeamStudies
-from studies.queueing import tokens
+from studies.queueing import access_tokens
 from tests.support.service import TestedService, spec_of
 
 
@@ -25,7 +25,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def watched(service: TestedService) -> TeamStudies:
     """The studies of a user with a token, one of which waits in the queue."""
-    identity = tokens.identify(service.store, service.token())
+    identity = access_tokens.identify(service.store, service.token())
     assert identity is not None
     studies = TeamStudies(service.store, service.policy, identity)
     studies.submit(spec_of("a"))
@@ -87,7 +87,7 @@ def test_a_token_that_is_revoked_hears_no_more(service: TestedService, monkeypat
     async def watch() -> list[str]:
         stream = module.events(studies, "a")
         told = [await asyncio.wait_for(anext(stream), 30.0)]
-        tokens.revoke(service.store, studies.identity.token_id or 0)
+        access_tokens.revoke(service.store, studies.identity.token_id or 0)
         async with asyncio.timeout(30.0):
             return told + [text async for text in stream]
 

@@ -12,11 +12,11 @@ import yaml
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from automl.service.app import bare_app
-from automl.service.gate import COOKIE, LARGEST_BODY, OPEN_PATHS
-from automl.service.serving import take_token
-from search_spaces.errors import UserError
-from studies.queueing import tokens
+from automl.service.http.gate import COOKIE, LARGEST_BODY, OPEN_PATHS
+from automl.service.http.service_app import bare_app
+from automl.service.http.uvicorn_run import take_token
+from search_spaces.user_errors import UserError
+from studies.queueing import access_tokens
 from tests.support.service import TestedService, bearer, spec_of
 
 
@@ -79,7 +79,7 @@ def test_a_file_with_more_than_one_token_locks_nobody_out(service: TestedService
         take_token(service.context, file)
     file.write_text(f"{ONE}\n")
     take_token(service.context, file)
-    identity = tokens.identify(service.store, ONE)
+    identity = access_tokens.identify(service.store, ONE)
     assert identity is not None
     assert identity.is_admin
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.storage import tables as t
+from studies.storage.schema import tables as t
 from tests.support import optional
 from tests.support.service import TestedService, bearer, spec_of
 

@@ -20,9 +20,9 @@ import uvicorn
 
 from automl.service.team_studies import TeamStudies
 from automl.standalone.serving.listening import listening_socket
-from studies.queueing import tokens
-from studies.queueing.tokens import Identity
-from studies.storage.store import Store
+from studies.queueing import access_tokens
+from studies.queueing.access_tokens import Identity
+from studies.storage.study_store import Store
 from tests.reports.conftest import browser  # noqa: F401 - the fixture
 from tests.support import optional
 from tests.support.databases import empty_database
@@ -77,7 +77,7 @@ def running_service(folder: Path) -> Iterator[str]:
 def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "automl.db").write_bytes(empty_database())
     store = Store(f"sqlite:///{tmp_path}/automl.db")
-    token, _ = tokens.create(store, name="x", user="ann", project="garden", role="member", days=None)
+    token, _ = access_tokens.create(store, name="x", user="ann", project="garden", role="member", days=None)
     store.close()
     with running_service(tmp_path) as address:
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()

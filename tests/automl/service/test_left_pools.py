@@ -10,21 +10,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from automl.service.left_pools import settle_left_pools
-from automl.service.worker import Worker
-from automl.stored.deleting import delete_study, doomed
+from automl.service.workers.queue_worker import Worker, settle_left_pools
 from automl.stored.specs import stored_form
+from automl.stored.study_deletion import delete_study, doomed
 from studies.queueing.accounts import Account
-from studies.queueing.heartbeats import EXPIRY_SECONDS
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import RunOutcome
 from studies.queueing.turns import Start, Wait
-from studies.records import NANO
+from studies.queueing.worker_heartbeats import EXPIRY_SECONDS
+from studies.records.records import NANO
 from studies.spec.study_spec import parse_spec
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.changes import Charged, PoolChanged
-from studies.storage.store import LeaseLostError, Store
+from studies.storage.leases import lease as leases
+from studies.storage.schema import tables as t
+from studies.storage.study_store import LeaseLostError, Store
+from studies.storage.writing.changes import Charged, PoolChanged
 from tests.support.databases import plans, statements
 
 USD_PER_SECOND = 1.0

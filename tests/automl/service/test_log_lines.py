@@ -7,7 +7,7 @@ import json
 import logging
 from typing import Any
 
-from automl.service.log_lines import JsonHandler, json_line
+from automl.service.workers.traces import JsonHandler, json_line
 
 
 def logged(say: Any) -> dict[str, Any]:

@@ -11,10 +11,9 @@ import optuna
 import pytest
 from fastapi.testclient import TestClient
 
-from automl.service.lasting_ids import LastingIds
-from automl.service.mlflow_proxy import PREFIX
-from automl.service.optuna_storage import ProjectStorage
-from studies.storage.optuna_view import UID_ATTRIBUTE, open_storage
+from automl.service.mounts.mlflow_proxy import PREFIX
+from automl.service.mounts.optuna_mount import LastingIds, ProjectStorage
+from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
 from tests.support.http_servers import answered_by
 from tests.support.service import TestedService, bearer, spec_of, with_policy
 

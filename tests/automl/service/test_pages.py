@@ -14,16 +14,15 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from automl.service import confirm_jobs
-from automl.service.rendering import rendered
-from automl.service.spec_form import FURTHER, SHOWN, fields, offered_tasks, spec_of
-from automl.service.study_view import view_of
-from automl.service.table_spec import columns_of
-from studies import analysis
+from automl.service.pages.rendering import rendered
+from automl.service.pages.study_view import view_of
+from automl.service.pages.submit_pages import FURTHER, SHOWN, columns_of, fields, offered_tasks, spec_of
+from automl.service.workers import confirm_jobs
+from studies.queueing.access_tokens import Role
 from studies.queueing.job_queue import Submission
 from studies.queueing.jobs import Job
-from studies.queueing.tokens import Role
-from studies.records import NANO, ConfirmationRecord
+from studies.records.records import NANO, ConfirmationRecord
+from studies.results import analysis
 from studies.spec.study_spec import parse_spec
 from tests.reports.test_page import hostile
 from tests.support import service as support

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.queueing import tokens
-from studies.records import NANO
-from studies.storage import lease as leases
-from studies.storage import processes
-from studies.storage import tables as t
-from studies.storage.store import Store
+from studies.queueing import access_tokens
+from studies.records.records import NANO
+from studies.storage.leases import lease as leases
+from studies.storage.leases import processes
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
 from tests.support.command_line import InProcess
 from tests.support.service import TestedService, spec_of
 from tests.support.team_service import team_service
@@ -110,11 +110,11 @@ def test_tokens(service: TestedService, place: InProcess) -> None:
     service.token()
     assert wrong(place, "tokens")[0] == "1 valid token of 1 user, none of an admin"
     assert "--role admin" in wrong(place, "tokens")[1]
-    _, root = tokens.create(service.store, name="root", user="root", project="ops", role="admin", days=3)
+    _, root = access_tokens.create(service.store, name="root", user="root", project="ops", role="admin", days=3)
     found, cure = wrong(place, "tokens")
     assert f"within a week ends {root.id} (root of root) in 3 d" in found or "in 2 d 23 h" in found
     assert cure == f"`automl token rotate {root.id}`"
-    tokens.rotate(service.store, root.id, days=30, grace_seconds=60)
+    access_tokens.rotate(service.store, root.id, days=30, grace_seconds=60)
     assert right(place, "tokens") == "3 valid tokens of 2 users", "one that was rotated ends as it should"
     with service.store.engine.begin() as connection:
         connection.execute(sa.update(t.tokens).where(t.tokens.c.id == root.id).values(expires_at=1.0))
@@ -158,7 +158,8 @@ def test_workers_that_are_dead_or_silent(service: TestedService, place: InProces
 @pytest.mark.medium
 def test_a_worker_that_is_frozen_on_this_machine_is_found(service: TestedService, place: InProcess) -> None:
     program = (
-        "import sys, time; from studies.storage.store import Store; from studies.queueing.job_queue import JobQueue; "
+        "import sys, time; from studies.storage.study_store import Store; "
+        "from studies.queueing.job_queue import JobQueue; "
         "JobQueue(Store(sys.argv[1])).register('ice', device='cpu', slots=1); print('on', flush=True); time.sleep(99)"
     )
     with subprocess.Popen([sys.executable, "-c", program, service.store.url], stdout=subprocess.PIPE) as process:

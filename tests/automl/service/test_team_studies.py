@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from automl.service import confirm_jobs
-from automl.service.checking import plan
-from automl.service.errors import ConflictError, ForbiddenError, MissingError
+from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
+from automl.service.subprocess_questions import plan
+from automl.service.workers import confirm_jobs
 from automl.stored.specs import from_store
-from search_spaces.errors import UserError
+from search_spaces.user_errors import UserError
 from studies.queueing.jobs import CONFIRM_MARK
 from studies.queueing.turns import Wait
-from studies.records import NANO
-from studies.spec.errors import SpecError
-from studies.storage.changes import Charged
-from studies.storage.store import Store
+from studies.records.records import NANO
+from studies.spec.spec_errors import SpecError
+from studies.storage.study_store import Store
+from studies.storage.writing.changes import Charged
 from tests.support.service import TestedService, spec_of, with_policy
 
 

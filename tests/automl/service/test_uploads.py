@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from automl.service.errors import TooLargeError
+from automl.service.http_errors import TooLargeError
 from automl.service.uploads import MOST_FILES, STALE_SECONDS, Uploads
 from tests.support.service import TestedService, bearer, with_policy
 

@@ -22,19 +22,19 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from automl.launching.preparing import prepare
-from automl.service import confirm_jobs, job_process
-from automl.service.job_process import INTERRUPTED, MARGIN_SHARE
-from automl.service.worker import AWAY_SECONDS, BEAT_SECONDS, Worker
+from automl.service.workers import confirm_jobs, job_process
+from automl.service.workers.job_process import INTERRUPTED, MARGIN_SHARE
+from automl.service.workers.queue_worker import AWAY_SECONDS, BEAT_SECONDS, Worker
 from automl.stored.auditing import audit
 from studies.gangs import available_slots
-from studies.queueing.heartbeats import EXPIRY_SECONDS
 from studies.queueing.job_queue import Submission
 from studies.queueing.jobs import Run
 from studies.queueing.turns import Start, Wait
-from studies.records import NANO
+from studies.queueing.worker_heartbeats import EXPIRY_SECONDS
+from studies.records.records import NANO
 from studies.spec.study_spec import parse_spec
-from studies.storage import tables as t
-from studies.storage.reader import load_study
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
 from tests.support import waiting
 from tests.support.service import TestedService, spec_of, with_policy
 
@@ -150,7 +150,7 @@ def test_a_process_that_is_asked_when_its_study_has_ended_says_how_that_ended(se
 def test_a_process_ends_as_at_ctrl_c_while_it_waits_for_the_store() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none"
-        command = [sys.executable, "-m", "automl.service.job_process", "1"]
+        command = [sys.executable, "-m", "automl.service.workers.job_process", "1"]
         process = subprocess.Popen(command, env={**os.environ, "AUTOML_STORE": url})
         silent.settimeout(120.0)
         connection, _ = silent.accept()  # it is past its imports

@@ -15,7 +15,7 @@ from automl.exporting.writers import WRITERS
 from automl.standalone.model import load
 from tests.automl.exporting.test_standalone import Trained
 from tests.support.served import Reply
-from trainers.programs import example_call, traced
+from trainers.model.traced_program import example_call, traced
 
 Row = Mapping[str, Any]
 

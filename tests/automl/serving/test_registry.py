@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.registry.registered import Registry
 from automl.registry.serving import RegistryFolder
 from tests.automl.exporting.test_standalone import Trained

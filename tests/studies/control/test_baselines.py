@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from studies.baselines import Baseline, baselines
 from studies.money.budget import Limits
-from studies.records import NANO, Constraint, StudyRecord
+from studies.records.records import NANO, Constraint, StudyRecord
+from studies.results.baselines import Baseline, baselines
 from studies.search.model.curve_model import CurveModel
 from studies.search.policy import Decision, History, Policy, StoppingPruner
 from studies.search.pruners.break_even import BreakEven

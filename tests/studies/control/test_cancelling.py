@@ -12,14 +12,14 @@ import sqlalchemy as sa
 
 from automl.stored.requests import cancel_trial, enqueue_trial
 from studies.control.controller import Controller
-from studies.control.endings import CANCELLED
+from studies.control.machine.endings import CANCELLED
 from studies.money.budget import Limits
-from studies.records import TrialRecord
+from studies.records.records import TrialRecord
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage import tables as t
-from studies.storage.store import StoreError
-from studies.storage.view_cursors import lag
+from studies.storage.schema import tables as t
+from studies.storage.study_store import StoreError
+from studies.storage.views.cursors import lag
 from tests.support.command_line import InProcess
 from tests.support.simulated_study import FilePool, SimulatedStudy, check_epochs, check_ledger
 from tests.support.stored_study import StoredStudy

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from studies.control import endings
-from studies.control.checkpoints import CheckpointKeeper, Milestone
-from studies.control.live_study import LiveStudy
-from studies.control.orphans import sizes_of
-from studies.control.state import StudyMachine
-from studies.control.trials import Trial
-from studies.gangs.protocol import Event, Measured
+from studies.control.files.kept_files import CheckpointKeeper, Milestone
+from studies.control.files.orphans import sizes_of
+from studies.control.machine import endings
+from studies.control.machine.live_study import LiveStudy
+from studies.control.machine.live_trials import Trial
+from studies.control.machine.state import StudyMachine
+from studies.gangs.pool_protocol import Event, Measured
 from studies.gangs.simulated import SimulatedPool
 from studies.money.budget import Limits
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage.reader import mentioned_checkpoints
-from studies.storage.resume_reader import load_resume_state
+from studies.storage.reading.reader import mentioned_checkpoints
+from studies.storage.reading.resume_reader import load_resume_state
 from tests.support.object_stores import BUCKET, FaultyStore
 from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger
-from trainers.checkpoint_store import place_of
-from trainers.checkpoint_urls import name_of
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.checkpoints.locations import name_of
 
 GIB = 2**30
 

@@ -22,27 +22,27 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
 from search_spaces.space import Space
-from studies import analysis
 from studies.control.assembly import PoolSpec, problem_of
 from studies.control.controller import Controller
-from studies.control.machine_commands import StartGang, Suggest
-from studies.control.setup import FREE_USD_PER_SLOT_HOUR
-from studies.control.state import StudyMachine
-from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsLost, SlotsReady
+from studies.control.machine.commands import StartGang, Suggest
+from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_setup import FREE_USD_PER_SLOT_HOUR
+from studies.gangs.pool_protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records import NANO, Objective, StudyRecord, TrialRecord
-from studies.reference_point import reference_point
+from studies.records.records import NANO, Objective, StudyRecord, TrialRecord
+from studies.results import analysis
+from studies.results.pareto import reference_point
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
 from studies.spec.sections import FaultsSpec
 from studies.spec.study_spec import parse_spec
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.changes import AttemptOpened, StudyChanged
-from studies.storage.reader import load_study
-from studies.storage.store import LeaseLostError, Store
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.study_store import LeaseLostError, Store
+from studies.storage.writing.changes import AttemptOpened, StudyChanged
 from tests.support.sessions import make_study, session_of
 from tests.support.simulated_study import (
     FilePool,
@@ -577,7 +577,7 @@ def drain_at(seconds: float, reason: str) -> Callable[[Controller], None]:
     """Ask for a drain at this moment of virtual time."""
 
     def before(controller: Controller) -> None:
-        from studies.gangs.protocol import DrainRequested
+        from studies.gangs.pool_protocol import DrainRequested
 
         pool: Any = controller._pool
         plain = pool.open
@@ -1080,7 +1080,7 @@ def test_a_session_drives_a_study_to_its_end_and_gives_the_lease_back(new_study:
 def test_a_lease_is_given_back_once_the_database_is_no_longer_locked(
     new_study: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("studies.storage.engine.SQLITE_BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("studies.storage.schema.engine.SQLITE_BUSY_SECONDS", 0.05)
     impatient, locks = Store(new_study.url), list[sqlite3.Connection]()
 
     def on_commit(machine: StudyMachine) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from studies.control import deleting
-from studies.control.deleting import Deleter
+from studies.control.files import deleting_files
+from studies.control.files.deleting_files import Deleter
 from tests.support.object_stores import BUCKET, FaultyStore
-from trainers import object_store as stores
-from trainers.object_store import ObjectStore
+from trainers.checkpoints import object_store as stores
+from trainers.checkpoints.object_store import ObjectStore
 
 URLS = [f"s3://{BUCKET}/s/trial-00000/epoch-{epoch:04d}.attempt-1.pt" for epoch in range(1, 9)]
 
@@ -52,5 +52,5 @@ def test_all_is_gone_at_the_end(object_store: FaultyStore, tmp_path: Path) -> No
     assert not local.exists(), "a disk is not waited for, but it is at once"
     for url in (*URLS, *URLS):
         deleter.delete(url)
-    deleter.finish(deleting.FINISH_SECONDS)
+    deleter.finish(deleting_files.FINISH_SECONDS)
     assert object_store.keys() == []

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from search_spaces.space import Space
-from studies.gangs.protocol import PriceSet
+from studies.gangs.pool_protocol import PriceSet
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
-from studies.recommendation import recommended
-from studies.records import NANO, Objective, StudyRecord, TrialRecord
+from studies.records.records import NANO, Objective, StudyRecord, TrialRecord
+from studies.results.recommendation import recommended
 from studies.search.policy import Decision, History, Policy, StoppingPruner
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner

@@ -15,21 +15,21 @@ import torch
 
 from automl.stored.requests import stop_study
 from automl.terminal.exit_codes import INTERRUPTED
-from studies.control.deleting import delete_file
-from studies.control.draining import END_SECONDS
-from studies.control.storage_room import RoomWaiter, storage_problem
+from studies.control.files.deleting_files import delete_file
+from studies.control.files.wait_for_disk import RoomWaiter, storage_problem
+from studies.control.machine.draining import END_SECONDS
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.storage.reader import load_study
-from studies.storage.retrying import retry
-from studies.storage.store import Store
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
+from studies.storage.writing.retrying import retry
 from tests.support.command_line import DIGITS, Workplace
 from tests.support.disks import fill, make_read_only, tiny_disk
 from tests.support.ray_pool import LentPool
 from tests.support.simulated_study import DAY, Params, SimulatedStudy, smooth_curve
 from tests.support.waiting import wait_until
-from trainers.checkpoint import write_atomically
-from trainers.errors import StorageError
+from trainers.checkpoints.checkpoint import write_atomically
+from trainers.failures import StorageError
 from trainers.protocol import Failure
 
 

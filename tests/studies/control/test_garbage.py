@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from studies.control import garbage
+from studies.control import session
 
 
 class Node:
@@ -23,7 +23,7 @@ def test_objects_are_set_aside_until_the_block_ends() -> None:
     before = gc.get_freeze_count()
     old = Node()
     found = weakref.ref(old)
-    with garbage.set_aside():
+    with session.set_aside():
         assert gc.get_freeze_count() > before
         del old
         new = weakref.ref(Node())
@@ -36,13 +36,13 @@ def test_objects_are_set_aside_until_the_block_ends() -> None:
 
 
 def test_nothing_is_collected_meanwhile_also_if_it_fails() -> None:
-    with suppress(KeyError), garbage.none_meanwhile():
+    with suppress(KeyError), session.none_meanwhile():
         assert not gc.isenabled()
         raise KeyError
     assert gc.isenabled()
     gc.disable()
     try:
-        with garbage.none_meanwhile():
+        with session.none_meanwhile():
             pass
         assert not gc.isenabled()
     finally:

@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 
 from search_spaces.space import Space
-from studies.control.narrowing import narrowed
-from studies.control.next_trial import MOST_TOO_WIDE
-from studies.control.setup import StudySetup
-from studies.control.shrinking import params_on, ranks_for
-from studies.control.state import StudyMachine
-from studies.control.trials import Trial, restored
-from studies.gangs.protocol import SlotsLeaving, SlotsLost, SlotsReady
+from studies.control.machine.live_study import params_on, ranks_for
+from studies.control.machine.live_trials import Trial, restored
+from studies.control.machine.next_trial import MOST_TOO_WIDE, narrowed
+from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_setup import StudySetup
+from studies.gangs.pool_protocol import SlotsLeaving, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records import NANO, OWN_CHARGES
-from studies.search.samplers.protocol import Suggestion
-from studies.storage.resume_reader import load_resume_state
+from studies.records.records import NANO, OWN_CHARGES
+from studies.search.samplers.suggester import Suggestion
+from studies.storage.reading.resume_reader import load_resume_state
 from tests.studies.control.test_controller import EVERY_TRIAL, MIXED, LosesNode
 from tests.support.simulated_study import SimulatedStudy, check_epochs, smooth_curve
 

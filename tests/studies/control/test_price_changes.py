@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from automl.stored.auditing import audit
 from automl.stored.pricing import set_price
 from studies.control.controller import Controller
-from studies.gangs.protocol import SlotsLost, SlotsReady
+from studies.gangs.pool_protocol import SlotsLost, SlotsReady
 from studies.gangs.simulated import SimulatedPool
 from studies.money.budget import Limits
-from studies.records import NANO
-from studies.storage import tables as t
-from studies.storage.store import StoreError
+from studies.records.records import NANO
+from studies.storage.schema import tables as t
+from studies.storage.study_store import StoreError
 from tests.support.simulated_study import Killed, SimulatedStudy
 
 MONEY = {"charges", "slot_seconds", "intervals", "prices", "trial_costs", "budget"}

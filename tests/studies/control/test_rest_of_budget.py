@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from search_spaces.space import Space
-from studies.gangs.protocol import Progress
+from studies.gangs.pool_protocol import Progress
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records import NANO
+from studies.records.records import NANO
 from studies.search.policy import Decision, History, Policy, StoppingPruner, Thaw
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner

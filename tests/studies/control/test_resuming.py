@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies import analysis
-from studies.control.setup import StudySetup
-from studies.control.state import StudyMachine
+from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_setup import StudySetup
 from studies.money.budget import Limits
-from studies.records import OWN_CHARGES, Constraint, TrialRecord
-from studies.resume_state import ResumeState, StoredTrial
+from studies.records.records import OWN_CHARGES, Constraint, TrialRecord
+from studies.records.resume_state import ResumeState, StoredTrial
+from studies.results import analysis
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage import tables as t
-from studies.storage.lease import alive_seconds
-from studies.storage.resume_reader import load_resume_state
+from studies.storage.leases.lease import alive_seconds
+from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.schema import tables as t
 from tests.studies.control.test_controller import faults, study_with
 from tests.support.simulated_study import SimulatedStudy
 

@@ -15,20 +15,20 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from automl.stored.auditing import audit
-from studies.control.closed_by import ENDS_BY_BUDGET
+from studies.control.machine.endings import ENDS_BY_BUDGET
+from studies.control.machine.state import StudyMachine
 from studies.control.session import Session
-from studies.control.state import StudyMachine
 from studies.money.budget import Limits
-from studies.records import NANO
+from studies.records.records import NANO
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.changes import Charged, PoolChanged, StudyChanged, StudyColumns
-from studies.storage.deletion import delete_rows
-from studies.storage.reader import load_study
-from studies.storage.retrying import PATIENCE_SECONDS
-from studies.storage.store import LeaseLostError, Store, StoreError
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.study_store import LeaseLostError, Store, StoreError
+from studies.storage.writing.changes import Charged, PoolChanged, StudyChanged, StudyColumns
+from studies.storage.writing.deletion import delete_rows
+from studies.storage.writing.retrying import PATIENCE_SECONDS
 from tests.support.sessions import Unhurried, make_study, session_of
 from tests.support.simulated_study import SimulatedStudy, check_epochs, noisy_curve, smooth_curve
 from tests.support.waiting import wait_until

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from studies.control.machine_commands import DrainGang, KillGang, StartGang
-from studies.control.setup import StudySetup
-from studies.control.state import StudyMachine
-from studies.gangs.protocol import (
+from studies.control.machine.commands import DrainGang, KillGang, StartGang
+from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_setup import StudySetup
+from studies.gangs.pool_protocol import (
     CancelRequested,
     DrainRequested,
     Event,
@@ -23,8 +23,8 @@ from studies.gangs.protocol import (
     TrialQueued,
 )
 from studies.money.budget import Limits
-from studies.records import Objective
-from studies.resume_state import ResumeState
+from studies.records.records import Objective
+from studies.records.resume_state import ResumeState
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
 from trainers.protocol import EpochPart, Measurement

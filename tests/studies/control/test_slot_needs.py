@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import pytest
 
 from search_spaces.space import Space
-from studies.control import slot_needs
 from studies.control.controller import Controller
-from studies.control.setup import StudySetup
-from studies.gangs.placement import least_shared
-from studies.gangs.protocol import DrainRequested, Event, SlotsReady
+from studies.control.machine import autoscaling
+from studies.control.machine.study_setup import StudySetup
+from studies.gangs.pool_protocol import DrainRequested, Event, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
+from studies.gangs.standing_groups import least_shared
 from studies.money.budget import Limits
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
 from studies.search.policy import Decision, History, Policy, StoppingPruner
 from tests.studies.control.test_controller import EVERY_TRIAL, MIXED
 from tests.support.simulated_study import SimulatedStudy, check_epochs, smooth_curve
@@ -156,7 +156,7 @@ def test_a_slot_that_the_policy_has_no_use_for_is_let_go_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
 ) -> None:
     """Trials wait for the policy, which may let them go on: it is not known that their slots are needed no more."""
-    monkeypatch.setattr(slot_needs, "PATIENCE_SECONDS", 5.0)
+    monkeypatch.setattr(autoscaling, "PATIENCE_SECONDS", 5.0)
     monkeypatch.setattr(Autoscaled, "comes_at", dict.fromkeys(range(4), 10.0))
     study = study_on(tmp_path, policy=Policy(pruner=OneGoesOn()), space=MIXED, epochs=60)
 

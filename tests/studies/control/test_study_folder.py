@@ -11,22 +11,22 @@ from typing import Any, BinaryIO
 import pytest
 import sqlalchemy as sa
 
-from automl.stored.deleting import delete_study, doomed
-from automl.stored.garbage import checkpoints_folder, collect
 from automl.stored.pruning import prune
-from automl.stored.undriven import undriven
-from studies.control import orphans
-from studies.control.orphans import NOTE, check_in_place, find_orphans, is_shared, mark_used
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.copying import copy_store
-from studies.storage.reader import load_study
-from studies.storage.store import Store, StoreError
+from automl.stored.study_deletion import delete_study, doomed
+from automl.stored.study_lease import undriven
+from automl.stored.unreferenced_files import checkpoints_folder, collect
+from studies.control.files import orphans
+from studies.control.files.orphans import NOTE, check_in_place, find_orphans, is_shared, mark_used
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store, StoreError
+from studies.storage.writing.copying import copy_store
 from tests.support.command_line import InProcess
 from tests.support.object_stores import BUCKET
 from tests.support.sessions import make_study, session_of
-from trainers.checkpoint_store import place_of
-from trainers.checkpoint_urls import joined
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.checkpoints.locations import joined
 
 FILE = "trial-00001/epoch-0003.attempt-1.pt"
 

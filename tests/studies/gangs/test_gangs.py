@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from studies.gangs.on_ray import RayPool
-from studies.gangs.protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsReady
+from studies.gangs.pool_protocol import Event, GangFailed, GangStarted, Measured, PoolError, SlotsReady
 from studies.gangs.ray_cluster import check_reachable
 from tests.support.ray_pool import FOLDER, LentPool, collect, train_to, trial_spec
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from studies.control.confirmation import Retrained, train_again
-from studies.gangs.protocol import Measured, Progress
+from studies.control.machine.confirmation import Retrained, train_again
+from studies.gangs.pool_protocol import Measured, Progress
 from studies.simulation.memory_store import MemoryStore
 from studies.spec.sections import FaultsSpec
 from tests.support.ray_pool import FOLDER, LentPool, train_to, trial_spec

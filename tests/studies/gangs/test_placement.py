@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.gangs.available_slots import local_gpu_names, visible_gpu_names
-from studies.gangs.placement import best_fit
-from studies.gangs.protocol import PoolError
+from studies.gangs.pool_protocol import PoolError
 from studies.gangs.simulated import SimulatedPool
+from studies.gangs.standing_groups import best_fit
 
 nodes = st.dictionaries(st.integers(0, 30), st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=16)
 

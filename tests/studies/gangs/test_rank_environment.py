@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from studies.gangs.protocol import GangFailed, Measured
+from studies.gangs.pool_protocol import GangFailed, Measured
 from studies.gangs.rank_environment import handed_over
 from tests.support.ray_pool import FOLDER, LentPool, train_to, trial_spec
-from trainers.task_loading import TaskLoadError, load_task
+from trainers.contract.task_loading import TaskLoadError, load_task
 
 HERE = {
     "NCCL_SOCKET_IFNAME": "eth0", "HF_HOME": "/models", "CUDA_VISIBLE_DEVICES": "3", "CUDA_LAUNCH_BLOCKING": "1",

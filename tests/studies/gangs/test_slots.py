@@ -19,13 +19,13 @@ from studies.gangs.available_slots import find_slots
 from studies.gangs.node_watch import slots_of_nodes
 from studies.gangs.on_ray import RayPool
 from studies.gangs.own_cluster import OwnCluster
-from studies.gangs.protocol import DrainRequested, Event, GangFailed, Measured, PoolError, SlotsLost, SlotsReady
+from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, Measured, PoolError, SlotsLost, SlotsReady
 from studies.gangs.slot import Slot
-from studies.storage.reader import load_study
-from studies.storage.store import Store
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
 from tests.support.command_line import SLOW, Workplace, finish
 from tests.support.ray_pool import LentPool, collect, train_to, trial_spec
-from trainers.available_cpus import available_cpus
+from trainers.ranks.available_cpus import available_cpus
 
 pytestmark = pytest.mark.ray
 
@@ -42,7 +42,7 @@ class Faltering(RayPool):
         if self.failing < 0:
             return super()._new_rank(number)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ray_actors, "RANK_ENTRY_POINT", "trainers.rank:NothingOfThisName")
+            patch.setattr(ray_actors, "RANK_ENTRY_POINT", "trainers.ranks.rank_process:NothingOfThisName")
             return super()._new_rank(number)
 
 

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 
 from search_spaces.space import Space
 from studies.control.controller import TICK_SECONDS
-from studies.control.state import StudyMachine
-from studies.gangs.protocol import Event
+from studies.control.machine.state import StudyMachine
+from studies.gangs.pool_protocol import Event
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import BudgetClock, Forecaster, Limits
 from studies.money.ledger import SlotMeter, cost_nano_usd
 from studies.money.prices import price_of
-from studies.records import NANO
+from studies.records.records import NANO
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.pruners.none import NoPruner
-from studies.storage import tables as t
+from studies.storage.schema import tables as t
 from tests.support.simulated_study import (
     DAY,
     SimulatedStudy,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from studies.queueing.accounts import account, allowance, overdrawn
 from studies.queueing.jobs import Run
-from studies.records import NANO
+from studies.records.records import NANO
 from tests.studies.queueing.test_turns import job
 
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.control.dead_pools import settle_dead_pools
+from studies.control.settling import settle_dead_pools
 from studies.queueing import job_rows
-from studies.queueing.heartbeats import WorkerGoneError
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import MOST_DEATHS, Job
 from studies.queueing.needs import study_slots
 from studies.queueing.turns import MakeRoom, Start, Wait
-from studies.records import NANO, ChargeKind
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.changes import Charged, PoolChanged
-from studies.storage.engine import StoreError
-from studies.storage.store import Store
+from studies.queueing.worker_heartbeats import WorkerGoneError
+from studies.records.records import NANO, ChargeKind
+from studies.storage.leases import lease as leases
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from studies.storage.writing.changes import Charged, PoolChanged
 from tests.support.databases import plans, statements
 
 
@@ -129,7 +129,7 @@ def test_a_worker_whose_process_is_gone_here_is_not_waited_for(
 ) -> None:
     submit(queue)
     started(queue, queue.register("w", device="cpu", slots=1))
-    monkeypatch.setattr("studies.storage.processes.is_known_gone", lambda *_: True)
+    monkeypatch.setattr("studies.storage.leases.processes.is_known_gone", lambda *_: True)
     queue.take_turn(queue.register("other", device="cpu", slots=1), 1)
     job = queue.require("s")
     assert job.run is None or job.run.worker == "other"

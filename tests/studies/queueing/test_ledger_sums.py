@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from studies.control.dead_pools import settle_dead_pools
-from studies.queueing.ledger_sums import ledger_sums
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.changes import PoolChanged
-from studies.storage.store import Store
+from studies.control.settling import settle_dead_pools
+from studies.queueing.job_rows import ledger_sums
+from studies.storage.leases import lease as leases
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
+from studies.storage.writing.changes import PoolChanged
 from tests.studies.queueing.test_job_queue import charged
 from tests.support.databases import statements
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from studies.queueing import tokens
-from studies.storage import tables as t
-from studies.storage.engine import StoreError
-from studies.storage.store import Store
+from studies.queueing import access_tokens
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
 
 
 @pytest.fixture
@@ -24,27 +24,27 @@ def repr_of(text: str) -> str:
     return ascii(text)[:12]
 
 
-def made(store: Store, days: float | None = None) -> tuple[str, tokens.TokenLine]:
-    return tokens.create(store, name="laptop", user="ann", project="vision", role="member", days=days)
+def made(store: Store, days: float | None = None) -> tuple[str, access_tokens.TokenLine]:
+    return access_tokens.create(store, name="laptop", user="ann", project="vision", role="member", days=days)
 
 
 def test_a_token_stands_for_its_user_until_it_is_revoked(store: Store) -> None:
     token, line = made(store)
-    identity = tokens.identify(store, token)
+    identity = access_tokens.identify(store, token)
     assert identity is not None
     assert (identity.user, identity.project, identity.role) == ("ann", "vision", "member")
     assert (identity.sees("vision"), identity.sees("text")) == (True, False)
-    assert not tokens.revoke(store, line.id).is_valid
-    assert tokens.identify(store, token) is None
-    assert not tokens.any_valid(store)
+    assert not access_tokens.revoke(store, line.id).is_valid
+    assert access_tokens.identify(store, token) is None
+    assert not access_tokens.any_valid(store)
 
 
 def test_a_token_expires(store: Store) -> None:
     token, line = made(store, days=1.0)
-    assert tokens.identify(store, token) is not None
+    assert access_tokens.identify(store, token) is not None
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.tokens).where(t.tokens.c.id == line.id).values(expires_at=1.0))
-    assert tokens.identify(store, token) is None
+    assert access_tokens.identify(store, token) is None
 
 
 def test_the_store_does_not_hold_it(store: Store) -> None:
@@ -57,33 +57,33 @@ def test_the_store_does_not_hold_it(store: Store) -> None:
 @pytest.mark.parametrize("wrong", ["", "automl_", "\x00", "automl_" + "x" * 10_000, "\udcff"], ids=repr_of)
 def test_anything_else_stands_for_nobody(store: Store, wrong: str) -> None:
     made(store)
-    assert tokens.identify(store, wrong) is None
+    assert access_tokens.identify(store, wrong) is None
 
 
 def test_a_rotated_token_lasts_for_its_grace(store: Store) -> None:
     old, line = made(store)
-    new, other = tokens.rotate(store, line.id, days=30.0, grace_seconds=3600.0)
-    assert tokens.identify(store, old) is not None
-    assert tokens.identify(store, new) is not None
+    new, other = access_tokens.rotate(store, line.id, days=30.0, grace_seconds=3600.0)
+    assert access_tokens.identify(store, old) is not None
+    assert access_tokens.identify(store, new) is not None
     assert (other.user, other.project, other.role) == ("ann", "vision", "member")
-    newest, _ = tokens.rotate(store, other.id, days=None, grace_seconds=0.0)
-    assert tokens.identify(store, new) is None
-    assert tokens.identify(store, newest) is not None
+    newest, _ = access_tokens.rotate(store, other.id, days=None, grace_seconds=0.0)
+    assert access_tokens.identify(store, new) is None
+    assert access_tokens.identify(store, newest) is not None
     with pytest.raises(StoreError, match="the id of a valid token"):
-        tokens.rotate(store, other.id, days=None, grace_seconds=0.0)
+        access_tokens.rotate(store, other.id, days=None, grace_seconds=0.0)
 
 
 def test_a_secret_of_somebody_else_takes_the_place_of_the_one_before(store: Store) -> None:
     for token in ("first-secret-of-a-cluster", "second-secret-of-a-cluster", "second-secret-of-a-cluster"):
-        tokens.keep(store, token, name="token file", user="admin", project="admin", role="admin")
-    assert tokens.identify(store, "first-secret-of-a-cluster") is None
-    assert [line.is_valid for line in tokens.listed(store)] == [False, True]
+        access_tokens.keep(store, token, name="token file", user="admin", project="admin", role="admin")
+    assert access_tokens.identify(store, "first-secret-of-a-cluster") is None
+    assert [line.is_valid for line in access_tokens.listed(store)] == [False, True]
 
 
 @pytest.mark.parametrize("token_id", [7, 2**63, -(2**70)])
 def test_only_tokens_that_are_there_are_revoked(store: Store, token_id: int) -> None:
     with pytest.raises(StoreError, match=f"token: found {token_id}, allowed: the id of a token"):
-        tokens.revoke(store, token_id)
+        access_tokens.revoke(store, token_id)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_names_that_cannot_stand_in_paths_and_names_of_studies_are_refused(
     store: Store, user: str, project: str, place: str
 ) -> None:
     with pytest.raises(StoreError, match=place):
-        tokens.create(store, name="laptop", user=user, project=project, role="member", days=None)
-    assert tokens.listed(store) == []
+        access_tokens.create(store, name="laptop", user=user, project=project, role="member", days=None)
+    assert access_tokens.listed(store) == []
 
 
 def test_a_token_of_an_older_version_is_rotated_whatever_its_project_is_called(store: Store) -> None:
     _, line = made(store)
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.tokens).values(project="vision.a"))
-    assert tokens.rotate(store, line.id, days=None, grace_seconds=0.0)[1].project == "vision.a"
+    assert access_tokens.rotate(store, line.id, days=None, grace_seconds=0.0)[1].project == "vision.a"

@@ -9,8 +9,19 @@ import pytest
 
 from studies.queueing.jobs import Job, Run
 from studies.queueing.needs import largest_gang, study_slots
-from studies.queueing.shares import EXPECTED_SECONDS, HALF_LIFE_SECONDS, Stay, usage
-from studies.queueing.turns import PATIENCE_SECONDS, MakeRoom, Room, Start, Wait, in_order, next_turn
+from studies.queueing.turns import (
+    EXPECTED_SECONDS,
+    HALF_LIFE_SECONDS,
+    PATIENCE_SECONDS,
+    MakeRoom,
+    Room,
+    Start,
+    Stay,
+    Wait,
+    in_order,
+    next_turn,
+    usage,
+)
 
 NOW = 1000.0
 

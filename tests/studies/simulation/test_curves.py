@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from studies.simulation.curves import CurvesError, find_tables, read_table
 from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
+from studies.simulation.recorded_curves import CurvesError, find_tables, read_table
 from tests.support.curve_tables import arrays, table, write
 
 

@@ -14,15 +14,15 @@ from search_scoring import share_at, steps, usd_to_reach, yardstick
 
 from automl.cli import cli
 from search_spaces.space import Space
-from studies.records import NANO, Constraint, Objective
+from studies.records.records import NANO, Constraint, Objective
 from studies.search.acquisition.acquisition import INITIAL_TRIALS
 from studies.simulation.candidates import Candidates
-from studies.simulation.curves import CurvesError, CurveTable, read_table
 from studies.simulation.derived_tables import with_world_sizes
+from studies.simulation.recorded_curves import CurvesError, CurveTable, read_table
 from studies.simulation.setting import shared_milestones
-from studies.simulation.simulate import SimulatedStudy, simulate
-from studies.spec.errors import SpecError
-from studies.storage.store import Store
+from studies.simulation.simulated_study import SimulatedStudy, simulate
+from studies.spec.spec_errors import SpecError
+from studies.storage.study_store import Store
 from tests.support.command_line import InProcess
 from tests.support.curve_tables import arrays, table, write
 from tests.support.simulated_study import check_epochs, essence

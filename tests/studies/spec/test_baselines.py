@@ -9,7 +9,7 @@ import pytest
 from search_spaces.parameters import Categorical, Float
 from search_spaces.space import Space
 from studies.spec.checks import left_out, with_baselines
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
 
 SPACE = Space({"kind": Categorical(["a", "b"]), "rate": Float(low=0.1, high=1.0).when(kind="b")})

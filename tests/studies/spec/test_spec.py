@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from automl.launching.template import template
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
-from studies.milestones import milestones
-from studies.records import Constraint, Objective
+from studies.records.records import Constraint, Objective
+from studies.results.extrapolation import milestones
 from studies.spec.checks import check_against_task, check_world_sizes
 from studies.spec.differences import differences
-from studies.spec.errors import SpecError
 from studies.spec.sections import TrainingSpec
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import (
     StudySpec,
     apply_overrides,

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import automl
-from studies.spec.errors import SpecError, model_of
 from studies.spec.section import Section
 from studies.spec.sections import PRUNERS, SAMPLERS, PrunerSpec
+from studies.spec.spec_errors import SpecError, model_of
 from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
 from tests.automl.test_api import DrivenError, driven
 from tests.support import training_functions

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from studies.money.budget import Limits
-from studies.storage.damaged_rows import damage
+from studies.storage.schema.damaged_rows import damage
 from tests.support.command_line import InProcess
 from tests.support.simulated_study import SimulatedStudy
 

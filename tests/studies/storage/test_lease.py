@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.storage import heartbeat, processes
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.engine import clock_of
-from studies.storage.store import Store
-from studies.storage.view_cursors import ViewBusyError, claimed
+from studies.storage.leases import heartbeat, processes
+from studies.storage.leases import lease as leases
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import clock_of
+from studies.storage.study_store import Store
+from studies.storage.views.cursors import ViewBusyError, claimed
 
 SPEC: dict[str, Any] = {"objectives": [{"metric": "val_error"}], "budget": {}, "mlflow": "off"}
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.control.state import StudyMachine
+from studies.control.machine.state import StudyMachine
 from studies.money.budget import Limits
-from studies.storage import lease as leases
-from studies.storage import retrying
-from studies.storage import tables as t
-from studies.storage.changes import Charged, EpochMeasured, TrialChanged
-from studies.storage.retrying import retry
-from studies.storage.store import Store, new_id
+from studies.storage.leases import lease as leases
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store, new_id
+from studies.storage.writing import retrying
+from studies.storage.writing.changes import Charged, EpochMeasured, TrialChanged
+from studies.storage.writing.retrying import retry
 from tests.support.lost_answers import CuttingProxy, LossyCommits
 from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, essence
 

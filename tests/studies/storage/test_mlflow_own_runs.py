@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from studies.control.own_logging import OwnLogging
+from studies.control.tracker_environment import OwnLogging
 from studies.money.budget import Limits
-from studies.storage import mlflow_connect, views
-from studies.storage.mlflow_view import MlflowView
-from studies.storage.view_rows import load_pending
+from studies.storage.views import mirror, mlflow_connect
+from studies.storage.views.mlflow_view import MlflowView
+from studies.storage.views.view_rows import load_pending
 from tests.support import optional, simulated_study
 from tests.support.databases import mlflow_database
 from tests.support.simulated_study import SimulatedStudy
@@ -55,7 +55,7 @@ class Place:
         return str(run_id)
 
     def mirror(self) -> None:
-        assert views.catch_up(self.study.store, NAME)["mlflow"] is None
+        assert mirror.catch_up(self.study.store, NAME)["mlflow"] is None
 
     def runs(self) -> dict[str, Run]:
         return {run.info.run_id: run for run in self.client().search_runs([self.experiment()])}
@@ -92,7 +92,7 @@ def test_the_first_run_of_the_code_is_the_trials_and_later_ones_are_its_children
     assert place.runs()[nested].data.tags["mlflow.parentRunId"] == again, "what the code has nested stays there"
     assert [run.info.run_name for run in place.runs().values() if run.info.run_id == first] == ["trial 0"]
     place.mirror()
-    assert views.rebuild(place.study.store, NAME)["mlflow"] is None
+    assert mirror.rebuild(place.study.store, NAME)["mlflow"] is None
     place.check(first, again)
 
 

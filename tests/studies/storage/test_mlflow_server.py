@@ -13,7 +13,7 @@ import pytest
 from werkzeug.serving import make_server
 
 from studies.money.budget import Limits
-from studies.storage import mlflow_view, views
+from studies.storage.views import mirror, mlflow_view
 from tests.studies.storage.test_views import NAME, check_mlflow, drained, make_study, mlflow_template
 from tests.support.http_servers import serving
 
@@ -75,11 +75,11 @@ def test_the_end_of_a_study_takes_several_requests_at_once(
     address, app = far_away
     study = make_study(tmp_path, monkeypatch, mlflow=address)
     drained(study, Limits(trials=12), after_ends=8)
-    assert views.catch_up(study.store, NAME)["mlflow"] is None
+    assert mirror.catch_up(study.store, NAME)["mlflow"] is None
     check_mlflow(study.record(), address)
     assert 1 < app.most <= mlflow_view.AT_ONCE
     study.run(Limits(trials=12))
-    assert views.catch_up(study.store, NAME)["mlflow"] is None
+    assert mirror.catch_up(study.store, NAME)["mlflow"] is None
     check_mlflow(study.record(), address)
 
 
@@ -92,7 +92,7 @@ def test_what_a_server_refuses_among_several_requests_is_written_later(
     study.run(Limits(trials=12))
     left = iter(range(3))
     app.refuse = lambda path: path.endswith("log-batch") and next(left, None) is None
-    assert "500" in str(views.catch_up(study.store, NAME)["mlflow"])
+    assert "500" in str(mirror.catch_up(study.store, NAME)["mlflow"])
     app.refuse = lambda _: False
-    assert views.catch_up(study.store, NAME)["mlflow"] is None
+    assert mirror.catch_up(study.store, NAME)["mlflow"] is None
     check_mlflow(study.record(), address)

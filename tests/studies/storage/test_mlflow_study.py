@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from studies import analysis
 from studies.money.budget import Limits
-from studies.storage import mlflow_connect, mlflow_study, views
-from studies.storage.changes import Confirmed
-from studies.storage.mlflow_study import StudyRun, digest_of, spec_params
-from studies.storage.view_rows import load_mirrored_study
+from studies.results import analysis
+from studies.storage.views import mirror, mlflow_connect, mlflow_study
+from studies.storage.views.mlflow_study import StudyRun, digest_of, spec_params
+from studies.storage.views.view_rows import load_mirrored_study
+from studies.storage.writing.changes import Confirmed
 from tests.support import optional, simulated_study
 from tests.support.databases import mlflow_database
 from tests.support.simulated_study import SimulatedStudy
@@ -42,7 +42,7 @@ class Place:
         self.mirror()
 
     def mirror(self) -> None:
-        assert views.catch_up(self.study.store, NAME)["mlflow"] is None
+        assert mirror.catch_up(self.study.store, NAME)["mlflow"] is None
 
     @property
     def client(self) -> MlflowClient:
@@ -76,7 +76,7 @@ def test_the_run_of_a_study_says_what_it_found_and_what_that_cost(place: Place) 
     for metric in ("val_error", "cost_usd"):
         assert metrics[f"best_{metric}"] == min(point.values[metric] for point in analysis.archive(record))
     history = place.client.get_metric_history(place.parent().info.run_id, "spent_usd")
-    views.catch_up(place.study.store, NAME)
+    mirror.catch_up(place.study.store, NAME)
     assert len(place.client.get_metric_history(place.parent().info.run_id, "spent_usd")) == len(history)
 
 
@@ -167,7 +167,7 @@ def test_the_report_is_an_artifact_of_the_run(place: Place, tmp_path: Path) -> N
     report = tmp_path / "report.html"
     for text in ("first", "second"):
         report.write_text(text)
-        views.keep_report(place.study.store, NAME, report)
+        mirror.keep_report(place.study.store, NAME, report)
     file = place.client.download_artifacts(place.parent().info.run_id, "report.html")
     assert Path(file).read_text() == "second"
 

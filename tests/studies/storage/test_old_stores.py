@@ -16,11 +16,11 @@ from automl.stored.auditing import audit
 from automl.stored.specs import from_store
 from reports.page import render
 from studies.queueing.job_queue import JobQueue
-from studies.storage.engine import is_current
-from studies.storage.reader import load_study
-from studies.storage.resume_reader import load_resume_state
-from studies.storage.store import Store
-from studies.storage.view_cursors import progress
+from studies.storage.reading.reader import load_study
+from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.schema.engine import is_current
+from studies.storage.study_store import Store
+from studies.storage.views.cursors import progress
 
 DUMPS = sorted(Path(__file__).parent.glob("old_stores/*.sql"))
 NOT_THERE = {"checkpoints", "views", "orphans"}

@@ -9,11 +9,11 @@ from typing import Any
 import optuna
 import pytest
 
-from search_spaces.asked import Asked, as_plain, choice_domain, float_domain, int_domain
-from studies.asked import ASKED
-from studies.storage import tables as t
-from studies.storage import views
-from studies.storage.changes import TrialChanged, TrialColumns
+from search_spaces.suggestions import Asked, as_plain, choice_domain, float_domain, int_domain
+from studies.records.suggested_parameters import ASKED
+from studies.storage.schema import tables as t
+from studies.storage.views import mirror
+from studies.storage.writing.changes import TrialChanged, TrialColumns
 from tests.support.stored_study import PARAMS, StoredStudy
 
 SPEC: dict[str, Any] = {"search": {"learn_space": True}, "mlflow": "off"}
@@ -27,7 +27,7 @@ def columns(**asked: Asked) -> TrialColumns:
 
 def mirrored(study: StoredStudy, *, anew: bool = False) -> list[optuna.trial.FrozenTrial]:
     """What the view has once it has caught up."""
-    done = (views.rebuild if anew else views.catch_up)(study.store, "small")
+    done = (mirror.rebuild if anew else mirror.catch_up)(study.store, "small")
     assert done == {"optuna": None}
     return optuna.load_study(study_name="small", storage=study.store.url).trials
 

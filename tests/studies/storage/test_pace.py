@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from studies.storage import pace
-from studies.storage.pace import FreeCores, Pace, ProcessorBudget, idle_core_seconds
+from studies.storage.views import view_pace
+from studies.storage.views.view_pace import FreeCores, Pace, ProcessorBudget, idle_core_seconds
 
 
 def test_passes_take_no_more_than_their_share() -> None:
@@ -84,11 +84,11 @@ def test_a_pass_that_fails_fails_here() -> None:
 
 def test_a_rest_is_short_for_a_command_that_waits_and_none_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("studies.storage.pace.time.sleep", slept.append)
+    monkeypatch.setattr("studies.storage.views.view_pace.time.sleep", slept.append)
     hurried = threading.Event()
     hurried.set()
     Pace(lambda: False, hurried).rest(60.0)
-    assert slept == [pace.HURRIED_SECONDS]
+    assert slept == [view_pace.HURRIED_SECONDS]
     Pace(lambda: True, hurried).rest(60.0)
     assert len(slept) == 1
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from studies.control.state import StudyMachine
+from studies.control.machine.state import StudyMachine
 from studies.money.budget import Limits
-from studies.storage import retrying
+from studies.storage.writing import retrying
 from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger, essence
 
 

@@ -14,10 +14,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from studies.storage import engine as engines
-from studies.storage.engine import make_engine, parse_url
-from studies.storage.optuna_view import open_storage
-from studies.storage.retrying import is_away
+from studies.storage.schema import engine as engines
+from studies.storage.schema.engine import make_engine, parse_url
+from studies.storage.views.optuna_view import open_storage
+from studies.storage.writing.retrying import is_away
 from tests.support.lost_answers import CuttingProxy
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.control.dead_pools import settle_dead_pools
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.changes import Charged, PoolChanged
-from studies.storage.slot_marks import ChargedTwiceError
-from studies.storage.store import Store
+from studies.control.settling import settle_dead_pools
+from studies.storage.leases import lease as leases
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
+from studies.storage.writing.changes import Charged, PoolChanged
+from studies.storage.writing.commit_writer import ChargedTwiceError
 
 SPEC = {"objectives": [{"metric": "val_error"}], "budget": {"usd": 1.0}, "mlflow": "off"}
 

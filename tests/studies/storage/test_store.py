@@ -20,13 +20,17 @@ from hypothesis import HealthCheck, given, settings
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from search_spaces.outside_text import storable
-from studies.control.dead_pools import settle_dead_pools
-from studies.forecasts import Forecast
+from studies.control.settling import settle_dead_pools
 from studies.money.budget import Limits
-from studies.storage import heartbeat
-from studies.storage import lease as leases
-from studies.storage import tables as t
-from studies.storage.changes import (
+from studies.records.forecasts import Forecast
+from studies.storage.leases import heartbeat
+from studies.storage.leases import lease as leases
+from studies.storage.reading.reader import list_studies, load_study
+from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import absolute_url, exists, make_engine, parse_url
+from studies.storage.study_store import LeaseLostError, Store, StoreError, StudyExistsError
+from studies.storage.writing.changes import (
     AttemptChanged,
     AttemptColumns,
     AttemptOpened,
@@ -42,12 +46,8 @@ from studies.storage.changes import (
     TrialChanged,
     TrialColumns,
 )
-from studies.storage.deletion import delete_rows
-from studies.storage.engine import absolute_url, exists, make_engine, parse_url
-from studies.storage.reader import list_studies, load_study
-from studies.storage.resume_reader import load_resume_state
-from studies.storage.retrying import retry
-from studies.storage.store import LeaseLostError, Store, StoreError, StudyExistsError
+from studies.storage.writing.deletion import delete_rows
+from studies.storage.writing.retrying import retry
 from tests.support.any_text import any_text
 from tests.support.databases import create_database, database_of
 from tests.support.simulated_study import DyingStore, SimulatedStudy, check_epochs, check_ledger, essence
@@ -421,7 +421,7 @@ def test_there_is_nobody_to_stop(store: Store, study_id: int) -> None:
 
 def test_commits_wait_for_a_locked_database(store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if store.engine.dialect.name == "sqlite":
-        monkeypatch.setattr("studies.storage.engine.SQLITE_BUSY_SECONDS", 0.05)
+        monkeypatch.setattr("studies.storage.schema.engine.SQLITE_BUSY_SECONDS", 0.05)
         options = {}
     else:
         options = {"options": "-c lock_timeout=50"}

@@ -24,21 +24,21 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.control.machine_commands import EndGang
+from studies.control.machine.commands import EndGang
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
-from studies.records import StudyRecord
+from studies.records.records import StudyRecord
 from studies.search.policy import Policy
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage import mlflow_connect, pace, view_cursors, view_rows, views, views_process
-from studies.storage import optuna_view as optuna_view_module
-from studies.storage import tables as t
-from studies.storage.changes import StudyChanged
-from studies.storage.engine import StoreError
-from studies.storage.mlflow_runs import mlflow_key
-from studies.storage.optuna_view import OptunaView
-from studies.storage.store import Store
-from studies.storage.views_process import ViewsProcess
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from studies.storage.views import cursors, mirror, mlflow_connect, view_pace, view_rows, views_process
+from studies.storage.views import optuna_view as optuna_view_module
+from studies.storage.views.mlflow_runs import mlflow_key
+from studies.storage.views.optuna_view import OptunaView
+from studies.storage.views.views_process import ViewsProcess
+from studies.storage.writing.changes import StudyChanged
 from tests.support import simulated_study
 from tests.support.simulated_study import SimulatedStudy, smooth_curve
 
@@ -162,8 +162,8 @@ def diverging(params: Any, world_size: int) -> Curve:
 
 
 def both(study: SimulatedStudy) -> None:
-    assert views.catch_up(study.store, NAME) == {"optuna": None, "mlflow": None}
-    assert views.lag(study.store, NAME) == {"optuna": 0, "mlflow": 0}
+    assert mirror.catch_up(study.store, NAME) == {"optuna": None, "mlflow": None}
+    assert mirror.lag(study.store, NAME) == {"optuna": 0, "mlflow": 0}
 
 
 # ---------------------------------------------------------------------- what the views hold
@@ -232,10 +232,10 @@ def test_rebuild_makes_both_views_anew(tmp_path: Path, monkeypatch: pytest.Monke
     client = mlflow_connect.open_client(mlflow_uri)
     experiment = client.get_experiment_by_name(NAME)
     client.delete_experiment(experiment.experiment_id)
-    assert views.rebuild(study.store, NAME) == {"optuna": None, "mlflow": None}
+    assert mirror.rebuild(study.store, NAME) == {"optuna": None, "mlflow": None}
     check_optuna(study.record(), load(study))
     check_mlflow(study.record(), mlflow_uri)
-    assert views.rebuild(study.store, NAME) == {"optuna": None, "mlflow": None}
+    assert mirror.rebuild(study.store, NAME) == {"optuna": None, "mlflow": None}
     check_mlflow(study.record(), mlflow_uri)
 
 
@@ -266,10 +266,10 @@ def test_a_users_own_optuna_study_is_not_touched(tmp_path: Path, monkeypatch: py
     theirs.add_trial(optuna.create_trial(value=1.0))
     study.run(Limits(trials=2))
     for _ in range(2):
-        error = views.catch_up(study.store, NAME)["optuna"]
+        error = mirror.catch_up(study.store, NAME)["optuna"]
         assert error is not None
         assert "another name" in error
-        assert views.rebuild(study.store, NAME)["optuna"] == error
+        assert mirror.rebuild(study.store, NAME)["optuna"] == error
     assert len(load(study).trials) == 1
 
 
@@ -279,12 +279,12 @@ def test_parameters_outside_of_the_space_are_mirrored(tmp_path: Path, monkeypatc
     for params in ({"learning_rate": 7, "width": 4096, "other": "x"}, {"learning_rate": 0.2, "width": 16, "other": 1}):
         study.store.enqueue(study.study_id, params, world_size=1, origin="enqueue")
     study.run(Limits(trials=3))
-    assert views.catch_up(study.store, NAME) == {"optuna": None}
+    assert mirror.catch_up(study.store, NAME) == {"optuna": None}
     assert [trial.params for trial in load(study).trials[1:]] == [
         {"learning_rate": 7.0, "width": 4096},
         {"learning_rate": 0.2, "width": 16},
     ]
-    assert views.rebuild(study.store, NAME) == {"optuna": None}
+    assert mirror.rebuild(study.store, NAME) == {"optuna": None}
 
 
 # ---------------------------------------------------------------------- cut off anywhere
@@ -292,7 +292,7 @@ def test_parameters_outside_of_the_space_are_mirrored(tmp_path: Path, monkeypatc
 CUTS = [
     (OptunaView, "_studied"), (optuna.Study, "add_trial"), (optuna.storages.RDBStorage, "set_trial_state_values"),
     (optuna_view_module, "_change_attributes"), (optuna.storages.RDBStorage, "delete_study"),
-    (optuna.Study, "set_metric_names"), (views.Mirror, "_advance_cursor"), (view_cursors, "_release"),
+    (optuna.Study, "set_metric_names"), (mirror.Mirror, "_advance_cursor"), (cursors, "_release"),
 ]  # fmt: skip
 
 
@@ -320,7 +320,7 @@ def survive(study: SimulatedStudy, monkeypatch: pytest.MonkeyPatch, owner: Any, 
         with monkeypatch.context() as patch:
             cut_at(patch, owner, name, call, after=after)
             try:
-                views.catch_up(study.store, NAME)
+                mirror.catch_up(study.store, NAME)
             except Cut:
                 reached = True
     # A process that was killed releases nothing; the claim of this one is lifted by hand.
@@ -336,13 +336,13 @@ def test_optuna_view_survives_being_cut_off(tmp_path: Path, monkeypatch: pytest.
     for i, (owner, name) in enumerate(CUTS):
         drained(study, Limits(trials=90), after_ends=7 if name == "add_trial" else 3)
         if name in {"delete_study", "set_metric_names"}:
-            view_cursors.ask_for_rebuild(study.store, study.study_id)
+            cursors.ask_for_rebuild(study.store, study.study_id)
         if survive(study, monkeypatch, owner, name, call):
             reached.add(name)
         if i % 2:
-            assert views.catch_up(study.store, NAME) == {"optuna": None}
+            assert mirror.catch_up(study.store, NAME) == {"optuna": None}
             check_optuna(study.record(), load(study))
-    assert views.catch_up(study.store, NAME) == {"optuna": None}
+    assert mirror.catch_up(study.store, NAME) == {"optuna": None}
     check_optuna(study.record(), load(study))
     assert "add_trial" in reached
     if call == 1:
@@ -376,10 +376,10 @@ def test_mlflow_view_survives_being_cut_off(
         both(study)
         study.run(Limits(trials=8))
         if name == "delete_run":
-            view_cursors.ask_for_rebuild(study.store, study.study_id)
+            cursors.ask_for_rebuild(study.store, study.study_id)
         else:
             drained(study, Limits(trials=10), after_ends=1)
-    monkeypatch.setattr("studies.storage.mlflow_runs.MOST_METRICS", 105)  # several calls for a trial
+    monkeypatch.setattr("studies.storage.views.mlflow_runs.MOST_METRICS", 105)  # several calls for a trial
     assert survive(study, monkeypatch, MlflowClient, name, call)
     both(study)
     check_mlflow(study.record(), mlflow_uri)
@@ -395,12 +395,12 @@ def test_mlflow_being_down_does_not_stop_the_optuna_view(tmp_path: Path, monkeyp
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         study = make_study(tmp_path, monkeypatch, uri)
         study.run(Limits(trials=3))
-        found = views.catch_up(study.store, NAME)
+        found = mirror.catch_up(study.store, NAME)
     assert found["optuna"] is None
     assert found["mlflow"]
     assert "secret" not in found["mlflow"]
-    assert view_cursors.progress(study.store, NAME)["mlflow"].error == found["mlflow"]
-    assert views.lag(study.store, NAME)["optuna"] == 0 < views.lag(study.store, NAME)["mlflow"]
+    assert cursors.progress(study.store, NAME)["mlflow"].error == found["mlflow"]
+    assert mirror.lag(study.store, NAME)["optuna"] == 0 < mirror.lag(study.store, NAME)["mlflow"]
     check_optuna(study.record(), load(study))
 
 
@@ -410,7 +410,7 @@ def test_mlflow_where_nothing_can_be_written(
     (tmp_path / "file").write_text("")
     study = make_study(tmp_path, monkeypatch, f"sqlite:///{tmp_path}/file/mlflow.db")
     study.run(Limits(trials=2))
-    found = views.catch_up(study.store, NAME)
+    found = mirror.catch_up(study.store, NAME)
     assert found["optuna"] is None
     assert "cannot be made" in str(found["mlflow"])
     # Once it is mended, the view catches up and its error is gone.
@@ -418,14 +418,14 @@ def test_mlflow_where_nothing_can_be_written(
     (tmp_path / "file").mkdir()
     shutil.copy(mlflow_template, tmp_path / "file" / "mlflow.db")
     both(study)
-    assert view_cursors.progress(study.store, NAME)["mlflow"].error is None
+    assert cursors.progress(study.store, NAME)["mlflow"].error is None
 
 
 def test_mlflow_in_the_stores_own_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     study = make_study(tmp_path, monkeypatch, "sqlite:///study.db")
     study.run(Limits(trials=2))
-    assert "own database" in str(views.catch_up(study.store, NAME)["mlflow"])
+    assert "own database" in str(mirror.catch_up(study.store, NAME)["mlflow"])
     with pytest.raises(view_rows.ViewError, match="own database") as refused:
         mlflow_connect.tracking_uri("postgresql+psycopg2://a:pw@h/d", ".", "postgresql://b:pw2@h:5432/d")
     assert "pw" not in str(refused.value)
@@ -436,17 +436,17 @@ def test_mlflow_in_the_stores_own_database_is_refused(tmp_path: Path, monkeypatc
 def test_only_one_process_mirrors_a_view_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(tmp_path, monkeypatch)
     study.run(Limits(trials=2))
-    monkeypatch.setattr(views, "CLAIM_WAIT_SECONDS", 0.3)
-    with view_cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0):
-        assert "is mirroring" in str(views.catch_up(study.store, NAME)["optuna"])
+    monkeypatch.setattr(mirror, "CLAIM_WAIT_SECONDS", 0.3)
+    with cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0):
+        assert "is mirroring" in str(mirror.catch_up(study.store, NAME)["optuna"])
         # A claim dies with its process.
         with study.store.engine.begin() as connection:
             claim = connection.execute(sa.select(t.view_cursors.c.details)).scalars().first()
             claim["claim"]["pid"] = 2**22 + 1
             connection.execute(sa.update(t.view_cursors).values(details=claim))
-        assert views.catch_up(study.store, NAME) == {"optuna": None}
+        assert mirror.catch_up(study.store, NAME) == {"optuna": None}
     with pytest.raises(StoreError, match="nothing"):
-        views.lag(study.store, "nothing")
+        mirror.lag(study.store, "nothing")
 
 
 def test_a_pass_whose_claim_ran_out_and_was_taken_does_not_write_on(
@@ -455,14 +455,14 @@ def test_a_pass_whose_claim_ran_out_and_was_taken_does_not_write_on(
     """It was suspended for long: two passes would insert the same trial."""
     study = make_study(tmp_path, monkeypatch)
     study.run(Limits(trials=2))
-    monkeypatch.setattr(view_cursors, "CLAIM_SECONDS", -1.0)  # it runs out at once
-    with view_cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0) as renew:
+    monkeypatch.setattr(cursors, "CLAIM_SECONDS", -1.0)  # it runs out at once
+    with cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0) as renew:
         renew()
         with monkeypatch.context() as patch:
-            patch.setattr(view_cursors, "CLAIM_SECONDS", 60.0)
-            taken = view_cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0)
+            patch.setattr(cursors, "CLAIM_SECONDS", 60.0)
+            taken = cursors.claimed(study.store, study.study_id, "optuna", wait_seconds=0)
             taken.__enter__()
-        with pytest.raises(view_cursors.ViewBusyError, match="is mirroring the optuna view now"):
+        with pytest.raises(cursors.ViewBusyError, match="is mirroring the optuna view now"):
             renew()
         taken.__exit__(None, None, None)
 
@@ -474,16 +474,16 @@ def test_a_pass_whose_claim_ran_out_and_was_taken_does_not_write_on(
 def test_views_follow_a_study_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str) -> None:
     study = make_study(tmp_path, monkeypatch, mlflow_uri, policy=Policy(pruner=MoAsha(variant="promotion")))
     study.on_commit = lambda machine: time.sleep(0.01)
-    monkeypatch.setattr(pace, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(pace, "REST_SECONDS", 0.02)
-    monkeypatch.setattr(pace, "SHARE", 10.0)
-    monkeypatch.setattr(views, "BACKOFF_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(view_pace, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(view_pace, "REST_SECONDS", 0.02)
+    monkeypatch.setattr(view_pace, "SHARE", 10.0)
+    monkeypatch.setattr(mirror, "BACKOFF_FIRST_SECONDS", 0.01)
     errors: list[str] = []
-    note = views._note_error
-    monkeypatch.setattr(views, "_note_error", lambda *args: errors.append(repr(args[3])) or note(*args))
+    note = mirror._note_error
+    monkeypatch.setattr(mirror, "_note_error", lambda *args: errors.append(repr(args[3])) or note(*args))
     study.run(Limits(trials=1))
     over = threading.Event()
-    follower = threading.Thread(target=views.follow, args=(study.store, NAME, over.is_set))
+    follower = threading.Thread(target=mirror.follow, args=(study.store, NAME, over.is_set))
     follower.start()
     try:
         study.run(Limits(trials=12))
@@ -493,7 +493,7 @@ def test_views_follow_a_study_that_runs(tmp_path: Path, monkeypatch: pytest.Monk
         follower.join(60)
     assert not follower.is_alive()
     assert errors == []
-    assert views.lag(study.store, NAME) == {"optuna": 0, "mlflow": 0}
+    assert mirror.lag(study.store, NAME) == {"optuna": 0, "mlflow": 0}
     check_optuna(study.record(), load(study))
     check_mlflow(study.record(), mlflow_uri)
 
@@ -511,9 +511,9 @@ def test_a_reader_never_sees_a_wrong_number(tmp_path: Path, monkeypatch: pytest.
         return plain(store, ids, after)
 
     monkeypatch.setattr(optuna_view_module, "load_trials", late)
-    views.catch_up(study.store, NAME)
-    assert views.lag(study.store, NAME)["optuna"] > 0
-    views.catch_up(study.store, NAME)
+    mirror.catch_up(study.store, NAME)
+    assert mirror.lag(study.store, NAME)["optuna"] > 0
+    mirror.catch_up(study.store, NAME)
     check_optuna(study.record(), load(study))
 
 
@@ -538,16 +538,16 @@ def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.M
 
 def test_views_of_a_study_that_waits_for_a_disk_do_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They mirror what the study does once there is room."""
-    monkeypatch.setattr(views, "LINGER_SECONDS", 0.0)
-    monkeypatch.setattr(pace, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(mirror, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(view_pace, "POLL_SECONDS", 0.01)
     study = make_study(tmp_path, monkeypatch)
     study.run(Limits(trials=2))
-    assert views.catch_up(study.store, NAME) == {"optuna": None}
+    assert mirror.catch_up(study.store, NAME) == {"optuna": None}
 
     def follow(seconds: float) -> bool:
         """Follow the study; returns whether that ended by itself."""
         end = time.monotonic() + seconds
-        views.follow(study.store, NAME, lambda: time.monotonic() > end, ends_with_study=True)
+        mirror.follow(study.store, NAME, lambda: time.monotonic() > end, ends_with_study=True)
         return time.monotonic() < end
 
     study.store.commit(study.study_id, None, [StudyChanged(columns={"state": "drained", "stop_reason": "storage"})])
@@ -568,12 +568,12 @@ def test_views_are_soon_up_to_date_beside_busy_processes(tmp_path: Path, monkeyp
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in 2 * [*os.sched_getaffinity(0)]]
     process.start()
     try:
-        wait_for(lambda: views.lag(study.store, NAME) == {"optuna": 0})
+        wait_for(lambda: mirror.lag(study.store, NAME) == {"optuna": 0})
         for trials in (60, 120):
             drained(study, Limits(trials=trials), after_ends=10)
-            assert views.lag(study.store, NAME)["optuna"] > 0
+            assert mirror.lag(study.store, NAME)["optuna"] > 0
             began = time.monotonic()
-            wait_for(lambda: views.lag(study.store, NAME) == {"optuna": 0})
+            wait_for(lambda: mirror.lag(study.store, NAME) == {"optuna": 0})
             assert time.monotonic() - began < 10
     finally:
         for one in busy:
@@ -590,7 +590,7 @@ def test_a_view_that_is_refused_is_not_waited_for(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").write_text("")
     study = make_study(tmp_path, monkeypatch, f"sqlite:///{tmp_path}/file/mlflow.db")
     study.run(Limits(trials=2))
-    view_cursors.set_cursor(study.store, study.study_id, "mlflow", error="what an earlier process met")
+    cursors.set_cursor(study.store, study.study_id, "mlflow", error="what an earlier process met")
     process = ViewsProcess(study.store.url, NAME, log_file=tmp_path / "views.log")
     process.start()
     began = time.monotonic()
@@ -613,7 +613,7 @@ def test_views_process_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.
     with study.store.engine.begin() as connection:
         connection.execute(sa.update(t.studies).values(state="running"))  # its controller was killed
     code = (
-        "import sys, time; from studies.storage.views_process import ViewsProcess\n"
+        "import sys, time; from studies.storage.views.views_process import ViewsProcess\n"
         f"p = ViewsProcess({study.store.url!r}, {NAME!r}); p.start()\n"
         "assert not {'optuna', 'mlflow'} & set(sys.modules); print(p.pid, flush=True); time.sleep(600)"
     )
@@ -654,7 +654,7 @@ def get(url: str, **headers: str) -> Any:
 def test_dashboard_serves_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(tmp_path, monkeypatch)
     study.run(Limits(trials=6))
-    code = f"from automl.dashboard import serve; serve({study.store.url!r}, study={NAME!r})"
+    code = f"from automl.dashboard_server import serve; serve({study.store.url!r}, study={NAME!r})"
     command = [sys.executable, "-u", "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -673,7 +673,7 @@ def test_dashboard_serves_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 get(f"{base}/api/studies", Host="evil.example")
             # The study goes on while people look.
             study.run(Limits(trials=12))
-            assert views.catch_up(study.store, NAME) == {"optuna": None}
+            assert mirror.catch_up(study.store, NAME) == {"optuna": None}
             assert get(f"{base}/api/studies")["study_summaries"][0]["study_name"] == NAME
             server.send_signal(signal.SIGINT)
             assert server.wait(20) == 0
@@ -683,7 +683,7 @@ def test_dashboard_serves_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_dashboard_says_what_is_wrong(tmp_path: Path) -> None:
-    from automl.dashboard import DashboardError, make_http_server, serve
+    from automl.dashboard_server import DashboardError, make_http_server, serve
 
     with pytest.raises(StoreError, match="no study yet"):
         serve(f"sqlite:///{tmp_path}/none.db")
@@ -707,10 +707,10 @@ def test_views_on_postgresql(
     study = make_study(tmp_path, monkeypatch, mlflow_uri, policy=Policy(pruner=MoAsha(variant="promotion")))
     study.store.close()
     study.store = Store(postgres_server)
-    monkeypatch.setattr(pace, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(view_pace, "REST_SECONDS", 0.05)
     study.run(Limits(trials=2))
     over = threading.Event()
-    follower = threading.Thread(target=views.follow, args=(study.store, NAME, over.is_set))
+    follower = threading.Thread(target=mirror.follow, args=(study.store, NAME, over.is_set))
     follower.start()
     try:
         study.run(Limits(trials=12))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from studies.storage import engine as engines
-from studies.storage import wal
-from studies.storage.store import Store
+from studies.storage.schema import engine as engines
+from studies.storage.study_store import Store
+from studies.storage.writing import retrying
 
 SPEC = {"objectives": [], "budget": {}, "mlflow": "off"}
 PAGE_BYTES = 4096
@@ -41,21 +41,21 @@ def in_database_file_alone(path: Path, tmp_path: Path) -> int:
 def test_the_log_is_copied_without_a_commit_that_does_it(path: Path, tmp_path: Path) -> None:
     store = Store(f"sqlite:///{path}")
     study_id = store.create_study("digits", SPEC, "/somewhere", 1.0)
-    wal.copy(store.engine)
+    retrying.copy(store.engine)
     commit_some(store, study_id, 5)
     assert in_database_file_alone(path, tmp_path) == 0
-    wal.copy(store.engine)
+    retrying.copy(store.engine)
     assert in_database_file_alone(path, tmp_path) == 5
     store.close()
 
 
 def test_a_thread_copies_it_beside_the_commits(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal, "COPY_SECONDS", 0.001)
-    monkeypatch.setattr(wal, "COPY_COMMITS", 1)
+    monkeypatch.setattr(retrying, "COPY_SECONDS", 0.001)
+    monkeypatch.setattr(retrying, "COPY_COMMITS", 1)
     store = Store(f"sqlite:///{path}")
     study_id = store.create_study("digits", SPEC, "/somewhere", 1.0)
-    wal.copy(store.engine)
-    with wal.copied_beside(store.engine):
+    retrying.copy(store.engine)
+    with retrying.copied_beside(store.engine):
         for _ in range(100_000):  # as long as the thread needs
             commit_some(store, study_id, 1)
             if in_database_file_alone(path, tmp_path):
@@ -66,12 +66,12 @@ def test_a_thread_copies_it_beside_the_commits(path: Path, tmp_path: Path, monke
 
 def test_a_writer_that_never_rests_keeps_the_log_short(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside it the thread never finds a log that it can copy to its end, so commits have to do that now and then."""
-    monkeypatch.setattr(wal, "COPY_SECONDS", 0.001)
-    monkeypatch.setattr(wal, "COPY_COMMITS", 1)
+    monkeypatch.setattr(retrying, "COPY_SECONDS", 0.001)
+    monkeypatch.setattr(retrying, "COPY_COMMITS", 1)
     monkeypatch.setattr(engines, "SQLITE_LONGEST_WAL_PAGES", 100)
     store = Store(f"sqlite:///{path}")
     study_id = store.create_study("digits", SPEC, "/somewhere", 1.0)
-    with wal.copied_beside(store.engine):
+    with retrying.copied_beside(store.engine):
         commit_some(store, study_id, 400)
     assert log_pages(path) < 300
     store.close()
@@ -90,5 +90,5 @@ def test_nothing_that_was_committed_is_lost_with_the_process(path: Path) -> None
 
 
 def test_other_databases_are_left_alone() -> None:
-    with wal.copied_beside(sa.create_engine("postgresql+psycopg://nobody@nowhere/nothing")):
+    with retrying.copied_beside(sa.create_engine("postgresql+psycopg://nobody@nowhere/nothing")):
         pass  # nothing is opened

@@ -18,19 +18,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from studies.control.own_logging import OwnLogging
+from studies.control.tracker_environment import OwnLogging
 from tests.support.command_trials import COUNTS, Grants, run, script, spec_of
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from trainers.commands.kept_folder import put_files
 from trainers.commands.places import own_place
 from trainers.commands.start import working_folder
-from trainers.ddp import Group
-from trainers.errors import CheckpointError, UnreadablePartError
-from trainers.group_store import StoreClient
-from trainers.group_store_server import StoreAddress, StoreServer
+from trainers.failures import CheckpointError, UnreadablePartError
 from trainers.protocol import LostError, OutOfMemoryError, TaskError, TrainingError
-from trainers.rank_output import log_folder, logs_in
+from trainers.ranks.group_store import StoreClient
+from trainers.ranks.group_store_server import StoreAddress, StoreServer
+from trainers.ranks.printed_output import log_folder, logs_in
+from trainers.ranks.process_group import Group
 
 ASLEEP = f"trial-of-a-test-that-sleeps-{os.getpid()}"
 """Argument by which processes that must not be left over are found."""
@@ -258,7 +258,7 @@ def test_a_file_that_shrinks_while_it_is_kept_ends_nobody(tmp_path):
     shrinks = f"""
         import itertools, os
         from pathlib import Path
-        from trainers.checkpoint_place import counting
+        from trainers.checkpoints.checkpoint_place import counting
         from trainers.commands.kept_folder import files_in
         folder = Path({str(tmp_path)!r})
         path = folder / "state"

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainers.seeds import derive
-from trainers.tasks.parts.augmentation import OPERATIONS, Augmentation, augmented, flipped, shifted, uniform
+from trainers.data.seeds import derive
+from trainers.tasks.pictures.augmentation import OPERATIONS, Augmentation, augmented, flipped, shifted, uniform
 
 
 def noise(count: int, channels: int = 1, side: int = 12) -> Tensor:

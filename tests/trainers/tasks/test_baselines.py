@@ -11,8 +11,8 @@ import torch
 
 from search_spaces.parameters import Float, Int, Prior
 from tests.support.task_files import write
+from trainers.contract.task import baselines_of, first_trials_of
 from trainers.protocol import TaskError
-from trainers.task import baselines_of, first_trials_of
 from trainers.tasks.tabular import Tabular
 from trainers.tasks.text import Text
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from tests.support.task_files import HEADER, metrics_of, people, trained, write
-from trainers.ddp import Group
-from trainers.grown_model import grows
+from trainers.contract.task_loading import load_task
+from trainers.loop.trainer import Trainer
+from trainers.model.grown_model import grows
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task_loading import load_task
-from trainers.tasks.parts import tree_growth
-from trainers.tasks.parts.boosted_trees import BoostedTrees
-from trainers.tasks.parts.tree_growth import TreeOptions
-from trainers.trainer import Trainer
+from trainers.ranks.process_group import Group
+from trainers.tasks.table import tree_growth
+from trainers.tasks.table.tree_growth import TreeOptions
+from trainers.tasks.table.trees import BoostedTrees
 
 TREES: dict[str, Any] = {"architecture": "trees", "trees": 40, "tree_rate": 0.2, "leaves": 15, "leaf_rows": 5}
 

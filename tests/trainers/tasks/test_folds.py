@@ -17,14 +17,14 @@ from studies.spec.study_spec import parse_spec
 from tests.automl.exporting import test_standalone as exported
 from tests.support.alone import run_alone
 from tests.support.task_files import HEADER, metrics_of, people, trained, write
-from trainers.ddp import Group
-from trainers.evaluate import evaluate
-from trainers.grown_model import grows
+from trainers.contract.task_loading import load_task
+from trainers.loop.evaluation import evaluate
+from trainers.loop.trainer import Trainer
+from trainers.model.grown_model import grows
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task_loading import load_task
-from trainers.tasks.parts.targets import Target
+from trainers.ranks.process_group import Group
+from trainers.tasks.table.targets import Target
 from trainers.tasks.tabular import Tabular
-from trainers.trainer import Trainer
 
 ALL = ("mlp", "residual", "tabm", "trees")
 PARAMS: dict[str, dict[str, Any]] = {

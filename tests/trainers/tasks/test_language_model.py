@@ -15,12 +15,12 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.trainer_pool import run_trial
-from trainers.ddp import Group
-from trainers.probe import probe
+from trainers.contract.task_loading import TaskLoadError, load_task
+from trainers.local.try_out_task import probe
 from trainers.protocol import NoTestPartError, TaskError, TrialSpec
-from trainers.task_loading import TaskLoadError, load_task
+from trainers.ranks.process_group import Group
 from trainers.tasks.language_model import LanguageModel
-from trainers.tasks.parts.tokens import END
+from trainers.tasks.words.tokens import END
 
 WORDS = ("sun", "moon", "river", "stone", "small", "bright", "runs", "sleeps", "under", "the", "über", "水")
 SMALL = {"width": 64, "depth": 2, "heads": 4, "dropout": 0.0}

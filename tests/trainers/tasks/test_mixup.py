@@ -20,7 +20,7 @@ from tests.trainers.tasks.test_vision import (
     folder,  # noqa: F401 - a fixture
 )
 from trainers.protocol import TaskError
-from trainers.tasks.parts.augmentation import Mixup, Partners, beta_quantiles, mixed_loss
+from trainers.tasks.pictures.augmentation import Mixup, Partners, beta_quantiles, mixed_loss
 from trainers.tasks.vision import Vision
 
 N = 200

@@ -15,9 +15,9 @@ import torch
 from automl.launching.quickstart import quickstart
 from automl.standalone.table_rows import TableRows
 from tests.support.task_files import HEADER, metrics_of, people, trained, write
+from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.protocol import TaskError
-from trainers.task_loading import TaskLoadError, load_task
-from trainers.tasks.parts.columns import bin_edges
+from trainers.tasks.table.columns import bin_edges
 from trainers.tasks.tabular import Tabular
 
 TAILS = [0, 1, 2, 3, 4, 5, 6, 7, 1e6, 1e100]

@@ -13,13 +13,13 @@ from sklearn.metrics import ndcg_score
 
 from automl.launching.objectives import likely_direction, quality_metric
 from tests.support.task_files import trained, write
-from trainers.ddp import Group
-from trainers.evaluate import evaluate
+from trainers.contract.task_loading import load_task
+from trainers.loop.evaluation import evaluate
+from trainers.loop.trainer import Trainer
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task_loading import load_task
-from trainers.tasks.parts.ranking import Ndcg
+from trainers.ranks.process_group import Group
+from trainers.tasks.table.ranking import Ndcg
 from trainers.tasks.tabular import Tabular
-from trainers.trainer import Trainer
 
 
 def offers(queries: int, seed: int = 0) -> list[list[object]]:

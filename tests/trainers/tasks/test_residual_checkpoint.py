@@ -13,11 +13,11 @@ from torch import nn
 from tests.support.task_files import metrics_of, trained
 from tests.support.trainer_pool import run_trial
 from tests.trainers.tasks.test_vision import folder, image_folder  # noqa: F401 - a fixture
-from trainers.model_size import count
-from trainers.probe import probe
+from trainers.contract.task_loading import TaskLoadError, load_task
+from trainers.local.try_out_task import probe
+from trainers.model.model_size import count
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task_loading import TaskLoadError, load_task
-from trainers.tasks.parts.residual_network import Layout, ResidualBody, fill, layout_of
+from trainers.tasks.pictures.resnet import Layout, ResidualBody, fill, layout_of
 from trainers.tasks.vision import Vision
 
 PUBLISHED = {

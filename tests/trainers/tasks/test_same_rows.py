@@ -17,16 +17,16 @@ import pyarrow.parquet as pa_parquet
 import pytest
 import torch
 
-from automl.exporting.errors import ExportError
+from automl.exporting.export_errors import ExportError
 from automl.predicting.row_files import rows_of
 from automl.standalone.table_rows import TableRows
 from automl.standalone.text_rows import TextRows
 from tests.trainers.tasks.test_text_checkpoint import byte_tokenizer
 from trainers.protocol import TaskError
-from trainers.tasks.parts.split_task import split
-from trainers.tasks.parts.tokens import form_of
+from trainers.tasks.shared.split_task import split
 from trainers.tasks.tabular import Tabular
 from trainers.tasks.text import Text
+from trainers.tasks.words.tokens import form_of
 
 ROWS = 60
 START = datetime.fromisoformat("1969-12-30 02:45:54.560807")

@@ -16,14 +16,14 @@ import torch
 
 from tests.support.paths import ROOT
 from tests.support.task_files import HEADER, metrics_of, people, real, trained, write
-from trainers.export import export_model, load
-from trainers.probe import probe
+from trainers.checkpoints.model_export import export_model, load
+from trainers.contract.task import declared_metrics
+from trainers.contract.task_loading import TaskLoadError, built_in_tasks, load_task
+from trainers.local.try_out_task import probe
 from trainers.protocol import TaskError
-from trainers.task import declared_metrics
-from trainers.task_loading import TaskLoadError, built_in_tasks, load_task
-from trainers.tasks.parts.split_task import split
-from trainers.tasks.parts.tables import read_table
-from trainers.tasks.parts.tabular_network import MEMBERS
+from trainers.tasks.shared.split_task import split
+from trainers.tasks.table.files import read_table
+from trainers.tasks.table.table_networks import MEMBERS
 from trainers.tasks.tabular import Tabular
 
 GOOD = {"optimizer": "adamw", "learning_rate": 0.005, "batch_per_rank": 32}
@@ -252,7 +252,7 @@ def test_the_probe_finds_nothing_wrong(file: str) -> None:
 @pytest.mark.medium
 def test_loading_the_task_does_not_load_torch(file: str) -> None:
     code = (
-        "import sys\nfrom trainers.task_loading import load_task\n"
+        "import sys\nfrom trainers.contract.task_loading import load_task\n"
         "task = load_task('tabular', {'train': sys.argv[1]})\ntask.space(), task.metric_names\n"
         "assert 'torch' not in sys.modules"
     )

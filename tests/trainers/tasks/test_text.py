@@ -14,13 +14,13 @@ import torch
 
 from tests.support.paths import ROOT
 from tests.support.task_files import metrics_of, real, trained, write
-from trainers.probe import probe
+from trainers.contract.task_loading import TaskLoadError, load_task
+from trainers.local.try_out_task import probe
 from trainers.protocol import TaskError
-from trainers.task_loading import TaskLoadError, load_task
-from trainers.tasks.parts.ngrams import NgramNetwork
-from trainers.tasks.parts.text_network import _set_dropout
-from trainers.tasks.parts.tokens import MASK, PAD, UNKNOWN, train_tokenizer
 from trainers.tasks.text import Text
+from trainers.tasks.words.ngrams import NgramNetwork
+from trainers.tasks.words.text_networks import _set_dropout
+from trainers.tasks.words.tokens import MASK, PAD, UNKNOWN, train_tokenizer
 
 GOOD_WORDS, BAD_WORDS = ("lovely", "brilliant", "moving", "funny"), ("awful", "dull", "boring", "clumsy")
 FILLERS = ("the", "film", "was", "a", "story", "with", "some", "actors", "and", "music")

@@ -13,9 +13,9 @@ from tests.support import optional
 from tests.support.task_files import write
 from tests.trainers.tasks.test_text import SIZES, reviews
 from trainers.protocol import TaskError
-from trainers.tasks.parts.text_network import _trimmed
-from trainers.tasks.parts.tokens import PAD, train_tokenizer
 from trainers.tasks.text import Text
+from trainers.tasks.words.text_networks import _trimmed
+from trainers.tasks.words.tokens import PAD, train_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

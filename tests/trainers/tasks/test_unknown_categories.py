@@ -17,9 +17,9 @@ from automl.standalone.table_rows import TableRows
 from tests.automl.exporting.test_next_token import PAPERS
 from tests.support import optional
 from tests.support.task_files import write
-from trainers.programs import example_call, traced
+from trainers.model.traced_program import example_call, traced
 from trainers.tasks import tabular
-from trainers.tasks.parts.folds import trained_levels
+from trainers.tasks.table.folds import trained_levels
 from trainers.tasks.tabular import Tabular
 
 LEVELS = 6

@@ -17,10 +17,10 @@ from tests.support import optional
 from tests.support.task_files import metrics_of, real, trained
 from tests.support.trainer_pool import run_trial
 from tests.trainers.test_epoch_parts import trained_in_parts
-from trainers.ddp import Group
-from trainers.probe import probe
+from trainers.contract.task_loading import TaskLoadError, load_task
+from trainers.local.try_out_task import probe
 from trainers.protocol import TaskError, TrialSpec
-from trainers.task_loading import TaskLoadError, load_task
+from trainers.ranks.process_group import Group
 from trainers.tasks.vision import Vision
 
 PARAMS = {"optimizer": "adamw", "learning_rate": 0.005, "batch_per_rank": 32, "channels": 4, "depth": 2}

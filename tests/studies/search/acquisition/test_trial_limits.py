@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from studies.control.assembly import PoolSpec, problem_of
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.acquisition.acquisition import Acquisition, build_acquisition
 from studies.search.model.batch_forecast import BatchForecast
 from studies.search.model.curve_model import CurveModel

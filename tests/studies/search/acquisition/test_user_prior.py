@@ -15,11 +15,11 @@ from search_scoring import steps, usd_to_reach, yardstick
 from search_spaces.parameters import Categorical, Float, Int, Prior, SpaceError
 from search_spaces.space import Space
 from studies.money.budget import Limits
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.acquisition.user_prior import UNIFORM, UserPrior, faded
 from studies.search.samplers.optuna_suggester import OptunaSuggester
-from studies.simulation.curves import CurveTable
-from studies.simulation.simulate import simulate
+from studies.simulation.recorded_curves import CurveTable
+from studies.simulation.simulated_study import simulate
 from tests.support.curve_tables import table
 from tests.support.simulated_study import OBJECTIVES, SPACE, SimulatedStudy
 

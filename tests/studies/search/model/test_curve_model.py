@@ -13,13 +13,12 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from search_spaces.space import Space
-from studies import analysis
-from studies.analysis import next_10_usd_percent, next_10_usd_percents
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
-from studies.records import Constraint, Objective
-from studies.search.acquisition.acquisition import Acquisition
-from studies.search.acquisition.break_even_index import break_even
+from studies.records.records import Constraint, Objective
+from studies.results import analysis
+from studies.results.analysis import next_10_usd_percent, next_10_usd_percents
+from studies.search.acquisition.acquisition import Acquisition, break_even
 from studies.search.acquisition.hypervolume_improvement import (
     BoxDecomposition,
     Directions,
@@ -37,12 +36,12 @@ from studies.search.model.failure_model import FailureModel
 from studies.search.model.log_regression import LogRegression
 from studies.search.model.objective_scale import Scale
 from studies.search.model.problem import Problem
-from studies.search.model.trial_table import TrialTable
+from studies.search.model.trial_arrays import TrialTable
 from studies.search.observations import Snapshot
 from studies.search.policy import Policy
 from studies.search.pruners.break_even import BreakEven
 from studies.search.rungs import decision_rungs
-from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
+from studies.search.samplers.model_suggester import AcquisitionOptimizer
 from tests.support.indices import acquisition_of, indices
 from tests.support.simulated_study import OBJECTIVES, SPACE, Killed, SimulatedStudy, essence, smooth_curve
 
@@ -163,7 +162,7 @@ def test_a_price_is_predicted_from_parameters_and_what_is_known() -> None:
 @pytest.mark.parametrize("kinds", [("lognormal", "gaussian"), ("gaussian", "lognormal"), ("lognormal", "certain")])
 @pytest.mark.parametrize("points", [0, 1, 6])
 def test_the_improvement_is_that_of_sampling(kinds: tuple[str, str], points: int) -> None:
-    from studies import pareto
+    from studies.results import pareto
 
     reference = np.array([1.0, 2.0])
     archive = RNG.random((points, 2)) * [1.2, 2.4]
@@ -187,7 +186,7 @@ def test_a_bound_below_zero_gives_a_lognormal_nothing() -> None:
 
 
 def test_three_objectives_are_sampled_about_right() -> None:
-    from studies import pareto
+    from studies.results import pareto
 
     reference, archive = np.ones(3), np.array([[0.5, 0.6, 0.7], [0.2, 0.9, 0.4]])
     directions = Directions(3, count=4096)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.model.end_forecast import Ends, forecast_ends, regression_weights
 from studies.search.observations import Snapshot
 from studies.search.rungs import decision_rungs

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from studies.records import Objective
-from studies.search.model.told_forecast import told_forecast
+from studies.records.records import Objective
+from studies.search.model.batch_forecast import told_forecast
 
 
 def forecast(mean: float, deviation: float, kind: str) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from studies.milestones import milestones
-from studies.records import Objective
+from studies.records.records import Objective
+from studies.results.extrapolation import milestones
 from studies.search.acquisition.acquisition import INITIAL_TRIALS, Acquisition
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
@@ -19,9 +19,9 @@ from studies.search.observations import Snapshot
 from studies.search.policy import History
 from studies.search.pruners.break_even import BreakEven
 from studies.search.rungs import decision_rungs
-from studies.search.samplers.acquisition_optimizer import AcquisitionOptimizer
-from studies.simulation.curves import CurveTable
-from studies.simulation.simulate import simulate
+from studies.search.samplers.model_suggester import AcquisitionOptimizer
+from studies.simulation.recorded_curves import CurveTable
+from studies.simulation.simulated_study import simulate
 from tests.support.curve_tables import table
 from tests.support.indices import acquisition_of
 

@@ -11,15 +11,15 @@ import pytest
 
 from automl import cli as command_line
 from studies.control.assembly import PoolSpec, assemble, has_model, setup_of
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.model.curve_model import CurveModel
 from studies.search.observations import Snapshot
 from studies.search.pruners.break_even import BreakEven
 from studies.search.pruners.by_name import BUILT_IN, METHODS, options_with_defaults
 from studies.search.pruners.mo_asha import MoAsha
 from studies.search.user_objects import SearchError
-from studies.simulation.simulate import simulate
-from studies.spec.errors import SpecError
+from studies.simulation.simulated_study import simulate
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec, spec_to_mapping
 from tests.support.curve_tables import arrays, table, write
 

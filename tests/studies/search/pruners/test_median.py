@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studies.money.budget import Limits
-from studies.pareto import layers
+from studies.results.pareto import layers
 from studies.search.policy import History, Policy
 from studies.search.pruners.median import Median
 from studies.spec.study_spec import parse_spec, spec_to_mapping

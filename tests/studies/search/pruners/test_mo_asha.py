@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.policy import Fresh, History, Policy, Thaw
 from studies.search.pruners.mo_asha import MoAsha
-from studies.storage import tables as t
+from studies.storage.schema import tables as t
 from tests.support.simulated_study import SimulatedStudy, bare_machine, check_epochs, check_ledger, drive, smooth_curve
 
 patient = settings(deadline=None)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from automl.launching.earlier_studies import trials_of_record
-from studies.records import Constraint, Objective
+from studies.records.records import Constraint, Objective
 from studies.search.model.earlier_study import EarlierStudy
-from studies.simulation.simulate import simulate
+from studies.simulation.simulated_study import simulate
 from tests.support.curve_tables import table
 
 ERROR, LOSS = Objective(metric="val_error"), Objective(metric="val_loss")

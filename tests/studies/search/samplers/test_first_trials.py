@@ -9,10 +9,10 @@ import pytest
 
 from search_spaces.parameters import Categorical, Float
 from search_spaces.space import Space
-from studies.search.samplers.first_trials import FirstTrials
-from studies.search.samplers.protocol import Suggestion
+from studies.search.samplers.start_design import FirstTrials
+from studies.search.samplers.suggester import Suggestion
 from studies.spec.checks import with_first_trials
-from studies.spec.errors import SpecError
+from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec
 
 SPACE = Space({"kind": Categorical(["a", "b"]), "rate": Float(low=0.1, high=1.0).when(kind="b")})

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from search_spaces.seeds import derived_seed
+from search_spaces.derived_seeds import derived_seed
 from search_spaces.space import Space
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.model_suggester import ModelSuggester
-from studies.search.samplers.protocol import REDRAWS
+from studies.search.samplers.suggester import REDRAWS
 from tests.studies.search.samplers.test_optuna_suggester import TREE
 from tests.support.paths import ROOT
 
@@ -99,7 +99,7 @@ def test_a_parameter_that_an_earlier_study_lacks_is_drawn(monkeypatch: pytest.Mo
 @pytest.mark.medium
 def test_it_needs_no_optuna() -> None:
     code = (
-        "import sys\nfrom search_spaces.space import Space\nfrom studies.records import Objective\n"
+        "import sys\nfrom search_spaces.space import Space\nfrom studies.records.records import Objective\n"
         "from studies.search.model.curve_model import CurveModel\nfrom studies.search.model.problem import Problem\n"
         "from studies.search.samplers.model_suggester import ModelSuggester\n"
         "space = Space.from_dict({'depth': {'type': 'int', 'low': 1, 'high': 9}})\n"

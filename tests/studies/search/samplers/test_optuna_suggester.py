@@ -11,16 +11,16 @@ from typing import Any
 import optuna
 import pytest
 
-from search_spaces.seeds import derived_seed
+from search_spaces.derived_seeds import derived_seed
 from search_spaces.space import Space
-from studies.control.trials import Trial
+from studies.control.machine.live_trials import Trial
 from studies.money.budget import Limits
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.observations import Observation
 from studies.search.policy import Policy
 from studies.search.pruners.none import NoPruner
 from studies.search.samplers.optuna_suggester import OptunaSuggester, sampler_factory
-from studies.search.samplers.protocol import REDRAWS, Suggestion
+from studies.search.samplers.suggester import REDRAWS, Suggestion
 from studies.search.user_objects import SearchError
 from tests.support.simulated_study import SPACE, SimulatedStudy, smooth_curve
 

@@ -10,7 +10,7 @@ import pytest
 
 from search_spaces.parameters import Categorical, Float
 from search_spaces.space import Space
-from studies.records import Objective
+from studies.records.records import Objective
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
 from studies.search.observations import Observation, Snapshot

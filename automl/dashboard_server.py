@@ -1,0 +1,245 @@
+"""A store in the browser, on 127.0.0.1: a page with all studies, their reports, and Optuna Dashboard with our plots."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from automl.dashboard_page import Application, with_front_page
+from automl.dashboard_study import show
+from automl.standalone.serving.loopback import is_loopback, names_this_machine
+from automl.stored.polling import rest_seconds
+from search_spaces.user_errors import UserError
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import StoreError, exists, parse_url, shown
+from studies.storage.study_store import Store
+from studies.storage.views.mirror import catch_up, one_line
+from studies.storage.views.optuna_view import open_storage
+
+DEFAULT_PORT = 8080
+PORTS_TRIED = 20
+LOOK_SECONDS = 5.0
+"""Time between two looks at the studies for new plots."""
+log = logging.getLogger(__name__)
+
+
+class DashboardError(UserError):
+    """The dashboard cannot be served; one line for the user."""
+
+
+def serve(
+    store_url: str,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    study: str | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve Optuna Dashboard until the process is interrupted.
+
+    Args:
+        store_url: URL of an existing store; a running study may be writing to it.
+        port: Port to listen on; None takes 8080 or the next free one.
+        host: Address to listen on; the dashboard has no passwords.
+        study: Name of the study to open in Optuna Dashboard; None opens the page with all studies.
+        say: Called with the dashboard's address when it can be opened.
+
+    Raises:
+        StoreError: There is no such store or study.
+        DashboardError: The port is taken.
+    """
+    if not exists(store_url):
+        raise StoreError(f"store: {shown(parse_url(store_url))}: there is no study yet")
+    store = Store(store_url)
+    storage = open_storage(store_url)
+    try:
+        names = [store.require(study).name] if study else store.study_names()
+        for name in names:
+            refresh(store, name)
+        app = application(storage, host, lambda inner: with_front_page(inner, store, partial(_id_of, storage)))
+        with make_http_server(app, host, port) as server, _Following(store_url, names, takes_new=study is None):
+            what = "Optuna Dashboard" if study else "Studies, reports, Optuna Dashboard"
+            say(f"{what}: {_address(server, storage, host, study)}  (Ctrl-C ends it, studies go on)")
+            _end_on_signals()
+            server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        storage.engine.dispose()
+        store.close()
+
+
+def _end_on_signals() -> None:
+    """Ctrl-C and a service manager's SIGTERM end the server; a shell starts background jobs with SIGINT ignored."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+
+
+def refresh(store: Store, name: str) -> None:
+    """Bring a study's Optuna view up to date, and save our plots with it; an error is logged, the rest is shown."""
+    error = catch_up(store, name, ("optuna",)).get("optuna")
+    if error:
+        log.warning("study %s: the Optuna view could not be brought up to date: %s", name, error)
+        return
+    _show(store, name)
+
+
+def _show(store: Store, name: str) -> bool:
+    """Save our plots and notes with a study's Optuna view; returns whether that has worked."""
+    try:
+        storage = open_storage(store.url)
+        try:
+            show(storage, load_study(store, name))
+        finally:
+            storage.engine.dispose()
+    except Exception as problem:  # noqa: BLE001 - the plots are extra: without them the dashboard is still useful
+        log.warning("study %s: no plots and notes on the dashboard: %s", name, one_line(problem))
+        return False
+    return True
+
+
+class _Following:
+    """Renews plots and notes of studies that go on while people look, by a thread.
+
+    Args:
+        store_url: URL of the store.
+        names: Names of the studies, which are shown already.
+        takes_new: Whether studies that are launched meanwhile are shown, too.
+    """
+
+    def __init__(self, store_url: str, names: Iterable[str], *, takes_new: bool) -> None:
+        self._store_url, self._names, self._takes_new = store_url, list(names), takes_new
+        self._not_shown: set[str] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="plots", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(LOOK_SECONDS)
+
+    def _follow(self) -> None:
+        store = Store(self._store_url)
+        seen = {name: _revision(store, name) for name in self._names}
+        rest = LOOK_SECONDS
+        while not self._over.wait(rest):
+            used = time.thread_time()
+            with suppress(StoreError, SQLAlchemyError):  # the store does not answer now
+                self._look(store, seen)
+            rest = rest_seconds(time.thread_time() - used, LOOK_SECONDS)
+        store.close()
+
+    def _look(self, store: Store, seen: dict[str, int]) -> None:
+        """Renew what is shown of each study that has gone on since the last look."""
+        for name in store.study_names() if self._takes_new else self._names:
+            with suppress(StoreError):  # it was deleted
+                revision = _revision(store, name)
+                if name not in seen or name in self._not_shown:
+                    self._not_shown.discard(name)
+                    refresh(store, name)
+                elif revision != seen[name] and not _show(store, name):
+                    self._not_shown.add(name)  # nobody mirrors it: not even the Optuna study may be there yet
+                seen[name] = revision
+
+
+def _revision(store: Store, name: str) -> int:
+    return int(store.require(name).revision)
+
+
+def application(
+    storage: Any, host: str, pages: Callable[[Application], Application] = lambda inner: inner
+) -> Application:
+    """Return the dashboard as a WSGI application, which on a loopback address answers to loopback names only.
+
+    A page of another site could read or delete studies here otherwise.
+
+    Args:
+        storage: Optuna's storage.
+        host: Address on which the server listens.
+        pages: Function that puts pages of ours before those of the dashboard.
+    """
+    inner = pages(optuna_dashboard_of(storage))
+    if not is_loopback(host):
+        return inner
+
+    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if not names_this_machine(str(environ.get("HTTP_HOST", "")), host):
+            start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [b"this dashboard answers to localhost only\n"]
+        return inner(environ, start_response)
+
+    return guarded
+
+
+def optuna_dashboard_of(storage: Any) -> Application:
+    """Return Optuna Dashboard as a WSGI application that answers to any name: for servers with a gate of their own.
+
+    Args:
+        storage: Optuna's storage.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dashboard = importlib.import_module("optuna_dashboard")
+    application: Application = dashboard.wsgi(storage)
+    return application
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """One thread per request: a page asks for several things at once."""
+
+    daemon_threads = True
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
+        """Keep the terminal free of one line per request."""
+
+
+def make_http_server(app: Application, host: str, port: int | None) -> WSGIServer:
+    """Return a server that listens already.
+
+    Args:
+        app: WSGI application.
+        host: Address to listen on.
+        port: Port to listen on; None takes 8080 or the next free one.
+
+    Raises:
+        DashboardError: The given port, or every port that was tried, is taken.
+    """
+    ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
+    problem = ""
+    for candidate in ports:
+        try:
+            return make_server(host, candidate, app, server_class=_Server, handler_class=_QuietHandler)
+        except (OSError, OverflowError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+    raise DashboardError(f"port {port} on {host} cannot be had ({problem}); leave --port out to get a free one")
+
+
+def _id_of(storage: Any, name: str) -> int | None:
+    """Id of Optuna's study of a name, None if there is none."""
+    try:
+        return int(storage.get_study_id_from_name(name))
+    except KeyError:
+        return None
+
+
+def _address(server: WSGIServer, storage: Any, host: str, study: str | None) -> str:
+    """Address of a study in Optuna Dashboard, or of the page with all studies."""
+    name = f"[{host}]" if ":" in host else host
+    path = "" if study is None else f"dashboard/studies/{storage.get_study_id_from_name(study)}"
+    return f"http://{name}:{server.server_port}/{path}"

@@ -1,0 +1,40 @@
+"""Findings of `automl doctor`: what was looked at, whether it is right, and what to do if it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from studies.util import redact
+
+LONGEST = 300
+"""Number of characters of what an unexpected error says."""
+
+
+class WrongError(Exception):
+    """What was looked at is not as it should be.
+
+    Args:
+        found: What was found, in one line.
+        cure: What to do; empty takes the check's own cure.
+    """
+
+    def __init__(self, found: str, cure: str = "") -> None:
+        super().__init__(found)
+        self.cure = cure
+
+
+def finding(what: str, check: Callable[[], str], cure: str = "") -> dict[str, Any]:
+    """Return what a check finds: `what`, `ok`, `found`, and `cure`, which is empty where all is well.
+
+    Args:
+        what: What is looked at.
+        check: Function that returns what was found, or raises.
+        cure: What to do if it raises.
+    """
+    try:
+        return {"what": what, "ok": True, "found": check(), "cure": ""}
+    except WrongError as error:
+        return {"what": what, "ok": False, "found": redact(str(error)), "cure": error.cure or cure}
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
+        return {"what": what, "ok": False, "found": redact(" ".join(str(error).split())[:LONGEST]), "cure": cure}

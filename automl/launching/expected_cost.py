@@ -1,0 +1,192 @@
+"""What a study will probably cost, and how many full trainings its budget pays, before it is launched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import sqlalchemy as sa
+
+from automl.launching.preparing import Prepared
+from reports.phrases import duration, mapping, plural, usd
+from studies.records.records import StudyRecord, TrialRecord
+from studies.spec.study_spec import spec_to_mapping
+from studies.storage.reading.reader import load_study
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError, is_current, parse_url
+from studies.storage.study_store import Store
+from trainers.commands.command import COMMAND
+
+HOUR = 3600.0
+
+
+def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
+    """Return the expected cost in one line, or why it is not known, with what the study costs at most.
+
+    Args:
+        prepared: Study as it would be launched.
+        earlier: What trials of this task took before; None if that is not known.
+    """
+    budget, place = prepared.spec.budget, prepared.place
+    most = most_slot_seconds(prepared)
+    ceiling = f"at most {_amount(prepared, most)}" if math.isfinite(most) else "no limit but the number of trials"
+    if earlier is None:
+        return f"not known before the first epoch, since no study of this store has trained this task; {ceiling}"
+    if earlier.other_slots:
+        source = f"trials of {earlier.study} ran on {earlier.other_slots}"
+        return f"not known before the first epoch, since {source}; {ceiling}"
+    scale = prepared.spec.training.epochs / earlier.epochs
+    by_trials = math.inf if budget.trials is None else budget.trials * earlier.slot_seconds_per_trial * scale
+    likely = min(by_trials, most)
+    if not math.isfinite(likely):
+        return f"not known: {ceiling}"
+    ends = "when all trials are started" if by_trials <= most else "when the budget is used up"
+    time = duration(likely / place.slots)
+    return f"about {_amount(prepared, likely)} in {time}, {ends} ({ceiling}); {_trainings(prepared, earlier, most)}"
+
+
+def _trainings(prepared: Prepared, earlier: EarlierCost, most: float) -> str:
+    """How many full trainings the budget pays, and by which study that is said."""
+    full = earlier.slot_seconds_per_epoch * prepared.spec.training.epochs
+    source = f"by {plural(earlier.trials, 'trial')} of {earlier.study}"
+    each = f"{_amount(prepared, full)} each, {source}"
+    if not math.isfinite(most) or full <= 0:
+        return f"a full training costs about {_amount(prepared, full)}, {source}"
+    count = most / full
+    shown = plural(math.floor(count), "full training") if count >= 1 else f"{count:.2g} of a full training"
+    return f"the budget pays about {shown} of {prepared.spec.training.epochs} epochs, {each}"
+
+
+def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> float:
+    """Return the slot time that dollars and hours pay, in seconds; infinite without such a limit.
+
+    Args:
+        prepared: Study with its budget and its slots.
+        set_price: Dollars per slot and hour that `automl price set` has set; None takes those of the spec.
+    """
+    budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour if set_price is None else set_price
+    by_usd = math.inf if budget.usd is None or price <= 0 else budget.usd / price * HOUR
+    by_hours = math.inf if budget.hours is None else budget.hours * HOUR * prepared.place.slots
+    return min(by_usd, by_hours)
+
+
+def _amount(prepared: Prepared, slot_seconds: float) -> str:
+    """Slot time in dollars; of slots that cost nothing, the time of one slot."""
+    price = prepared.price.usd_per_slot_hour
+    return usd(slot_seconds / HOUR * price) if price > 0 else f"{duration(slot_seconds)} of one slot"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlierCost:
+    """Slot time of the trials of one study, overhead of the study included.
+
+    Attributes:
+        study: Name of the study.
+        trials: Number of its trials that have measured an epoch.
+        slot_seconds_per_epoch: Slot time of an epoch: the median over the trials of the mean over their epochs.
+        slot_seconds_per_trial: Slot time that was charged, divided by the number of started trials.
+        epochs: Number of epochs of a full training there.
+        other_slots: How its slots differ from those of the plan, such as "slots of 8 CPUs, not 1": its seconds say
+            nothing of the plan then. Empty if they are alike.
+    """
+
+    study: str
+    trials: int
+    slot_seconds_per_epoch: float
+    slot_seconds_per_trial: float
+    epochs: int
+    other_slots: str = ""
+
+
+def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCost | None:
+    """Return what trials of the same task, with the same options, took in the newest study of the store that has any.
+
+    A study on slots like those of the plan goes before newer ones on others, whose seconds cost another price. The
+    store is only read; one that does not answer, or is of another version, counts as one without studies.
+
+    Args:
+        prepared: Study as it would be launched.
+        project: Project of a team, whose studies are named `project.study`; None reads all studies.
+    """
+    try:
+        url = parse_url(prepared.spec.store)
+        if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+            return None
+        if not is_current(prepared.spec.store):
+            return None
+        with closing(Store(prepared.spec.store)) as store:
+            named = [name for name in store.study_names() if project is None or name.startswith(f"{project}.")]
+            on_others = None
+            for row in filter(lambda one: _is_alike(one, prepared), map(store.require, reversed(named))):
+                others = _other_slots(store, row, prepared)
+                if others and on_others is not None:
+                    continue
+                cost = cost_of(load_study(store, row.name), others)
+                if cost is not None and not others:
+                    return cost
+                on_others = on_others or cost
+            return on_others
+    except (StoreError, sa.exc.SQLAlchemyError, ModuleNotFoundError):
+        return None
+
+
+def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
+    """Whether a study trains the same task; a task of the user's own is known by its folder, too."""
+    spec, task = spec_to_mapping(prepared.spec), prepared.spec.task
+    is_own = ":" in task or task == COMMAND
+    same_place = not is_own or row.base_folder == str(prepared.base_folder)
+    return row.spec.get("task") == task and row.spec.get("task_options") == spec.get("task_options") and same_place
+
+
+def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
+    """How the slots of a study differ from those of the plan; the price tells devices apart whose kind is `auto`."""
+    there, here, price = mapping(row.spec.get("resources")), prepared.spec.resources, prepared.price.usd_per_slot_hour
+    device, cpus = there.get("device", "auto"), there.get("cpus_per_rank", here.cpus_per_rank)
+    if device not in {"auto", prepared.place.device}:
+        return f"slots of the device {device}, not {prepared.place.device}"
+    if cpus != here.cpus_per_rank:
+        return f"slots of {plural(int(str(cpus)), 'CPU')}, not {here.cpus_per_rank}"
+    prices = _prices_paid(store, row.id)
+    if not prices or any(math.isclose(paid, price) for paid in prices):
+        return ""
+    return f"slots of {usd(prices[-1])} an hour, not {usd(price)}"
+
+
+def _prices_paid(store: Store, study_id: int) -> list[float]:
+    """Prices of a slot in dollars per hour at which the study was charged, the latest one last."""
+    c = t.charges.c
+    query = sa.select(c.usd_per_slot_hour).where(c.study_id == study_id).group_by(c.usd_per_slot_hour)
+    with store.snapshot() as connection:
+        return list(connection.scalars(query.order_by(sa.func.max(c.id))))
+
+
+def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
+    """Return what the trials of a study took; None as long as none has measured an epoch.
+
+    Args:
+        record: Study as committed.
+        other_slots: How its slots differ from those of a plan; empty if they are alike.
+    """
+    measured = [trial for trial in record.started if trial.epochs]
+    training = record.spec.get("training")
+    epochs = training.get("epochs") if isinstance(training, Mapping) else None
+    if not measured or not isinstance(epochs, int):
+        return None
+    charged = sum(charge.slots * charge.seconds for charge in record.charges if charge.kind != "confirm")
+    return EarlierCost(
+        study=record.name,
+        trials=len(measured),
+        slot_seconds_per_epoch=median(map(_slot_seconds_per_epoch, measured)),
+        slot_seconds_per_trial=charged / len(record.started),
+        epochs=epochs,
+        other_slots=other_slots,
+    )
+
+
+def _slot_seconds_per_epoch(trial: TrialRecord) -> float:
+    return trial.world_size * sum(epoch.wall_seconds for epoch in trial.epochs) / len(trial.epochs)

@@ -1,0 +1,118 @@
+"""Answers to all rows of a file, by an exported model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from automl.exporting.export_errors import ExportError
+from automl.predicting.answer_files import answers_to
+from automl.predicting.row_files import Row, rows_of
+from automl.standalone.batches import Encoded
+from automl.standalone.errors import InputError, ModelError
+from automl.standalone.model import BATCH, Model, load
+
+_Encoded: TypeAlias = tuple[str, str | None, Encoded]
+"""Where a row is, the name of its file if it has one, and its numbers."""
+_FILE = "file"
+"""Name of the column with the image's file."""
+
+
+def opened_model(path: Path, device: str = "cpu") -> Model:
+    """Return an exported model that answers rows.
+
+    Raises:
+        ExportError: It is none, could run code, or a package that it needs is not installed.
+    """
+    try:
+        model = load(path, device)
+    except ModelError as error:
+        place = "" if str(path) in str(error) else f"{path}: "
+        raise ExportError(f"MODEL: {place}{error}") from None
+    except ImportError as error:
+        raise ExportError(f"MODEL: {path} needs the package {error.name}, which is not installed") from None
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ExportError(f"MODEL: {path} does not load: {type(error).__name__}: {reason}") from error
+    return model
+
+
+def predict_file(
+    model: Model,
+    data: Path,
+    out: Path | None,
+    *,
+    column: str | None = None,
+    on_batch: Callable[[int], None] | None = None,
+) -> int:
+    """Write the answer to each row, and return how many there are.
+
+    Args:
+        model: The model.
+        data: The rows, see `automl.predicting.row_files`.
+        out: File of the answers; None prints them.
+        column: Column of a table that has the texts or images.
+        on_batch: Called with the number of rows that are answered.
+
+    Raises:
+        ExportError: A row is not what the model takes, or a file cannot be read or written.
+    """
+    done = 0
+    rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
+    with answers_to(out) as sink:
+        while some := list(islice(rows, BATCH)):
+            _, names, _ = zip(*some, strict=True)
+            for name, answer in zip(names, _answered(model, some), strict=True):
+                done += 1
+                sink.add(done, answer if name is None else {_FILE: name, **answer})
+            if on_batch is not None:
+                on_batch(done)
+    return done
+
+
+def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:
+    """Yield each row with where it is, and with the name of its file, where rows are image files."""
+    are_files = model.rows.kind == "image"
+    for number, (where, row) in enumerate(rows):
+        try:
+            yield where, str(row) if are_files else None, model.rows.encode(row, number)
+        except InputError as error:
+            message = str(error).removeprefix(f"row {number + 1}")
+            raise ExportError(f"{where}{message}") from None
+
+
+def _answered(model: Model, some: Sequence[_Encoded]) -> list[dict[str, Any]]:
+    """Return the answer to each row of a batch; one with which the model fails is looked for and named.
+
+    Raises:
+        ExportError: The model fails, as for the number of a token that it does not know.
+    """
+    try:
+        return model.answered([encoded for _, _, encoded in some])
+    except Exception as error:
+        for where, _, encoded in some:
+            try:
+                model.answered([encoded])
+            except Exception as alone:
+                raise _failed(where, alone) from alone
+        raise _failed(f"{some[0][0]} and {len(some) - 1} more", error) from error
+
+
+def _failed(where: str, error: Exception) -> ExportError:
+    reason = " ".join(str(error).split())[:120]
+    return ExportError(f"{where}: found a row with which the model fails ({type(error).__name__}: {reason})")
+
+
+def summary(model: Model, name: str, rows: int, out: Path | None) -> dict[str, Any]:
+    """Return plain values that say what was done."""
+    known = model.manifest
+    return {
+        "model": name,
+        "study": known.get("study"),
+        "trial": known.get("trial"),
+        "epoch": known.get("epoch"),
+        "rows": rows,
+        "out": None if out is None else str(out.absolute()),
+    }

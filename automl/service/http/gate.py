@@ -1,0 +1,208 @@
+"""The gate before all routes: who asks, from where, and how much is sent. A plain ASGI application around the others.
+
+With a token in the store every path but those of `OPEN_PATHS` needs one, mounted applications included: in the header
+`Authorization: Bearer TOKEN`, or in the cookie that `/login` sets. Without any token the service listens on this
+machine's own interface only, and whoever uses the machine is an admin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import urlsplit
+
+from sqlalchemy.exc import DBAPIError
+
+from automl.standalone.serving.loopback import names_this_machine
+from studies.queueing.access_tokens import Identity, identify
+from studies.storage.study_store import Store
+
+LOCAL_PROJECT = "local"
+"""Project of whoever uses this machine, without a token."""
+
+
+def local_identity() -> Identity:
+    """Return the identity of the user of this process, who is an admin: the store is theirs."""
+    return Identity(user=_local_user(), project=LOCAL_PROJECT, role="admin")
+
+
+def _local_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return "local"
+
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "automl_token"
+OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
+"""Paths that need no token: what a load balancer asks, and what a person needs to log in."""
+OWN_SITE = frozenset({"", "same-origin", "none"})
+"""Values of the header Sec-Fetch-Site of what no other site has asked for."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+LARGEST_BODY = 2**20
+"""Number of bytes of a request's body, but for uploads."""
+UPLOADS = "/api/v1/uploads"
+
+
+class Gate:
+    """Lets requests through to the application, with `scope["state"]["identity"]`.
+
+    Args:
+        app: The application.
+        store: Store that keeps the tokens.
+        needs_token: Whether requests need a token.
+        host: Address on which the service listens.
+    """
+
+    def __init__(self, app: Asgi, store: Store, *, needs_token: bool, host: str) -> None:
+        self._app, self._store, self._needs_token, self._host = app, store, needs_token, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await _refuse(send, 404, "found a connection that is no HTTP")
+            return
+        if problem := self._problem(scope):
+            await _refuse(send, *problem)
+            return
+        try:
+            identity = await self._identity(scope)
+        except DBAPIError:
+            await _refuse(send, 503, "the store does not answer now")
+            return
+        if identity is None and scope["path"] not in OPEN_PATHS:
+            await _ask_for_token(scope, send)
+            return
+        scope.setdefault("state", {})["identity"] = identity
+        await self._pass_on(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on, with a body of limited size; who takes uploads limits them itself."""
+        if scope["path"].startswith(UPLOADS):
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = await _whole_body(receive, LARGEST_BODY)
+        except ConnectionAbortedError:  # nobody waits for an answer, and half a form would be acted on as a whole one
+            return
+        if body is None:
+            await _refuse(send, 413, f"body: found more than {LARGEST_BODY} bytes, allowed: at most that many")
+            return
+        await self._app(scope, _again(body, receive), send)
+
+    def _problem(self, scope: Scope) -> tuple[int, str] | None:
+        """What is wrong with where a request comes from; None if nothing is."""
+        host = header(scope, "host")
+        if not self._needs_token and not names_this_machine(host, self._host):
+            return 403, "header Host: found another name, allowed: this machine's own"
+        length = header(scope, "content-length")
+        is_upload = scope["path"].startswith(UPLOADS)
+        if length.isdecimal() and int(length) > LARGEST_BODY and not is_upload:
+            return 413, f"body: found {length} bytes, allowed: at most {LARGEST_BODY}"
+        if scope["method"] in SAFE_METHODS or header(scope, "authorization"):
+            return None
+        # Browsers send cookies, and reach this machine's own interface, from pages of others as well.
+        origin, site = header(scope, "origin"), header(scope, "sec-fetch-site")
+        if site not in OWN_SITE or (origin and _place(origin) != host):
+            return 403, "header Origin: found another site, allowed: this service's own pages"
+        return None
+
+    async def _identity(self, scope: Scope) -> Identity | None:
+        if scope["path"] in OPEN_PATHS:  # they answer also while the store is away
+            return None
+        if not self._needs_token:
+            return local_identity()
+        token = brought_token(scope)
+        return None if not token else await asyncio.to_thread(identify, self._store, token)
+
+
+def brought_token(scope: Scope) -> str:
+    """Return the token that a request brings, empty without one; the header comes before the cookie."""
+    given = header(scope, "authorization")
+    if given:
+        scheme, _, value = given.partition(" ")
+        return value.strip() if scheme.lower() == "bearer" else ""
+    cookies: SimpleCookie = SimpleCookie()
+    try:
+        cookies.load(header(scope, "cookie"))
+    except CookieError:
+        return ""
+    return cookies[COOKIE].value if COOKIE in cookies else ""
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin; None if it cannot be read."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def header(scope: Scope, name: str) -> str:
+    """Return a header of a request, empty without it."""
+    wanted = name.encode()
+    found: bytes = next((value for key, value in scope["headers"] if key == wanted), b"")
+    return found.decode("latin-1")
+
+
+async def _whole_body(receive: Receive, most: int) -> bytes | None:
+    """The body of a request; None if it has more bytes.
+
+    Raises:
+        ConnectionAbortedError: The connection has ended before the body.
+    """
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionAbortedError
+        body += bytes(message.get("body", b""))
+        if len(body) > most:
+            return None
+        if not message.get("more_body", False):
+            return body
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a function that receives a body that was read already, and then what comes."""
+    first: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replaying() -> Any:
+        return first.pop() if first else await receive()
+
+    return replaying
+
+
+async def _ask_for_token(scope: Scope, send: Send) -> None:
+    """Lead a browser to the page where a token is entered; tell a program that it needs one."""
+    if scope["method"] == "GET" and "text/html" in header(scope, "accept"):
+        await _answer(send, 303, b"", [(b"location", b"/login")])
+        return
+    await _refuse(send, 401, "header Authorization: found no valid token, allowed: Bearer TOKEN")
+
+
+async def _refuse(send: Send, status: int, message: str) -> None:
+    headers = [(b"content-type", b"application/json")]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status == 503:
+        headers.append((b"retry-after", b"2"))
+    await _answer(send, status, json.dumps({"detail": message}).encode(), headers)
+
+
+async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,174 @@
+"""Bodies of requests, checked by pydantic: the OpenAPI document shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from automl.exporting.exports import Target
+from automl.training.request import training_spec
+from studies.queueing.access_tokens import PROJECT_PATTERN, USER_PATTERN, Role
+from studies.queueing.jobs import MOST_PRIORITY
+from studies.records.records import MOST_USD
+from studies.spec.spec_errors import SpecError, dotted
+from studies.spec.yaml_reader import read_yaml
+
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
+Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+Point = Annotated[str, Field(min_length=1, max_length=40)]
+Usd = Annotated[float, Field(ge=0, le=MOST_USD, allow_inf_nan=False)]
+
+
+class Body(BaseModel):
+    """A body whose keys are all known."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SubmissionBody(Body):
+    """A study: its spec as a mapping, or as the text of a YAML file."""
+
+    spec: dict[str, Any] | str = Field(description="The spec, as a mapping or as YAML.")
+    code: Name | None = Field(None, description="The operator's code folder in which task and relative paths start.")
+    priority: Priority = Field(0, description="Jobs of a higher priority go first, and displace lower ones.")
+
+    @model_validator(mode="after")
+    def _readable(self) -> SubmissionBody:
+        if isinstance(self.spec, str):
+            try:
+                read = read_yaml(self.spec, source="spec")
+            except SpecError as error:
+                raise ValueError(str(error)) from None
+            if not isinstance(read, dict):
+                raise ValueError("spec: found YAML that is no mapping, allowed: a spec")
+            self.spec = read
+        return self
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """The spec as a mapping."""
+        return self.spec if isinstance(self.spec, dict) else {}
+
+
+class TrainingBody(Body):
+    """A single training: a study of one trial."""
+
+    name: Name = Field(description="Name of the training, which is that of its study.")
+    task: str = Field(min_length=1, max_length=300, description="A built-in task, or module:Class of allowed code.")
+    task_options: dict[str, Any] = Field(default_factory=dict, description="Options of the task.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Parameters of trainer and task.")
+    epochs: int = Field(10, ge=1, le=100_000, description="Number of epochs.")
+    usd: Annotated[float, Field(gt=0, le=MOST_USD)] = Field(1.0, description="Largest cost in dollars.")
+    seed: int = Field(0, ge=0, lt=2**32, description="Random seed of weights, shuffling and dropout.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Kind of device.")
+    backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="What carries messages between ranks.")
+    group_seconds: Annotated[float, Field(gt=0, le=1e9)] = Field(600.0, description="Deadline of ranks for each other.")
+    checkpoint_every: Annotated[float, Field(gt=0, le=1e9)] = Field(60.0, description="Seconds between checkpoints.")
+    code: Name | None = Field(None, description="The operator's code folder in which task and relative paths start.")
+    priority: Priority = Field(0, description="Jobs of a higher priority go first, and displace lower ones.")
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec of a study that trains these parameters once."""
+        given = self.model_dump(exclude={"code", "priority"})
+        return training_spec(given.pop("name"), **given)
+
+
+class ResumeBody(Body):
+    """Changes of a study that goes on."""
+
+    overrides: list[str] = Field(default_factory=list, max_length=20, description="PATH=VALUE each: budget.usd=5.")
+
+
+class PriorityBody(Body):
+    """Another priority."""
+
+    priority: Priority
+
+
+class EnqueueBody(Body):
+    """Parameters to be tried next."""
+
+    params: dict[str, Any] = Field(max_length=200)
+
+
+class ConfirmQuestion(Body):
+    """Models of a study that are trained again, with fresh seeds."""
+
+    points: list[Point] = Field(
+        default_factory=list,
+        max_length=20,
+        description="2@6, 2, best, cheapest or knee; none takes those to choose from.",
+    )
+    seeds: int = Field(3, ge=1, le=20, description="Trainings of each.")
+
+
+class ConfirmBody(ConfirmQuestion):
+    """The same, with the money for it."""
+
+    usd: Annotated[float, Field(gt=0, le=MOST_USD)] = Field(
+        description="Largest cost in dollars, beside the study's budget."
+    )
+
+
+class ModelQuestion(Body):
+    """A model of a study, and the form in which it is wanted."""
+
+    point: Point = Field("best", description="2@6, 2, best, cheapest or knee.")
+    format: Target = Field("package", description="What is written; docker is the folder of an image that serves it.")
+    model: Annotated[str, Field(max_length=100)] | None = Field(
+        None, description="For a training function: the name of the model in trial.epochs."
+    )
+    licence: Annotated[str, Field(max_length=100)] | None = Field(None, description="Licence for the model card.")
+    ensemble: bool = Field(False, description="All models that were kept when the trial was confirmed.")
+    place: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
+        None, description="Where you will have it, for the lines that load it; beside you without it."
+    )
+
+
+class LimitBody(Body):
+    """A limit on spending over all studies; null takes it away."""
+
+    usd: Usd | None
+
+
+class TokenBody(Body):
+    """A token to make."""
+
+    name: str = Field("", max_length=100, description="What it is for.")
+    user: Annotated[str, Field(pattern=f"^{USER_PATTERN}$")]
+    project: Annotated[str, Field(pattern=f"^{PROJECT_PATTERN}$", description="Letters, digits, - and _.")]
+    role: Role = "member"
+    days: Annotated[float, Field(gt=0, le=3650)] | None = Field(90.0, description="Days of validity; null is for ever.")
+
+
+class RotationBody(Body):
+    """A token that takes the place of another one."""
+
+    days: Annotated[float, Field(gt=0, le=3650)] | None = Field(90.0, description="Days of validity of the new token.")
+    grace_hours: Annotated[float, Field(ge=0, le=720)] = Field(24.0, description="Hours for which the old one lasts.")
+
+
+AccountKindName = Literal["user", "project"]
+
+
+Filled = TypeVar("Filled", bound=Body)
+
+
+def filled_in(kind: type[Filled], given: Mapping[str, Any]) -> Filled:
+    """Return a body that the form of a page fills in.
+
+    Args:
+        kind: Class of the body.
+        given: Its fields.
+
+    Raises:
+        SpecError: A field is wrong; the message names it, and does not repeat what was found there.
+    """
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError("form", (dotted(first["loc"]),), first["msg"].removeprefix("Value error, ")) from None

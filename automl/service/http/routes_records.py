@@ -1,0 +1,43 @@
+"""Routes for `automl --server`: records, from which commands print what they print of a store, and confirming."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Response
+
+from automl.remote.record_json import written
+from automl.service.http.context import studies_of
+from automl.service.http.request_bodies import ConfirmBody, ConfirmQuestion
+from automl.service.team_studies import TeamStudies, plain_job
+from automl.service.workers import confirm_jobs
+from automl.terminal.study_lines import rows_of
+from studies.storage.reading.reader import list_studies
+
+router = APIRouter(prefix="/api/v1")
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+
+
+@router.get("/lines", tags=["studies"])
+def lines(studies: Studies) -> list[dict[str, Any]]:
+    """List the studies that have started and that you may see: the JSON of `automl list --json`."""
+    mine = {job.study for job in studies.jobs()}
+    return rows_of(line for line in list_studies(studies.store) if line.name in mine)
+
+
+@router.get("/studies/{name}/record", tags=["studies"])
+def record(studies: Studies, name: str) -> Response:
+    """Return all that is known of a study, for clients of the same version."""
+    return Response(written(studies.record(name)), media_type="application/json")
+
+
+@router.post("/studies/{name}/confirm/check", tags=["studies"])
+def check_confirm(studies: Studies, name: str, body: ConfirmQuestion) -> dict[str, Any]:
+    """Say what training models again would train and cost, and queue nothing."""
+    return confirm_jobs.check(studies, name, body.points, body.seeds)
+
+
+@router.post("/studies/{name}/confirm", tags=["studies"], status_code=202)
+def confirm(studies: Studies, name: str, body: ConfirmBody) -> dict[str, Any]:
+    """Queue trainings of chosen models with fresh seeds, which measure what they are worth."""
+    return plain_job(confirm_jobs.submit(studies, name, body.points, body.seeds, body.usd))

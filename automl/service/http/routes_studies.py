@@ -1,0 +1,166 @@
+"""Routes of studies: submit, list, watch, stop, resume, cancel, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+
+from automl.service.http.context import refuse_other_sites, studies_of
+from automl.service.http.events import events
+from automl.service.http.request_bodies import (
+    EnqueueBody,
+    ModelQuestion,
+    PriorityBody,
+    ResumeBody,
+    SubmissionBody,
+    TrainingBody,
+)
+from automl.service.http_errors import MissingError
+from automl.service.model_files import Download, model_archive
+from automl.service.subprocess_questions import plan
+from automl.service.team_studies import TeamStudies, plain_job
+from automl.stored.rank_logs import log_of, text_of
+from reports.page import render
+from search_spaces.user_errors import UserError
+
+router = APIRouter(prefix="/api/v1")
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+Number = Annotated[int, Query(ge=0, le=10**9)]
+Attempt = Annotated[int, Query(ge=1, le=10**9)]
+Seed = Annotated[int, Query(ge=0, lt=2**31)]
+LONGEST_LOG = 2**20
+"""Number of characters of a log that one answer has: the last ones."""
+
+
+@router.get("/studies", tags=["studies"])
+def list_studies(studies: Studies) -> list[dict[str, Any]]:
+    """List the jobs that you may see, oldest first."""
+    return [plain_job(job) for job in studies.jobs()]
+
+
+@router.post("/studies", tags=["studies"], status_code=202)
+def submit(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
+    """Queue a study."""
+    given = body.mapping
+    return plain_job(studies.submit(given, code=body.code, priority=body.priority))
+
+
+@router.post("/studies/check", tags=["studies"])
+def check(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
+    """Say what a study would do and cost, and queue nothing: the JSON of `automl launch --dry-run --json`."""
+    spec, base_folder = studies.admitted(body.mapping, code=body.code)
+    return plan(spec, base_folder)
+
+
+@router.post("/trainings", tags=["studies"], status_code=202)
+def train(studies: Studies, body: TrainingBody) -> dict[str, Any]:
+    """Queue a single training."""
+    job = studies.submit(body.spec, code=body.code, priority=body.priority, kind="training")
+    return plain_job(job)
+
+
+@router.get("/queue", tags=["studies"])
+def queue(studies: Studies) -> list[dict[str, Any]]:
+    """List what waits, in the order of the turns."""
+    return [plain_job(job) for job in studies.waiting()]
+
+
+@router.get("/studies/{name}", tags=["studies"])
+def status(studies: Studies, name: str) -> dict[str, Any]:
+    """Return the job of a study, and what `automl status --json` prints of it."""
+    return studies.status(name)
+
+
+@router.delete("/studies/{name}", tags=["studies"])
+def delete(studies: Studies, name: str) -> dict[str, Any]:
+    """Delete a study that has ended, for good; what it has cost stays in the accounts."""
+    return studies.delete(name)
+
+
+@router.post("/studies/{name}/stop", tags=["studies"])
+def stop(studies: Studies, name: str) -> dict[str, Any]:
+    """Let a study drain; it can be resumed."""
+    return plain_job(studies.stop(name))
+
+
+@router.post("/studies/{name}/cancel", tags=["studies"])
+def cancel(studies: Studies, name: str) -> dict[str, Any]:
+    """Give a study up; what it has found stays."""
+    return plain_job(studies.cancel(name))
+
+
+@router.post("/studies/{name}/resume", tags=["studies"])
+def resume(studies: Studies, name: str, body: ResumeBody) -> dict[str, Any]:
+    """Queue a study again that has ended."""
+    return plain_job(studies.resume(name, body.overrides))
+
+
+@router.post("/studies/{name}/priority", tags=["studies"])
+def set_priority(studies: Studies, name: str, body: PriorityBody) -> dict[str, Any]:
+    """Give a job another priority."""
+    return plain_job(studies.set_priority(name, body.priority))
+
+
+@router.post("/studies/{name}/enqueue", tags=["studies"])
+def enqueue(studies: Studies, name: str, body: EnqueueBody) -> dict[str, Any]:
+    """Let a study try these parameters next."""
+    return studies.enqueue(name, body.params)
+
+
+@router.get("/studies/{name}/events", tags=["studies"])
+def watch(studies: Studies, name: str) -> StreamingResponse:
+    """Send the status of a study whenever it changes, as server-sent events, until it has ended."""
+    studies.job(name)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events(studies, name), media_type="text/event-stream", headers=headers)
+
+
+@router.get("/studies/{name}/report", tags=["studies"], response_class=HTMLResponse)
+def report(studies: Studies, name: str) -> HTMLResponse:
+    """Return the report, drawn from the last commit."""
+    return HTMLResponse(render(studies.record(name)), headers={"Cache-Control": "no-store"})
+
+
+@router.get(
+    "/studies/{name}/model",
+    tags=["studies"],
+    response_class=StreamingResponse,
+    dependencies=[Depends(refuse_other_sites)],
+    responses={200: {"content": {"application/zip": {}}, "description": "The model, and `export.json` about it."}},
+)
+def export(studies: Studies, name: str, asked: Annotated[ModelQuestion, Query()]) -> StreamingResponse:
+    """Return a model of a study as a ZIP archive; its checkpoint has to be on the machine of the service."""
+    return Download(model_archive(studies, name, asked))
+
+
+@router.get("/studies/{name}/trials", tags=["trials"])
+def trials(studies: Studies, name: str) -> list[dict[str, Any]]:
+    """List the trials of a study."""
+    return studies.trials(name)
+
+
+@router.get("/studies/{name}/trials/{trial}", tags=["trials"])
+def explain(studies: Studies, name: str, trial: int) -> dict[str, Any]:
+    """Say why a trial went on, was paused, stopped or failed."""
+    return studies.explain(name, trial)
+
+
+@router.post("/studies/{name}/trials/{trial}/cancel", tags=["trials"])
+def cancel_trial(studies: Studies, name: str, trial: str) -> dict[str, Any]:
+    """End a trial for good; the study goes on."""
+    return studies.cancel_trial(name, trial)
+
+
+@router.get("/studies/{name}/trials/{trial}/logs", tags=["trials"], response_class=PlainTextResponse)
+def logs(  # noqa: PLR0917 - FastAPI gives each parameter by name
+    studies: Studies, name: str, trial: int, rank: Number = 0, attempt: Attempt | None = None, seed: Seed | None = None
+) -> PlainTextResponse:
+    """Return what a trial has printed on a rank, or what has confirmed it, as far as it is on the service's machine."""
+    record = studies.record(name)
+    try:
+        path = log_of(studies.store, record.name, trial, rank, attempt=attempt, seed=seed)
+    except UserError as error:
+        raise MissingError(str(error)) from None
+    return PlainTextResponse("".join(text_of(path))[-LONGEST_LOG:])

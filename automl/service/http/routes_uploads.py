@@ -1,0 +1,59 @@
+"""Routes of uploaded data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from automl.service.http.context import context_of, identity_of
+from automl.service.http.gate import UPLOADS
+from automl.service.http_errors import ForbiddenError
+from automl.service.uploads import Uploads
+
+router = APIRouter()
+_ANY_BYTES = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+
+
+def uploads_of(request: Request) -> Uploads:
+    """Return the uploads of the caller's project."""
+    policy = context_of(request).policy
+    return Uploads(policy.uploads_of(identity_of(request).project), policy.upload_bytes)
+
+
+def writable_uploads(request: Request) -> Uploads:
+    """Return the uploads of the caller's project if it may change them.
+
+    Raises:
+        ForbiddenError: The identity may only read.
+    """
+    if identity_of(request).role == "viewer":
+        raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
+    return uploads_of(request)
+
+
+ReadOnly = Annotated[Uploads, Depends(uploads_of)]
+Writable = Annotated[Uploads, Depends(writable_uploads)]
+FileName = Annotated[str, Query(description="Name of the file, by which tasks of the project read it.")]
+
+
+@router.get(UPLOADS, tags=["uploads"])
+def list_uploads(uploads: ReadOnly) -> list[dict[str, Any]]:
+    """List the uploaded files of your project."""
+    return [asdict(one) for one in uploads.listed()]
+
+
+@router.post(UPLOADS, tags=["uploads"], status_code=201, openapi_extra=_ANY_BYTES)
+async def upload(request: Request, uploads: Writable, name: FileName) -> dict[str, Any]:
+    """Keep the body as a file of your project; status 413 if its files would be larger than the operator allows."""
+    announced = request.headers.get("content-length", "")
+    length = int(announced) if announced.isdecimal() else None
+    return asdict(await uploads.keep(name, request.stream(), length=length))
+
+
+@router.delete(UPLOADS + "/{name}", tags=["uploads"])
+def delete_upload(uploads: Writable, name: str) -> dict[str, Any]:
+    """Delete an uploaded file of your project."""
+    uploads.delete(name)
+    return {"name": name, "message": f"{name} is deleted"}

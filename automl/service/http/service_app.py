@@ -1,0 +1,147 @@
+"""The service as an ASGI application: routes, errors as answers, and the gate around all of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DBAPIError
+
+from automl.service.http import health, routes_admin, routes_records, routes_studies, routes_uploads
+from automl.service.http.context import ServiceContext
+from automl.service.http.gate import Asgi, Gate, Receive, Scope, Send
+from automl.service.http.health import Metrics
+from automl.service.mounts import mlflow_proxy, optuna_mount
+from automl.service.pages import page_routes, submit_pages
+from automl.service.pages.rendering import STATUS
+from automl.service.workers.traces import writer
+from studies.storage.writing.retrying import is_away
+
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The body cannot be read."},
+    401: {"description": "No valid token."},
+    403: {"description": "The role does not allow this, or another site has sent it."},
+    404: {"description": "There is no such thing, or the caller may not see it."},
+    409: {"description": "The state does not allow this now."},
+    413: {"description": "More was sent than is taken."},
+    422: {"description": "The input is wrong; `detail` is one line that names the place."},
+    429: {"description": "Too many checks or exports are worked out now."},
+    503: {"description": "The store does not answer now."},
+}
+_RETRY_AFTER = {429: "10", 503: "2"}
+"""Seconds after which the same may succeed, by status."""
+_SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
+_POLICY = (
+    b"content-security-policy",
+    b"default-src 'self'; frame-ancestors 'self'; form-action 'self'; base-uri 'none'; object-src 'none'",
+)
+
+
+def make_app(context: ServiceContext, *, needs_token: bool, host: str) -> Gate:
+    """Return the application.
+
+    Args:
+        context: Store, and what the operator allows.
+        needs_token: Whether requests need a token.
+        host: Address on which the service listens.
+    """
+    app = bare_app(context)
+    return Gate(app, context.store, needs_token=needs_token, host=host)
+
+
+def bare_app(context: ServiceContext) -> FastAPI:
+    """Return the application without the gate; its routes expect an identity in the request's scope."""
+    app = FastAPI(title="automl", version="1", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    app.state.context = context
+    app.state.metrics = Metrics()
+    for routes in (routes_records, routes_studies, routes_admin, health):
+        app.include_router(routes.router, responses=_RESPONSES)
+    app.include_router(routes_uploads.router, responses=_RESPONSES)
+    for routes in (page_routes, submit_pages, mlflow_proxy):
+        app.include_router(routes.router)
+    optuna_mount.mount(app)
+    for kind, status in STATUS:
+        app.add_exception_handler(kind, _told(status))
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(DBAPIError, _store_is_away)
+    app.add_middleware(_Observer, metrics=app.state.metrics)
+    if find_spec("mcp") is not None:
+        from automl.mcp_server.mounted import mount
+
+        mount(app)
+    return app
+
+
+def _told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(_request: Request, error: Exception) -> Response:
+        seconds = _RETRY_AFTER.get(status)
+        headers = None if seconds is None else {"Retry-After": seconds}
+        return JSONResponse({"detail": " ".join(str(error).split())}, status_code=status, headers=headers)
+
+    return answer
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    """Say in one line which field is wrong; what was found is not repeated, since it may be a secret."""
+    first: dict[str, Any] = error.errors()[0] if isinstance(error, RequestValidationError) else {}
+    place = ".".join(str(part) for part in first.get("loc", ()))
+    problem = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
+    return JSONResponse({"detail": f"{place}: {problem}"}, status_code=422)
+
+
+async def _store_is_away(_request: Request, error: Exception) -> Response:
+    if not (isinstance(error, DBAPIError) and is_away(error)):
+        raise error  # a mistake of ours, which the log has: to ask again would not help
+    return JSONResponse(
+        {"detail": "the store does not answer now"}, status_code=503, headers={"Retry-After": _RETRY_AFTER[503]}
+    )
+
+
+class _Observer:
+    """Counts and logs each request, and lets browsers run nothing but what comes from here."""
+
+    def __init__(self, app: Asgi, metrics: Metrics) -> None:
+        self._app, self._metrics, self._log = app, metrics, writer()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def noting(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = _with_safe_headers(message.get("headers", []), self._path(scope))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            self._note(scope, status, time.perf_counter() - began)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        path = self._path(scope)
+        self._metrics.answered(scope["method"], path, status, seconds)
+        identity = scope.get("state", {}).get("identity")
+        self._log("request", method=scope["method"], path=path, status=status, milliseconds=round(seconds * 1e3, 1),
+                  user=getattr(identity, "user", None))  # fmt: skip
+
+    @staticmethod
+    def _path(scope: Scope) -> str:
+        """Path as its route has it, so that names of studies make no series of their own."""
+        return str(getattr(scope.get("route"), "path", "other"))
+
+
+def _with_safe_headers(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
+    """Headers of an answer with those for browsers; a report has a policy of its own, for its scripts."""
+    safe = _SAFE_HEADERS if path.endswith("/report") else (*_SAFE_HEADERS, _POLICY)
+    given = {name.lower() for name, _ in headers}
+    return [*headers, *((name, value) for name, value in safe if name not in given)]

@@ -1,0 +1,119 @@
+"""Running the service: the socket, the token of a file, a worker beside it if wanted, and an end in order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from automl.service.http.context import ServiceContext
+from automl.service.http.service_app import make_app
+from automl.service.workers.traces import JsonHandler
+from automl.standalone.serving.errors import ServeError
+from automl.standalone.serving.listening import address, listening_socket
+from automl.standalone.serving.loopback import is_loopback
+from automl.standalone.serving.settings import token_problem
+from search_spaces.user_errors import UserError
+from studies.queueing import access_tokens
+
+SHUTDOWN_SECONDS = 10
+"""Time for requests that are under way when the service ends; watchers are cut then."""
+_FILE_TOKEN = "token file"  # noqa: S105 - the name of the token, not the token
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listening:
+    """Where the service listens.
+
+    Attributes:
+        host: Address; any that other machines reach needs a token.
+        port: Port; 0 takes a free one.
+        worker_slots: Number of slots of a worker beside the service; None starts none, 0 takes all of the machine.
+    """
+
+    host: str
+    port: int
+    worker_slots: int | None = None
+
+
+def serve(context: ServiceContext, listening: Listening, say: Callable[[str], None]) -> None:
+    """Serve until the process is interrupted.
+
+    Args:
+        context: Store, and what the operator allows.
+        listening: Where it listens.
+        say: Called with the address when it can be opened.
+
+    Raises:
+        UserError: The address cannot be had, or others could reach it without a token.
+    """
+    needs_token = access_tokens.any_valid(context.store)
+    if not needs_token and not is_loopback(listening.host):
+        raise UserError(
+            f"--host: found {listening.host}, which others reach, and no token, allowed: 127.0.0.1, or a token first "
+            "(`automl token add NAME --user USER --project PROJECT --role admin`)"
+        )
+    try:
+        socket = listening_socket(listening.host, listening.port)
+    except ServeError as error:
+        raise UserError(str(error)) from None
+    app = make_app(context, needs_token=needs_token, host=listening.host)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, server_header=False
+    )
+    _log_as_json("uvicorn")
+    who = "a token is needed" if needs_token else "whoever uses this machine is an admin"
+    with _worker(context, listening), suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
+        say(f"automl service: {address(socket)} ({who}; Ctrl-C ends it, workers go on)")
+        uvicorn.Server(config).run(sockets=[socket])
+
+
+def _log_as_json(name: str) -> None:
+    """Let warnings and errors of a library's logger become lines like the service's own."""
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    logger.addHandler(JsonHandler())
+
+
+def take_token(context: ServiceContext, file: Path) -> None:
+    """Let the token of a file be an admin's: for containers, which get it as a secret.
+
+    Raises:
+        UserError: The file cannot be read, has several tokens, or one that can be guessed or no header can bring.
+    """
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--token-file: {file} cannot be read ({error})") from None
+    if len(token.split()) > 1:
+        raise UserError(f"--token-file: found {len(token.split())} words in {file}, allowed: one token, an admin's")
+    if problem := token_problem(token):
+        raise UserError(f"--token-file: {problem} ({file})")
+    access_tokens.keep(context.store, token, name=_FILE_TOKEN, user="admin", project="admin", role="admin")
+
+
+@contextmanager
+def _worker(context: ServiceContext, listening: Listening) -> Iterator[None]:
+    """Run a worker beside the service, which drains when the service ends."""
+    if listening.worker_slots is None:
+        yield
+        return
+    slots = ["--slots", str(listening.worker_slots)] if listening.worker_slots else []
+    environment = {**os.environ, "AUTOML_STORE": context.store.url}
+    worker = subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-m", "automl", "worker", *slots], env=environment, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait()

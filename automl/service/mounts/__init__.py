@@ -1,0 +1,1 @@
+"""Other web applications inside the service: Optuna Dashboard and MLflow."""

@@ -1,0 +1,298 @@
+"""Optuna Dashboard behind the gate: for reading, with the studies of the caller's project only.
+
+Its page asks absolute paths, which are therefore its own here: /dashboard, /api/studies, /static and so on. Our API is
+below /api/v1. Each project has an application of its own, since the dashboard keeps what it has read in memory. What
+it keeps for a whole process, it keeps by the ids of studies, which never come back here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NoReturn, TypeVar
+
+from a2wsgi import WSGIMiddleware
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from automl.dashboard_server import optuna_dashboard_of
+from automl.service.http.context import ServiceContext, studies_of
+from automl.service.http.gate import SAFE_METHODS, Asgi, Receive, Scope, Send
+from automl.service.http_errors import MissingError
+from automl.service.pages.rendering import PageRoute, to
+from automl.service.team_studies import TeamStudies
+from studies.queueing import job_rows
+from studies.queueing.access_tokens import Identity
+from studies.storage.study_store import Store
+from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What tells a study from another one that had its id before.
+
+    Attributes:
+        name: Name of the study.
+        uid: Unique id of the study that it mirrors; empty if it mirrors none.
+    """
+
+    name: str
+    uid: str
+
+
+@dataclass(slots=True)
+class LastingIds:
+    """Ids by which one process tells others of studies.
+
+    SQLite gives the id of a deleted study to the next one. Optuna Dashboard keeps trials, search spaces and importances
+    by id, importances even for all projects of a process, so the next study would be shown with what it kept of the
+    deleted one. An id that comes back is told as one that nobody was told before.
+    """
+
+    _outer: dict[tuple[int, Mark], int] = field(default_factory=dict)
+    _inner: dict[int, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def told(self, inner: int, mark: Mark) -> int:
+        """Return the id by which others know the study that has an id now.
+
+        Args:
+            inner: Id of the study in Optuna's tables.
+            mark: What tells it from others that had this id.
+        """
+        with self._lock:
+            outer = self._outer.get((inner, mark))
+            if outer is None:
+                outer = inner if inner not in self._inner else max(self._inner) + 1
+                self._outer[inner, mark], self._inner[outer] = outer, inner
+            return outer
+
+    def meant(self, outer: int) -> int:
+        """Return the id in Optuna's tables that a study had when others were told of it; one of none is as it is."""
+        with self._lock:
+            return self._inner.get(outer, outer)
+
+
+Found = TypeVar("Found")
+
+
+class ReadOnlyError(RuntimeError):
+    """Something tried to write: the view is written by the controllers of the studies alone."""
+
+
+class ProjectStorage(BaseStorage):
+    """A storage without the studies of others; asked for one of those, it knows nothing of it.
+
+    Args:
+        inner: Storage with all studies.
+        visible: Function that returns the names of the studies that may be seen now.
+        ids: Ids by which studies are known outside, shared by all who remember them together.
+    """
+
+    def __init__(self, inner: BaseStorage, visible: Callable[[], Container[str]], ids: LastingIds) -> None:
+        self._inner, self._visible, self._ids = inner, visible, ids
+
+    def _read(self, study_id: int, read: Callable[[int], Found]) -> Found:
+        """Return what is read of a study that may be seen.
+
+        Whose it is is looked up afterwards: an id may become another study's at any moment, but no study comes back.
+
+        Raises:
+            KeyError: There is no such study that may be seen.
+        """
+        inner = self._ids.meant(study_id)
+        found = read(inner)
+        mark = _mark(self._inner.get_study_name_from_id(inner), self._inner.get_study_user_attrs(inner))
+        if mark.name not in self._visible() or self._ids.told(inner, mark) != study_id:
+            raise KeyError(study_id)
+        return found
+
+    # ------------------------------------------------------------------ reading
+
+    def get_all_studies(self) -> list[Any]:
+        """Return the studies that may be seen, by id."""
+        visible = self._visible()
+        own = [study for study in self._inner.get_all_studies() if study.study_name in visible]
+        for study in sorted(own, key=_id_of):
+            study._study_id = self._ids.told(_id_of(study), _mark(study.study_name, study.user_attrs))  # noqa: SLF001
+        return sorted(own, key=_id_of)
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        """Return the id of a study that may be seen."""
+        if study_name not in self._visible():
+            raise KeyError(study_name)
+        inner = self._inner.get_study_id_from_name(study_name)
+        return self._ids.told(inner, _mark(study_name, self._inner.get_study_user_attrs(inner)))
+
+    def get_study_name_from_id(self, study_id: int) -> str:
+        """Return the name of a study that may be seen."""
+        return self._read(study_id, self._inner.get_study_name_from_id)
+
+    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
+        """Return the directions of a study that may be seen."""
+        return self._read(study_id, self._inner.get_study_directions)
+
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        """Return the user attributes of a study that may be seen."""
+        return self._read(study_id, self._inner.get_study_user_attrs)
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        """Return the system attributes of a study that may be seen."""
+        return self._read(study_id, self._inner.get_study_system_attrs)
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """Return the trials of a study that may be seen."""
+        return self._read(study_id, lambda inner: self._inner.get_all_trials(inner, deepcopy=deepcopy, states=states))
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """Know of no trial: the id of one does not say whose it is, and no page asks for one without its study."""
+        raise KeyError(trial_id)
+
+    # ------------------------------------------------------------------ writing
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse to write.
+
+        Raises:
+            ReadOnlyError: Always.
+        """
+        raise ReadOnlyError("this storage is for reading")
+
+    create_new_study = delete_study = set_study_user_attr = set_study_system_attr = _refuse
+    create_new_trial = set_trial_param = set_trial_state_values = set_trial_intermediate_value = _refuse
+    set_trial_user_attr = set_trial_system_attr = _refuse
+
+
+def _id_of(study: Any) -> int:
+    return int(study._study_id)  # noqa: SLF001 - the only name that Optuna has for it
+
+
+def _mark(name: str, attributes: Mapping[str, Any]) -> Mark:
+    return Mark(name, str(attributes.get(UID_ATTRIBUTE, "")))
+
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+PATHS = ("/dashboard", "/dashboard/{rest:path}", "/api/meta", "/api/studies", "/api/studies/{rest:path}",
+         "/csv/{rest:path}", "/static/{rest:path}", "/favicon.ico")  # fmt: skip
+"""Paths of Optuna Dashboard, as the application routes them."""
+_PLAIN = re.compile(r"/dashboard(/.*)?|/static/.+|/favicon\.ico|/api/meta|/api/studies/?")
+_OF_STUDY = re.compile(r"/(?:api/studies|csv)/([0-9]{1,9})(?:/param_importances|/plot/[a-z_]+)?/?")
+_THREADS = 4
+
+
+class OptunaDashboard:
+    """Optuna Dashboard as an ASGI application, which asks the identity that the gate has found.
+
+    Args:
+        context: The service.
+    """
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._making = threading.Lock()
+        self._storage: Any = None
+        self._ids = LastingIds()
+        self._projects: dict[str | None, tuple[ProjectStorage, Asgi]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for a page, a file or the data of a study."""
+        refused = await asyncio.to_thread(self._refusal, scope)
+        if refused is not None:
+            await refused(scope, receive, send)
+            return
+        _, application = await asyncio.to_thread(self._of, scope["state"]["identity"])
+        await application(scope, receive, send)
+
+    def id_of(self, identity: Identity, study: str) -> int:
+        """Return the id of a study in Optuna Dashboard.
+
+        Raises:
+            MissingError: There is no such study that may be seen, or its view is not there yet.
+        """
+        try:
+            return self._of(identity)[0].get_study_id_from_name(study)
+        except KeyError:
+            raise MissingError(f"study: found {study!r}, of which Optuna Dashboard has nothing yet") from None
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Why there is no answer; None if there is one."""
+        if scope["method"] not in SAFE_METHODS:
+            return JSONResponse({"reason": "Optuna Dashboard is for reading here"}, status_code=403)
+        if _PLAIN.fullmatch(scope["path"]):
+            return None
+        of_study = _OF_STUDY.fullmatch(scope["path"])
+        try:
+            if of_study is not None:
+                self._of(scope["state"]["identity"])[0].get_study_name_from_id(int(of_study[1]))
+                return None
+        except KeyError:
+            pass
+        return JSONResponse({"reason": "there is no such study that you may see"}, status_code=404)
+
+    def _of(self, identity: Identity) -> tuple[ProjectStorage, Asgi]:
+        """Storage and application of a project; None stands for all of them, as an admin sees them."""
+        project = None if identity.is_admin else identity.project
+        with self._making:
+            if project not in self._projects:
+                self._storage = self._storage or open_storage(self._context.store.url)
+                visible = _Visible(self._context.store, project)
+                storage = ProjectStorage(self._storage, visible, self._ids)
+                dashboard: Any = optuna_dashboard_of(storage)
+                application: Any = WSGIMiddleware(dashboard, workers=_THREADS)
+                self._projects[project] = storage, application
+            return self._projects[project]
+
+
+class _All:
+    """Names of studies, all of them."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+
+class _Visible:
+    """Returns the names of the studies that a project may see.
+
+    Args:
+        store: Store that holds the jobs.
+        project: Name of the project; None may see all of them.
+    """
+
+    def __init__(self, store: Store, project: str | None) -> None:
+        self._store, self._project = store, project
+
+    def __call__(self) -> Container[str]:
+        if self._project is None:
+            return _All()
+        with self._store.snapshot() as connection:
+            return job_rows.names(connection, self._project)
+
+
+def mount(app: FastAPI) -> None:
+    """Let an application answer the paths of Optuna Dashboard."""
+    app.state.optuna = OptunaDashboard(app.state.context)
+    app.include_router(router)
+    for path in PATHS:
+        app.add_route(path, app.state.optuna, include_in_schema=False)
+
+
+@router.get("/optuna/")
+def all_studies() -> Response:
+    """Lead to the list of studies in Optuna Dashboard."""
+    return to("/dashboard")
+
+
+@router.get("/optuna/{name}")
+def one_study(request: Request, studies: Studies, name: str) -> Response:
+    """Lead to a study in Optuna Dashboard."""
+    study = studies.job(name).study
+    return to(f"/dashboard/studies/{request.app.state.optuna.id_of(studies.identity, study)}")

@@ -1,0 +1,1 @@
+"""Pages of the service: templates, and what fills them."""

@@ -1,0 +1,283 @@
+"""Pages for people: logging in, the queue, a study, a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import FileResponse
+
+from automl.exporting.exports import Target
+from automl.service.http.context import ServiceContext, refuse_other_sites, service_of, studies_of
+from automl.service.http.gate import COOKIE
+from automl.service.http.request_bodies import LimitBody, ModelQuestion, Point, RotationBody, TokenBody, filled_in
+from automl.service.http.routes_admin import AdminContext, make_token, revoke_token, rotate_token
+from automl.service.http_errors import MissingError
+from automl.service.model_files import Download, model_archive
+from automl.service.pages.rendering import PAGES, PageRoute, form_of, one_line, page, status_of, to
+from automl.service.pages.study_view import spending, trial_lines_of, view_of
+from automl.service.team_studies import TeamStudies, plain_account
+from automl.stored.rank_logs import log_of, text_of
+from reports.front_picture import STYLE
+from reports.redacted import redacted
+from search_spaces.user_errors import RunError, UserError
+from search_spaces.wording import found
+from studies.queueing import access_tokens
+from studies.queueing.job_queue import JobQueue
+from studies.queueing.jobs import OVER
+from studies.records.records import StudyRecord, TrialRecord
+from studies.spec.spec_errors import SpecError
+from trainers.commands.command import COMMAND
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+Context = Annotated[ServiceContext, Depends(service_of)]
+Form = Annotated[Mapping[str, str], Depends(form_of)]
+COOKIE_SECONDS = 7 * 86_400
+"""Time for which a browser stays logged in, if the token lasts as long."""
+MOST_ENDED = 50
+"""Jobs that have ended on the page of the queue, the latest ones."""
+LONGEST_LOG = 2**16
+"""Number of characters of a rank's output on the page, the last ones."""
+
+
+# ---------------------------------------------------------------------- files and logging in
+
+
+@router.get("/service.css")
+def style() -> Response:
+    """Return the style sheet."""
+    return Response((PAGES / "service.css").read_text() + STYLE.read_text(), media_type="text/css")
+
+
+@router.get("/service.js")
+def script() -> Response:
+    """Return the script."""
+    return FileResponse(PAGES / "service.js", media_type="text/javascript")
+
+
+@router.get("/login")
+def login_page(request: Request) -> Response:
+    """Ask for a token."""
+    return page(request, "login.html")
+
+
+@router.post("/login")
+def login(request: Request, context: Context, form: Form) -> Response:
+    """Keep a valid token in the browser, out of reach of scripts and of other sites."""
+    token = form.get("token", "")
+    if not token or access_tokens.identify(context.store, token) is None:
+        problem = "This token is not valid: it may be mistyped, expired or revoked."
+        return page(request, "login.html", status=401, problem=problem)
+    answer = to("/")
+    is_secure = _is_https(request)
+    answer.set_cookie(COOKIE, token, max_age=COOKIE_SECONDS, httponly=True, samesite="strict", secure=is_secure)
+    return answer
+
+
+def _is_https(request: Request) -> bool:
+    """Whether the browser speaks HTTPS, to this process or to any proxy in front: uvicorn believes those of 127.0.0.1.
+
+    Who forges the header can only make the cookie stricter.
+    """
+    client_scheme = request.headers.get("x-forwarded-proto", "").strip().lower()
+    return request.url.scheme == "https" or client_scheme.startswith("https")
+
+
+@router.post("/logout")
+def logout(request: Request) -> Response:
+    """Let the browser forget its token."""
+    answer = to("/login")
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_https(request))
+    return answer
+
+
+# ---------------------------------------------------------------------- queue and studies
+
+
+@router.get("/")
+def queue_page(request: Request, studies: Studies, context: Context) -> Response:
+    """Show what runs, what waits in the order of the turns, and what has ended."""
+    jobs = studies.jobs()
+    ended = sorted((job for job in jobs if job.state in OVER), key=lambda job: job.ended_at or 0.0, reverse=True)
+    running = [view_of(job, None) for job in jobs if job.state == "running"]
+    return page(
+        request,
+        "queue.html",
+        running=running,
+        waiting=[view_of(job, None) for job in studies.waiting()],
+        ended=[view_of(job, None) for job in ended[:MOST_ENDED]],
+        older=max(len(ended) - MOST_ENDED, 0),
+        workers=JobQueue(context.store).workers(),
+    )
+
+
+@router.get("/studies/{name}")
+def study_page(request: Request, studies: Studies, name: str) -> Response:
+    """Show a study: its state, money, models and trials."""
+    return _study_page(request, studies, name)
+
+
+def _study_page(request: Request, studies: TeamStudies, name: str, problem: str = "", status: int = 200) -> Response:
+    job = studies.job(name)
+    record: StudyRecord | None = None
+    with suppress(MissingError):  # it has not started yet
+        record = studies.record(name)
+    mlflow = "" if record is None else next((view.link for view in record.views if view.view == "mlflow"), "")
+    return page(
+        request,
+        "study.html",
+        status=status,
+        view=view_of(job, record),
+        mlflow=mlflow if mlflow.startswith(("http://", "https://")) else "",
+        problem=problem,
+    )
+
+
+@router.post("/studies/{name}/{action}")
+def change_study(request: Request, studies: Studies, form: Form, name: str, action: str) -> Response:
+    """Stop, cancel, resume or delete a study."""
+    here = f"/studies/{quote(name)}"
+    try:
+        if action == "delete":
+            if form.get("sure") != "yes":
+                raise UserError("delete: found no tick, allowed: a tick that says that you are sure")
+            studies.delete(name)
+            here = "/"
+        elif action == "resume":
+            studies.resume(name, _budget_of(form))
+        elif action in {"stop", "cancel"}:
+            (studies.stop if action == "stop" else studies.cancel)(name)
+        else:
+            raise MissingError(f"action: found {action!r}, allowed: stop, cancel, resume, delete")
+    except (UserError, RunError) as error:
+        return _study_page(request, studies, name, one_line(error), status_of(error))
+    return to(here)
+
+
+def _budget_of(form: Mapping[str, str]) -> list[str]:
+    """The budget that was filled in, as overrides; what is not a number is refused by the spec's own check."""
+    return [f"budget.{key}={form[key]}" for key in ("usd", "hours", "trials") if form.get(key)]
+
+
+# ---------------------------------------------------------------------- trials
+
+
+@router.get("/studies/{name}/trials/{number}")
+def trial_page(
+    request: Request, studies: Studies, name: str, number: int, rank: Annotated[int, Query(ge=0, le=10**6)] = 0
+) -> Response:
+    """Show why a trial is in its state, and what a rank of it has printed."""
+    explained: dict[str, Any] = studies.explain(name, number)
+    record = redacted(studies.record(name))
+    trial = next(one for one in record.started if one.number == number)
+    text, why_none = _output(studies, record.name, number, rank)
+    return page(
+        request,
+        "trial.html",
+        study=record.name,
+        trial=trial,
+        line=trial_lines_of(record, [trial])[0],
+        objectives=[one.metric for one in record.objectives],
+        explained=explained,
+        ranks=range(_ranks(trial)),
+        rank=rank,
+        output=text,
+        no_output=why_none,
+    )
+
+
+def _ranks(trial: TrialRecord) -> int:
+    return trial.attempts[-1].world_size if trial.attempts else trial.world_size
+
+
+def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[str, str]:
+    """What a rank has printed, or why there is nothing."""
+    try:
+        return "".join(text_of(log_of(studies.store, name, number, rank)))[-LONGEST_LOG:], ""
+    except UserError as error:
+        return "", one_line(error)
+
+
+@router.get("/studies/{name}/models/{point}", dependencies=[Depends(refuse_other_sites)])
+def download_model(studies: Studies, name: str, point: Point) -> Response:
+    """Return a model as an archive: a folder that answers without the training code, or what a command has kept."""
+    form: Target = "weights" if studies.record(name).spec.get("task") == COMMAND else "package"
+    return Download(model_archive(studies, name, ModelQuestion(point=point, format=form)))
+
+
+@router.post("/studies/{name}/trials/{number}/cancel")
+def cancel_trial(studies: Studies, name: str, number: str) -> Response:
+    """End a trial for good; the study goes on."""
+    studies.cancel_trial(name, number)
+    return to(f"/studies/{quote(name)}")
+
+
+_KINDS = ("user", "project")
+
+
+@router.get("/spend")
+def spend_page(request: Request, studies: Studies) -> Response:
+    """Show who has spent what, with limits."""
+    return _spend_page(request, studies)
+
+
+def _spend_page(request: Request, studies: TeamStudies, problem: str = "", status: int = 200) -> Response:
+    plain = [plain_account(one) for one in studies.accounts()]
+    lines = spending(studies.jobs_that_cost(), {(one["kind"], one["name"]): one for one in plain})
+    return page(request, "spend.html", status=status, lines=lines, problem=problem)
+
+
+@router.post("/spend")
+def set_limit(request: Request, studies: Studies, form: Form) -> Response:
+    """Limit the spending of a user or a project; an empty limit takes it away."""
+    try:
+        kind, name = form.get("kind", ""), form.get("name", "")
+        if kind not in _KINDS:
+            raise SpecError("form", ("kind",), found(kind, "user, project"))
+        body = filled_in(LimitBody, {"usd": form.get("usd") or None})
+        if not name:
+            raise SpecError("form", ("name",), found(name, "the name of a user or a project"))
+        studies.set_limit("user" if kind == "user" else "project", name, body.usd)
+    except UserError as error:
+        return _spend_page(request, studies, one_line(error), status_of(error))
+    return to("/spend")
+
+
+@router.get("/tokens")
+def tokens_page(request: Request, context: AdminContext) -> Response:
+    """Show all tokens without their secrets."""
+    return _tokens_page(request, context)
+
+
+def _tokens_page(request: Request, context: Any, problem: str = "", status: int = 200, made: Any = None) -> Response:
+    lines = access_tokens.listed(context.store)
+    return page(
+        request, "tokens.html", status=status, lines=lines, problem=problem, made=made, roles=access_tokens.ROLES
+    )
+
+
+@router.post("/tokens")
+def new_token(request: Request, context: AdminContext, form: Form) -> Response:
+    """Make a token, and show it this once."""
+    try:
+        body = filled_in(TokenBody, {**form, "days": form.get("days") or None})
+    except UserError as error:
+        return _tokens_page(request, context, one_line(error), status_of(error))
+    return _tokens_page(request, context, made=make_token(context, body))
+
+
+@router.post("/tokens/{token_id}/revoke")
+def revoke(context: AdminContext, token_id: int) -> Response:
+    """Let a token be refused from now on."""
+    revoke_token(context, token_id)
+    return to("/tokens")
+
+
+@router.post("/tokens/{token_id}/rotate")
+def rotate(request: Request, context: AdminContext, token_id: int) -> Response:
+    """Make a token that takes the place of another one, and show it this once."""
+    return _tokens_page(request, context, made=rotate_token(context, token_id, RotationBody()))

@@ -1,0 +1,119 @@
+"""The service's pages: templates that escape every value, and errors as pages of one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import jinja2
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+
+from automl.service.http_errors import BusyError, ConflictError, ForbiddenError, MissingError, TooLargeError
+from reports.phrases import duration, metric, number, percent, plural, size_in_bytes, usd
+from search_spaces.user_errors import RunError, UserError
+from studies.queueing.access_tokens import Identity
+from studies.storage.schema.engine import StoreAwayError
+from studies.util import redact
+
+PAGES = Path(__file__).parent
+STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (BusyError, 429),
+    (StoreAwayError, 503), (UserError, 422), (RunError, 409),
+)  # fmt: skip
+"""Status of the answer by the kind of the error; the first that fits."""
+MOST_FIELDS = 100
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an error in one line, without passwords."""
+    return redact(" ".join(str(error).split()))
+
+
+def status_of(error: Exception) -> int:
+    """Return the status of the answer that tells an error."""
+    return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+
+
+def page(request: Request, name: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a page."""
+    identity: Identity | None = request.scope["state"].get("identity")
+    always = {
+        "identity": identity,
+        "may_write": identity is not None and identity.role != "viewer",
+        "has_token": identity is not None and identity.token_id is not None,
+        "path": request.url.path,
+        "mlflow_server": request.app.state.context.policy.mlflow_server,
+        "problem": "",
+    }
+    return HTMLResponse(rendered(name, always | values), status_code=status, headers={"Cache-Control": "no-store"})
+
+
+def rendered(name: str, values: Mapping[str, Any]) -> str:
+    """Return a page as text."""
+    return _environment().get_template(name).render(values)
+
+
+def to(path: str) -> Response:
+    """Lead the browser to another page after a form."""
+    return RedirectResponse(path, status_code=303)
+
+
+async def form_of(request: Request) -> Mapping[str, str]:
+    """Return the fields of a form; of fields of one name the last one counts."""
+    try:
+        text = (await request.body()).decode("utf-8")
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+    except ValueError:
+        raise UserError("form: found a body that cannot be read, allowed: the fields of the page") from None
+    return {name: value.replace("\r\n", "\n").strip() for name, value in pairs}
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler, which answers errors of people with a page of one line."""
+        handler = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except (UserError, RunError) as error:
+                status = status_of(error)
+                title = HTTPStatus(status).phrase.capitalize()
+                return page(request, "error.html", status=status, title=title, problem=one_line(error))
+            except RequestValidationError:  # of a path or a query that no page of ours leads to
+                return page(request, "error.html", status=404, title="Not found", problem="There is no such page.")
+
+        return answer
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PAGES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    own: dict[str, Callable[..., str]] = {
+        "usd": usd, "duration": duration, "number": number, "percent": percent, "plural": plural,
+        "bytes": size_in_bytes, "moment": moment,
+    }  # fmt: skip
+    environment.filters.update(own)
+    environment.globals["metric"] = metric
+    return environment
+
+
+def moment(seconds: float | None) -> str:
+    """Return a moment for people."""
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

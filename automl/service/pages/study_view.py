@@ -1,0 +1,180 @@
+"""What the page of a study shows: texts and numbers for people, worked out from the store's last commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from markupsafe import Markup
+
+from automl.terminal.picture import picture_of
+from reports.content import ModelRow, archive_rows, baseline_rows
+from reports.figures import trade_off
+from reports.front_picture import front_picture
+from reports.phrases import NOTHING, mapping, usd, value_in_words
+from reports.recommending import recommendation_lines
+from reports.redacted import redacted
+from reports.trial_texts import trial_lines
+from studies.queueing.jobs import ENDED, OVER, Job
+from studies.records.records import NANO, StudyRecord, TrialRecord
+from studies.results import analysis
+from studies.results.pareto import reference_of
+
+MOST_TRIALS = 30
+"""Trials in each table of the page, the latest ones; the report has all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyView:
+    """A study as its page shows it; what is empty is not known yet.
+
+    Attributes:
+        job: Its job.
+        money: What is spent, of which budget.
+        spent_percent: Share of the budget that is spent, in percent; None without a limit.
+        figures: What is told of the study by name.
+        recommendation: What to take, in sentences.
+        picture: The kept models as a picture.
+        objectives: Names of the objectives.
+        measured: Names of the objectives and of other metrics that constraints bound.
+        kept: Models worth keeping, then what they are compared with.
+        confirmed: Heading of what was confirmed of the models; empty if nothing was.
+        under_way: Trials that train or are paused, the latest ones.
+        ended: Trials that have ended, the latest ones.
+        error: What ended the study, if it failed.
+    """
+
+    job: Job
+    money: str
+    spent_percent: float | None
+    figures: Mapping[str, str] = field(default_factory=dict)
+    recommendation: Sequence[str] = ()
+    picture: Markup = field(default_factory=Markup)
+    objectives: Sequence[str] = ()
+    measured: Sequence[str] = ()
+    kept: Sequence[ModelRow] = ()
+    confirmed: str = ""
+    under_way: Sequence[Mapping[str, Any]] = ()
+    ended: Sequence[Mapping[str, Any]] = ()
+    error: str = ""
+    has_started: bool = False
+
+    @property
+    def has_baselines(self) -> bool:
+        """Whether the models are compared with something."""
+        return any(one.baseline for one in self.kept)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens to the job, so that it can be deleted."""
+        return self.job.state in OVER
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the job has ended and can be resumed."""
+        return self.job.state in ENDED
+
+
+def view_of(job: Job, record: StudyRecord | None) -> StudyView:
+    """Return what the page of a study shows."""
+    money, share = _money(job)
+    if record is None:
+        return StudyView(job=job, money=money, spent_percent=share)
+    record = redacted(record)
+    record = replace(record, reference_point=reference_of(record))  # worked out once
+    archive, figures = analysis.archive(record), picture_of(record, time.time()).figures
+    names = [one.metric for one in record.objectives]
+    kept = archive_rows(record, archive)[:MOST_TRIALS]
+    lines = [*kept, *baseline_rows(record)] if kept else []
+    under_way = [one for one in record.started if one.state in {"running", "paused"}]
+    ended = [one for one in record.started if one.state not in {"running", "paused"}]
+    return StudyView(
+        job=job,
+        money=money,
+        spent_percent=share,
+        figures={name: figures[name] for name in ("trials", "slots", "epochs", "time left") if figures[name]},
+        recommendation=recommendation_lines(record),
+        picture=front_picture(trade_off(record, archive)),
+        objectives=names,
+        measured=analysis.measured_names(record),
+        kept=lines,
+        confirmed=f"confirmed {names[0]}" if any(one.confirmed for one in lines) else "",
+        under_way=trial_lines_of(record, under_way[-MOST_TRIALS:][::-1]),
+        ended=trial_lines_of(record, ended[-MOST_TRIALS:][::-1]),
+        error=record.error or "",
+        has_started=True,
+    )
+
+
+def trial_lines_of(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[dict[str, Any]]:
+    """Return what tables show of trials: number, state, epochs, objectives in the order of the spec, cost and why."""
+    planned = mapping(record.spec.get("training")).get("epochs")
+    return [
+        {
+            "number": trial.number,
+            "state": trial.state,
+            "epochs": f"{len(trial.epochs)} of {planned}" if planned else str(len(trial.epochs)),
+            "objectives": _objectives(record, trial.values(record.objectives)),
+            "paid": line["cost_usd"].text,
+            "why": line["reason"].full or line["reason"].text,
+        }
+        for trial, line in zip(trials, trial_lines(record, trials), strict=True)
+    ]
+
+
+def _objectives(record: StudyRecord, values: Mapping[str, float | None]) -> list[str]:
+    return [value_in_words(one.metric, values.get(one.metric)) or NOTHING for one in record.objectives]
+
+
+def _money(job: Job) -> tuple[str, float | None]:
+    spent = usd(job.ledger_nano_usd / NANO)
+    if not job.limit_nano_usd:
+        return f"{spent}, without a limit in dollars", None
+    share = min(100.0 * job.ledger_nano_usd / job.limit_nano_usd, 100.0)
+    return f"{spent} of {usd(job.limit_nano_usd / NANO)}", share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpendingLine:
+    """What a user or a project has spent.
+
+    Attributes:
+        kind: "user" or "project".
+        name: Name of the user or the project.
+        spent_usd: What its jobs that may be seen have cost.
+        limit_usd: Limit over all studies; None without one.
+        promised_usd: What running jobs may spend beyond that, where there is a limit.
+        studies: Number of its jobs.
+    """
+
+    kind: str
+    name: str
+    spent_usd: float
+    limit_usd: float | None
+    promised_usd: float
+    studies: int
+
+
+def spending(jobs: Sequence[Job], accounts: Mapping[tuple[str, str], Mapping[str, float]]) -> list[SpendingLine]:
+    """Return what users and projects have spent, projects first, the largest sums first."""
+    sums: dict[tuple[str, str], list[Job]] = {place: [] for place in accounts}
+    for job in jobs:
+        sums.setdefault(("project", job.project), []).append(job)
+        sums.setdefault(("user", job.user), []).append(job)
+    lines = []
+    for (kind, name), own in sums.items():
+        known = accounts.get((kind, name))
+        spent = sum(job.spent_nano_usd for job in own) / NANO
+        lines.append(
+            SpendingLine(
+                kind=kind,
+                name=name,
+                spent_usd=spent if known is None else known["spent_usd"],
+                limit_usd=None if known is None else known["limit_usd"],
+                promised_usd=0.0 if known is None else known["promised_usd"],
+                studies=len(own),
+            )
+        )
+    return sorted(lines, key=lambda line: (line.kind != "project", -line.spent_usd, line.name))

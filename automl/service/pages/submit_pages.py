@@ -1,0 +1,291 @@
+"""The page on which a study is submitted: from an uploaded table, from a form, or as YAML."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from automl.launching.quickstart import HOURS, USD, budget_note, quickstart
+from automl.service.http.context import ServiceContext, service_of, studies_of
+from automl.service.http.request_bodies import SubmissionBody, filled_in
+from automl.service.http.routes_uploads import uploads_of, writable_uploads
+from automl.service.http_errors import ForbiddenError
+from automl.service.pages.rendering import PageRoute, form_of, one_line, page, status_of, to
+from automl.service.subprocess_questions import answer_of, plan, telling
+from automl.service.team_studies import TeamStudies
+from automl.service.uploads import Uploads
+from search_spaces.user_errors import RunError, UserError
+from search_spaces.wording import found
+from studies.spec.spec_errors import SpecError
+from studies.spec.study_spec import StudySpec
+from studies.spec.yaml_reader import read_yaml, write_yaml
+from trainers.contract.task_loading import built_in_tasks
+
+SHOWN = ("study", "task", "task_options", "objectives", "training.epochs", "budget.usd", "budget.hours",
+         "budget.trials", "resources.slots")  # fmt: skip
+"""Keys of the spec that the form always shows."""
+FURTHER = ("space", "constraints", "search.sampler", "search.pruner", "search.seed", "search.from_studies",
+           "budget.usd_per_trial", "resources.device", "training.schedule", "training.precision")  # fmt: skip
+"""Keys that it shows when somebody asks for more."""
+MOST_FILES = 200
+_TEXT_KEYS = frozenset({"study", "task"})
+_WORDS = {
+    "study": "name of the study", "task": "task", "task_options": "options of the task", "objectives": "objectives",
+    "training.epochs": "epochs of a training", "budget.usd": "budget in dollars", "budget.hours": "budget in hours",
+    "budget.trials": "largest number of trials", "resources.slots": "slots",
+    "space": "space to search", "constraints": "constraints", "search.sampler": "sampler", "search.pruner": "pruner",
+    "search.seed": "seed", "search.from_studies": "studies to learn from",
+    "budget.usd_per_trial": "largest cost of a trial in dollars", "resources.device": "device",
+    "training.schedule": "schedule of the learning rate", "training.precision": "precision",
+}  # fmt: skip
+_EXAMPLES = {
+    "task_options": "YAML, such as train: flowers.csv",
+    "objectives": "YAML, such as [{metric: val_error}, {metric: cost_usd}]",
+    "constraints": "YAML, such as [{metric: latency_ms, max: 5}]",
+    "space": "YAML, such as learning_rate: {type: float, low: 0.001, high: 1, log: true}; the task's own if empty",
+}
+"""Hints of fields that take YAML, where an example says more than the schema."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Field:
+    """A field of the form.
+
+    Attributes:
+        key: Key of the spec, with dots between its parts.
+        label: What it is, for people.
+        hint: What is allowed, as error messages say it.
+        default: What the spec has if the field is left empty, as text.
+        is_long: Whether it takes lines of YAML.
+        is_required: Whether it has to be filled in.
+    """
+
+    key: str
+    label: str
+    hint: str
+    default: str
+    is_long: bool
+    is_required: bool
+
+
+@cache
+def fields(keys: tuple[str, ...]) -> tuple[Field, ...]:
+    """Return the fields of keys of the spec, in their order."""
+    schema = StudySpec.model_json_schema()
+    return tuple(_field(schema, key) for key in keys)
+
+
+def _field(schema: Mapping[str, Any], key: str) -> Field:
+    section, _, name = key.rpartition(".")
+    of_section: Mapping[str, Any] = schema
+    if section:
+        of_section = schema["$defs"][schema["properties"][section]["$ref"].rpartition("/")[2]]
+    known = of_section["properties"][name]
+    default = known.get("default")
+    is_long = known.get("type") in {"array", "object"} or name == "space"
+    return Field(
+        key=key,
+        label=_WORDS[key],
+        hint=_EXAMPLES.get(key, known.get("description", "")),
+        default="" if default in (None, "", [], {}) else write_yaml(default).removesuffix("...\n"),
+        is_long=is_long,
+        is_required=key in of_section.get("required", ()) or key == "study",
+    )
+
+
+def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the spec of a form that was filled in; what was left empty is left out."""
+    spec: dict[str, Any] = {}
+    for key in (*SHOWN, *FURTHER):
+        text = given.get(key, "")
+        if not text:
+            continue
+        section, _, name = key.rpartition(".")
+        place = spec.setdefault(section, {}) if section else spec
+        place[name] = text if key in _TEXT_KEYS else read_yaml(text, source=f"form: {key}")
+    return spec
+
+
+def offered_tasks(code_folders: Mapping[str, Path]) -> list[str]:
+    """Return names of tasks: built-in ones, and classes and functions of the operator's code folders.
+
+    Files are read and not run: a name may be none of a task, and the check says so.
+    """
+    own = (name for folder in code_folders.values() for name in _defined_in(folder))
+    return [*built_in_tasks(), *dict.fromkeys(own)]
+
+
+def _defined_in(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.py"))[:MOST_FILES]:
+        try:
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for one in body:
+            if isinstance(one, ast.ClassDef | ast.FunctionDef) and not one.name.startswith("_"):
+                yield f"{path.stem}:{one.name}"
+
+
+LONGEST_LINE = 2**16
+
+
+def table_spec(file: Path, target: str) -> tuple[dict[str, Any], list[str]]:
+    """Return a spec as a YAML file has it, and notes that say what was chosen and why.
+
+    Args:
+        file: The table.
+        target: Name of the column that is to be predicted.
+
+    Raises:
+        UserError: The table cannot be read, or has no such column.
+    """
+    answer = answer_of("automl.service.pages.submit_pages", [str(file), target])
+    return answer["mapping"], answer["notes"]
+
+
+def columns_of(file: Path) -> list[str]:
+    """Return the names in the first line of a CSV or TSV file; empty for other files."""
+    separator = {".csv": ",", ".tsv": "\t"}.get(file.suffix.lower())
+    if separator is None:
+        return []
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        first = lines.readline(LONGEST_LINE).lstrip("\ufeff").rstrip("\r\n")
+    return [name.strip().strip('"') for name in first.split(separator)]
+
+
+def main() -> None:
+    """Print the spec of a table as one line of JSON."""
+    with telling():
+        picked = quickstart("tabular", {"data": sys.argv[1], "target": sys.argv[2]})
+    print(json.dumps({"mapping": picked.mapping, "notes": picked.notes}))
+
+
+if __name__ == "__main__":
+    main()
+
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+Context = Annotated[ServiceContext, Depends(service_of)]
+Form = Annotated[Mapping[str, str], Depends(form_of)]
+WAYS = {"table": "From a table", "form": "Form", "yaml": "YAML"}
+_TABLE_BUDGET = ("usd", "hours", "trials")
+_CHANGED_BY_FORM = ("study", "training:", "budget:")
+"""First words of notes about what the fields of the page may change."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picked:
+    """A study as it was filled in.
+
+    Attributes:
+        spec: The spec as a YAML file has it.
+        code: Name of the code folder; None without one.
+        notes: What was chosen from the data, and why.
+    """
+
+    spec: dict[str, Any]
+    code: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@router.get("/submit")
+def submit_page(request: Request, studies: Studies, context: Context) -> Response:
+    """Show the form of one way to submit; `how` names it, and `file` an uploaded table."""
+    if studies.identity.role == "viewer":
+        raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
+    return _submit_page(request, context, dict(request.query_params))
+
+
+def _submit_page(
+    request: Request, context: ServiceContext, form: Mapping[str, str], *, status: int = 200, **more: Any
+) -> Response:
+    takes_uploads = context.policy.uploads is not None
+    uploads = uploads_of(request) if takes_uploads else None
+    files = uploads.listed() if uploads else []
+    file = form.get("file", "") if form.get("file") in {one.name for one in files} else ""
+    how = form.get("how", "")
+    how = how if how in WAYS else "table" if takes_uploads else "form"
+    return page(
+        request,
+        "submit.html",
+        status=status,
+        how=how,
+        ways=WAYS,
+        form=form,
+        takes_uploads=takes_uploads,
+        files=files,
+        file=file,
+        most_bytes=uploads.most_bytes if uploads else 0,
+        columns=columns_of(uploads.path_of(file)) if uploads and file else [],
+        shown=fields(SHOWN),
+        further=fields(FURTHER),
+        tasks=offered_tasks(context.policy.code_folders),
+        folders=list(context.policy.code_folders),
+        quick={"usd": USD, "hours": HOURS},
+        **({"plan": None, "notes": (), "problem": ""} | more),
+    )
+
+
+@router.post("/submit")
+def submit(request: Request, studies: Studies, context: Context, form: Form) -> Response:
+    """Queue a study, or say what it would do and cost."""
+    try:
+        picked = _picked(request, form)
+        if form.get("do") == "check":
+            spec, base_folder = studies.admitted(picked.spec, code=picked.code)
+            return _submit_page(request, context, form, notes=picked.notes, **_shown_plan(spec, base_folder))
+        job = studies.submit(picked.spec, code=picked.code)
+    except (UserError, RunError) as error:
+        return _submit_page(request, context, form, status=status_of(error), problem=one_line(error))
+    return to(f"/studies/{quote(job.study)}")
+
+
+def _shown_plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
+    """What the study would do, for the page."""
+    found_plan = plan(spec, base_folder)
+    text = write_yaml(found_plan["spec"])
+    return {"plan": found_plan, "plan_text": text, "budget": budget_note(spec).removeprefix("budget: ")}
+
+
+def _picked(request: Request, form: Mapping[str, str]) -> Picked:
+    how = form.get("how", "")
+    code = form.get("code") or None
+    if how == "table":
+        return _from_table(uploads_of(request), form)
+    if how == "yaml":
+        return Picked(spec=filled_in(SubmissionBody, {"spec": form.get("yaml", "")}).mapping, code=code)
+    return Picked(spec=spec_of(form), code=code)
+
+
+def _from_table(uploads: Uploads, form: Mapping[str, str]) -> Picked:
+    """A spec chosen from the data of an uploaded table, with the budget of the form."""
+    file, target = uploads.path_of(form.get("file", "")), form.get("target", "")
+    if not target:
+        raise SpecError("form", ("target",), found("", "the column that is to be predicted"))
+    spec, notes = table_spec(file, target)
+    given = spec_of({f"budget.{key}": form.get(key, "") for key in _TABLE_BUDGET} | _own_keys(form))
+    spec["budget"] = {**spec.get("budget", {}), **given.pop("budget", {})}
+    told = tuple(note for note in notes if note.partition(" ")[0] not in _CHANGED_BY_FORM)
+    return Picked(spec={**spec, **given}, notes=told)
+
+
+def _own_keys(form: Mapping[str, str]) -> dict[str, str]:
+    own = {"study": form.get("study", ""), "resources.slots": form.get("slots", "")}
+    return own | {"training.epochs": form.get("epochs", "")}
+
+
+@router.post("/uploads/{name}/delete")
+def delete_upload(uploads: Annotated[Uploads, Depends(writable_uploads)], name: str) -> Response:
+    """Delete an uploaded file."""
+    uploads.delete(name)
+    return to(f"/submit?{urlencode({'how': 'table'})}")

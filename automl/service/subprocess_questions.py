@@ -1,0 +1,196 @@
+"""A question to a program of ours in a process of its own, which reads what users have sent, or imports their code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from automl.service.http_errors import BusyError, ConflictError
+from automl.service.workers.traces import writer
+from automl.stored.specs import stored_form
+from reports.phrases import plural
+from search_spaces.user_errors import RunError, UserError
+from studies.spec.study_spec import StudySpec
+from studies.spec.yaml_reader import write_yaml
+from studies.storage.schema.engine import StoreAwayError
+from studies.storage.writing.retrying import is_away
+
+MOST_TAKEN = 8
+"""Number of questions that are taken: each holds a thread."""
+WAIT_SECONDS = 10.0
+"""Longest wait of a question for those before it."""
+_taken = threading.BoundedSemaphore(MOST_TAKEN)
+_USER, _RUN, _STORE_AWAY = 2, 3, 75
+"""Exit codes of a program that `telling` ends."""
+_MOST_LOGGED = 4000
+"""Number of characters of what a program has said that the log gets, the last ones."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """A kind of questions.
+
+    Attributes:
+        name: What is asked for, as the place in messages.
+        seconds: Longest time for the answer.
+        too_late: What is told of one that takes longer.
+        most: Number of those that are worked out at the same time.
+        places: Semaphore with that many places.
+    """
+
+    name: str
+    seconds: float
+    too_late: str
+    most: int
+    places: threading.BoundedSemaphore
+
+    @classmethod
+    def of(cls, name: str, *, seconds: float, too_late: str, most: int) -> Kind:
+        """Return a kind of questions of which nothing is worked out yet."""
+        places = threading.BoundedSemaphore(most)
+        return cls(name=name, seconds=seconds, too_late=too_late, most=most, places=places)
+
+
+CHECK = Kind.of("check", seconds=120.0, too_late="the task's code took longer than 120 s", most=2)
+
+
+def answer_of(
+    module: str, arguments: Sequence[str] = (), *, text: str = "", kind: Kind = CHECK, **environment: str
+) -> dict[str, Any]:
+    """Return the last line that a module prints, read as JSON.
+
+    Args:
+        module: Module with a `main`, which tells what is wrong by `telling`.
+        arguments: Its arguments.
+        text: What it finds on its standard input.
+        kind: Kind of the question.
+        environment: Further variables of its environment.
+
+    Raises:
+        UserError: It says that something is wrong, or has failed; the message is the last line on its standard error.
+        RunError: It says that something has failed beside the user's input.
+        StoreAwayError: It says that the store does not answer.
+        ConflictError: It took too long.
+        BusyError: Too many questions are worked out now.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    with _turn(kind):
+        code, printed, told = _ended(command, text, {**os.environ, **environment}, kind)
+    if code == 0:
+        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        return found
+    lines = [line for line in told.splitlines() if line.strip()]
+    if code in _ERRORS:
+        raise _ERRORS[code](lines[-1])
+    writer()("a program has failed", level="warning", module=module, exit_code=code, output=told[-_MOST_LOGGED:])
+    if code < 0:
+        raise UserError(f"{kind.name}: its process was ended by signal {-code}; the memory may not suffice for it")
+    raise UserError(lines[-1] if lines else f"{kind.name}: its process ended with exit code {code}")
+
+
+_ERRORS: dict[int, type[Exception]] = {_USER: UserError, _RUN: RunError, _STORE_AWAY: StoreAwayError}
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """End this program with one line about what is wrong, and an exit code that says of which kind it is."""
+    try:
+        yield
+    except StoreAwayError as error:
+        _end(error, _STORE_AWAY)
+    except UserError as error:
+        _end(error, _USER)
+    except RunError as error:
+        _end(error, _RUN)
+    except DBAPIError as error:
+        if not is_away(error):
+            raise
+        _end(StoreAwayError("the store does not answer now"), _STORE_AWAY)
+
+
+def _end(error: Exception, code: int) -> None:
+    print(" ".join(str(error).split()), file=sys.stderr)
+    sys.exit(code)
+
+
+@contextmanager
+def _turn(kind: Kind) -> Iterator[None]:
+    """Wait until fewer questions of a kind are worked out than may be."""
+    at_work = plural(kind.most, kind.name)
+    busy = BusyError(f"{kind.name}: found {at_work} at work, allowed: at most that many; ask again in some seconds")
+    if not _taken.acquire(blocking=False):
+        raise busy
+    try:
+        if not kind.places.acquire(timeout=WAIT_SECONDS):
+            raise busy
+        try:
+            yield
+        finally:
+            kind.places.release()
+    finally:
+        _taken.release()
+
+
+def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind: Kind) -> tuple[int, str, str]:
+    """Exit code and output of a command, which is killed with all that it has started if it takes too long."""
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        printed, told = process.communicate(text, timeout=kind.seconds)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ConflictError(f"{kind.name}: {kind.too_late}") from None
+        raise
+    return process.returncode, printed, told
+
+
+def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
+    """Return the JSON of `automl launch --dry-run --json`.
+
+    Args:
+        spec: Spec that was admitted.
+        base_folder: Folder in which relative paths and code start.
+
+    Raises:
+        UserError: The spec cannot be launched; the message names the key.
+        ConflictError: The task's code took too long.
+        BusyError: Too many checks are worked out now.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "spec.yaml")
+        path.write_text(write_yaml(stored_form(spec)), encoding="utf-8")
+        return answer_of("automl.service.subprocess_questions", [str(path), base_folder], AUTOML_STORE=spec.store)
+
+
+def main() -> None:
+    """Print the plan of a spec as one line of JSON."""
+    from automl.launching.dry_run import plan_of
+    from automl.launching.earlier_studies import with_earlier
+    from automl.launching.preparing import prepare
+    from automl.launching.reading import read_spec
+
+    path, base_folder = Path(sys.argv[1]), Path(sys.argv[2])
+    with telling():
+        prepared = with_earlier(prepare(read_spec(path), source="spec", base_folder=base_folder))
+        text = json.dumps(plan_of(prepared, project=prepared.spec.study.partition(".")[0]), allow_nan=False)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Confirming models through the queue: a job of its own, with money of its own, on the slots of a worker.
+
+The trainings are charged to the ledger of the study as `confirm`, and paid by the user who asks for them and by the
+project: the lease under which they are charged names the job. The job's budget binds them: it is the cap of its runs,
+from which what earlier runs have cost is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from automl.confirming import chosen_points, confirm, expected
+from automl.service.http_errors import ConflictError, ForbiddenError
+from automl.service.subprocess_questions import answer_of, telling
+from automl.service.team_studies import TeamStudies
+from automl.stored.reporting import refresh
+from automl.stored.specs import from_store
+from reports.phrases import mapping
+from studies.control.machine.confirmation import SpentError
+from studies.queueing.job_queue import JobQueue, Submission
+from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, RunOutcome
+from studies.queueing.needs import study_slots
+from studies.records.records import NANO
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+
+
+def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
+    """Return what would be trained, and what that will probably cost.
+
+    Worked out in a process of its own, since the user's code is imported for that.
+
+    Args:
+        studies: Studies as the caller may see them.
+        name: Name of the study.
+        points: Points, as `automl confirm` takes them.
+        seeds: Trainings of each.
+
+    Raises:
+        UserError: There is no such study or point, or the study has not started.
+        ConflictError: The study has not ended, or its code took too long.
+        BusyError: Too many checks are worked out now.
+    """
+    _confirmable(studies, name)
+    asked = json.dumps({"study": studies.started(name), "points": list(points), "seeds": seeds})
+    return answer_of("automl.service.workers.confirm_jobs", text=asked, AUTOML_STORE=studies.store.url)
+
+
+def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, usd: float) -> Job:
+    """Queue the trainings of the points that are meant now: what is confirmed of them may change which are best.
+
+    Args:
+        studies: Studies as the caller may change them.
+        name: Name of the study.
+        points: Points, as `automl confirm` takes them.
+        seeds: Trainings of each.
+        usd: Largest cost in dollars.
+
+    Raises:
+        ForbiddenError: The caller may only read.
+        ConflictError: The study has not ended, or is confirmed already now.
+        StoreError: There is no such point.
+    """
+    if studies.identity.role == "viewer":
+        raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
+    job = _confirmable(studies, name)
+    record = studies.record(name)
+    resources = mapping(record.spec.get("resources"))
+    meant = chosen_points(record, points, from_store(record.spec, job.study).training.epochs)
+    queue = JobQueue(studies.store)
+    names = [one.study.rpartition(CONFIRM_MARK) for one in queue.jobs(project=job.project)]
+    earlier = [int(number) for study, _, number in names if study == job.study]
+    submission = Submission(
+        kind="confirm",
+        study=f"{job.study}{CONFIRM_MARK}{max(earlier, default=0) + 1}",
+        project=job.project,
+        user=studies.identity.user,
+        priority=0,
+        spec={
+            "study": job.study,
+            "points": [str(point) for point in meant],
+            "seeds": seeds,
+            "resources": {name: resources[name] for name in ("device", "cpus_per_rank") if name in resources},
+            "space": record.spec.get("space"),
+        },
+        base_folder=queue.spec_of(job)[1],
+        slots=job.slots,
+        limit_nano_usd=round(usd * NANO),
+    )
+    try:
+        return queue.submit(submission)
+    except StoreError as error:
+        raise ConflictError(str(error)) from None
+
+
+def _confirmable(studies: TeamStudies, name: str) -> Job:
+    """The job of a study that has ended, and of which nothing is being confirmed."""
+    job = studies.job(name)
+    if job.kind == "confirm":
+        raise ConflictError(f"study: found {job.study!r}, which trains models again; allowed: a study")
+    if job.state not in ENDED:
+        raise ConflictError(f"study: found {job.study!r}, which is {job.state}; allowed: one that has ended")
+    for one in JobQueue(studies.store).jobs(project=job.project):
+        if one.study.startswith(job.study + CONFIRM_MARK) and one.state not in OVER:
+            raise ConflictError(f"study: found {job.study!r}, of which {one.study} is {one.state}; wait for its end")
+    return job
+
+
+def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:
+    """Train what a job of this kind asks for, with the slots and the money of its run.
+
+    Args:
+        queue: Queue of the store.
+        job: Job that runs.
+        log: Function that takes a line of the log.
+
+    Returns:
+        How the run ended, and why.
+    """
+    asked, job_folder = queue.spec_of(job)
+    study = str(asked["study"])
+    if job.run is None or job.run.cap_nano_usd is None:
+        raise AssertionError("a job that confirms has a run, and money of its own")
+    cap = job.run.cap_nano_usd
+    try:
+        done = confirm(
+            queue.store, study, asked["points"], seeds=int(asked["seeds"]), keeps_models=False, say=log,
+            slots=study_slots(job), job_id=job.id,
+            most_nano_usd=lambda: cap - queue.require(job.study).spent_nano_usd,
+        )  # fmt: skip
+    except SpentError as error:  # what was trained until then counts
+        refresh(queue.store, study, Path(job_folder))
+        return "failed", str(error)
+    failed = [row for row in done["trials"] if all(run["failure"] for run in row["runs"])]
+    return ("failed", "all trainings of a model failed") if failed else ("done", "")
+
+
+def main() -> None:
+    """Print, as one line of JSON, what the trainings that are asked for on stdin would cost."""
+    asked = json.loads(sys.stdin.read())
+    with telling():
+        found = expected(Store(os.environ["AUTOML_STORE"]), asked["study"], asked["points"], seeds=asked["seeds"])
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""The process of one run of a job: drives its study with the slots and the money of the run, and says how it ended.
+
+    python -m automl.service.workers.job_process RUN_ID        with the store's URL in AUTOML_STORE
+
+A worker starts it. If the worker dies the kernel tells it, and it drains: another worker goes on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy.exc import DBAPIError
+
+from automl.launching.driving import Outcome, Watcher, drive
+from automl.launching.earlier_studies import with_earlier
+from automl.launching.launching import find_or_create
+from automl.launching.preparing import Prepared, prepare
+from automl.service.workers.confirm_jobs import run_confirm_job
+from automl.service.workers.traces import writer
+from automl.signals import interrupting_signals
+from automl.stored.specs import from_store
+from automl.terminal.chronicle import Chronicle
+from automl.terminal.texts import late_views_text
+from search_spaces.user_errors import StoppedError, UserError
+from studies.queueing.job_queue import JobQueue
+from studies.queueing.jobs import Job, RunOutcome
+from studies.queueing.needs import study_slots
+from studies.records.records import NANO
+from studies.spec.study_spec import StudySpec
+from studies.storage.schema.engine import StoreAwayError, StoreError
+from studies.storage.study_store import Store
+from studies.storage.writing.retrying import is_away, retry
+
+WORKER_PID = "AUTOML_WORKER_PID"
+"""Environment variable with the process id of the worker."""
+STORE_AWAY, INTERRUPTED = 75, 130
+"""Exit codes of a process that could not say how its run ended: the store did not answer it, or it was to end."""
+MARGIN_SECONDS, MARGIN_SHARE = 1.0, 0.005
+"""Time of the pool that stays unspent of a cap, and the share of the run's money that this may be."""
+_PR_SET_PDEATHSIG = 1
+
+
+def run(store: Store, run_id: int) -> RunOutcome:
+    """Drive the study of a run until it is closed, drained or failed; returns how the run ended.
+
+    Args:
+        store: Store that holds job and study.
+        run_id: Id of the run's row, which is open.
+
+    Raises:
+        DBAPIError, StoreAwayError: The store is away; another run goes on.
+    """
+    queue = JobQueue(store)
+    job = _job_of(queue, run_id)
+    log = writer(study=job.study, project=job.project, user=job.user)
+    warn = partial(log, level="warning")
+
+    def end(outcome: RunOutcome, reason: str) -> None:
+        retry(lambda: queue.end_run(run_id, outcome, reason), warn=warn)
+
+    try:
+        outcome, reason = _driven(queue, job, log)
+    except (StoppedError, KeyboardInterrupt) as error:
+        was_stopped = isinstance(error, StoppedError) and error.by_command
+        outcome, reason = retry(lambda: _when_interrupted(queue, job, was_stopped=was_stopped), warn=warn), ""
+    except StoreAwayError:
+        raise
+    except UserError as error:
+        outcome, reason = "failed", " ".join(str(error).split())
+    except Exception as error:
+        if not (isinstance(error, DBAPIError) and is_away(error)):
+            end("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
+        raise
+    log(f"the run has ended: {outcome}", reason=reason or None)
+    end(outcome, reason)
+    return outcome
+
+
+def _job_of(queue: JobQueue, run_id: int) -> Job:
+    found = next((job for job in queue.jobs(states=("running",)) if job.run is not None and job.run.id == run_id), None)
+    if found is None:
+        raise StoreError(f"run: found {run_id}, allowed: a run that is open")
+    return found
+
+
+def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:
+    if job.kind == "confirm":
+        return run_confirm_job(queue, job, log)
+    chronicle = Chronicle(log, with_figures=True)
+    watcher = Watcher(on_commit=chronicle.on_commit, say=log, warn=lambda line: log(line, level="warning"))
+    prepared = _prepared(queue, job)
+    row = queue.store.study_row(job.study)
+    if row is None:  # a stored one may have another budget by now than it was launched with
+        row = find_or_create(queue.store, with_earlier(prepared))
+    for warning in prepared.warnings:
+        watcher.warn(warning)
+    ended = drive(queue.store, row, _within(prepared, job), watcher)
+    if ended.views_behind:
+        watcher.warn(late_views_text(ended.views_behind))
+    return _outcome(queue, job, ended)
+
+
+def _prepared(queue: JobQueue, job: Job) -> Prepared:
+    """The study as it was submitted or as it is stored, on the slots of the run."""
+    row = queue.store.study_row(job.study)
+    submitted, base_folder = queue.spec_of(job)
+    spec = from_store(submitted if row is None else row.spec, job.study)
+    return prepare(_placed(spec, queue, job), source=job.study, base_folder=Path(base_folder))
+
+
+def _placed(spec: StudySpec, queue: JobQueue, job: Job) -> StudySpec:
+    resources = spec.resources.model_copy(update={"slots": study_slots(job)})
+    return spec.model_copy(update={"store": queue.store.url, "resources": resources})
+
+
+def _within(prepared: Prepared, job: Job) -> Prepared:
+    """The same study with the money of the run; its stored budget stays what its owner has set."""
+    cap = None if job.run is None else job.run.cap_nano_usd
+    if cap is None:
+        return prepared
+    if cap != job.limit_nano_usd:
+        cap -= _margin(cap - job.ledger_nano_usd, prepared)
+    budget = prepared.spec.budget.model_copy(update={"usd": cap / NANO})
+    return replace(prepared, spec=prepared.spec.model_copy(update={"budget": budget}))
+
+
+def _margin(rest_nano_usd: int, prepared: Prepared) -> int:
+    """What is kept of others' money for a pool that a busy machine closes late, in nano-dollars."""
+    per_second = prepared.place.slots * prepared.place.usd_per_slot_hour * NANO / 3600.0
+    return round(min(MARGIN_SECONDS * per_second, MARGIN_SHARE * rest_nano_usd))
+
+
+def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str]:
+    record = ended.record
+    if record.state == "failed":
+        return "failed", record.why_ended or ""
+    if record.state == "closed":
+        outcome = outcome_of_closed(job, record.stop_reason)
+        return outcome, "" if outcome == "capped" else record.why_ended or ""
+    was_stopped = record.stop_reason == "stopped" and not ended.interrupted  # by `automl stop`
+    warn = partial(writer(study=job.study), level="warning")
+    return retry(lambda: _when_interrupted(queue, job, was_stopped=was_stopped), warn=warn), ""
+
+
+def outcome_of_closed(job: Job, stop_reason: str | None) -> RunOutcome:
+    """Return how a run ended whose study is closed: "capped" by its owner's money, or "done" by its own budget."""
+    cap = None if job.run is None else job.run.cap_nano_usd
+    is_capped = stop_reason == "budget_usd" and cap is not None and cap != job.limit_nano_usd
+    return "capped" if is_capped else "done"
+
+
+def _when_interrupted(queue: JobQueue, job: Job, *, was_stopped: bool) -> RunOutcome:
+    """How a run ended that was interrupted, or stopped by `automl stop` rather than by a request to the queue."""
+    match queue.require(job.study).request:
+        case "stop":
+            return "stopped"
+        case "cancel":
+            return "cancelled"
+        case _:
+            return "stopped" if was_stopped else "preempted"
+
+
+def drain_when_worker_dies() -> None:
+    """Let the kernel send SIGTERM to this process when the worker dies (Linux: prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != int(os.environ.get(WORKER_PID, os.getppid())):  # it died before
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Run the job of the run whose id is the only argument."""
+    try:
+        with interrupting_signals():  # until the controller drains at them
+            drain_when_worker_dies()
+            outcome = run(Store(os.environ["AUTOML_STORE"]), int(sys.argv[1]))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except StoreAwayError as error:
+        print(error, file=sys.stderr)
+        sys.exit(STORE_AWAY)
+    except DBAPIError as error:
+        if not is_away(error):
+            raise
+        print(error.orig, file=sys.stderr)
+        sys.exit(STORE_AWAY)
+    sys.exit(0 if outcome in {"done", "stopped", "cancelled", "preempted", "capped"} else 1)
+
+
+if __name__ == "__main__":
+    main()

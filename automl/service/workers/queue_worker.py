@@ -1,0 +1,257 @@
+"""A worker: takes turns at the queue, and runs each job in a process of its own on some of its slots."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from automl.service.workers.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID, outcome_of_closed
+from search_spaces.user_errors import RunError
+from studies.control.settling import settle_left
+from studies.queueing.job_queue import JobQueue
+from studies.queueing.job_rows import left_studies
+from studies.queueing.jobs import Job, Run
+from studies.queueing.turns import Start
+from studies.queueing.worker_heartbeats import EXPIRY_SECONDS, WorkerGoneError
+from studies.storage.study_store import Store, StoreError
+from studies.storage.writing.retrying import is_away
+
+
+def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
+    """Settle the pools of jobs that do not run; those of living controllers stay.
+
+    The cost of a job that waits, was cancelled or has failed is then known, and the rest of its cap is free.
+
+    To be called where the database could be reached for so long that a living controller has renewed its lease.
+
+    Args:
+        store: Store of the queue.
+        log: Function that takes a line and fields of the log.
+    """
+    with store.snapshot() as connection:
+        left = left_studies(connection)
+    for study_id in left:
+        try:
+            # Waiting here, the worker would miss heartbeats of its own.
+            settle_left(store, study_id, at_once=True)
+        except (StoreError, RunError) as error:  # deleted or taken over meanwhile, or its rows are damaged
+            log(f"what a dead controller has left is not charged: {error}", level="warning", study_id=study_id)
+
+
+POLL_SECONDS = 1.0
+BEAT_SECONDS = 2.0
+LONGEST_GAP_SECONDS = 0.5 * EXPIRY_SECONDS
+"""Time between two heartbeats of a worker from which those of other workers may have run out in the same outage."""
+AWAY_SECONDS = 30.0
+"""Rest after a process that the store did not answer: the next one would hardly be answered, and a start is dear."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Running:
+    """A process that runs a job.
+
+    Attributes:
+        job: The job.
+        run: Its run.
+        process: The process.
+        is_asked: Whether it was asked to drain.
+        is_given_up: Whether the job is another worker's by now, while the process still has its slots.
+    """
+
+    job: Job
+    run: Run
+    process: subprocess.Popen[bytes]
+    is_asked: bool = False
+    is_given_up: bool = False
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """Runs jobs of a store until it is told to leave.
+
+    Attributes:
+        queue: The queue of the store.
+        name: Name of the worker, for people.
+        device: "cpu" or "cuda".
+        slots: Number of its slots.
+        log_folder: Folder in which each job has a file of log lines.
+        log: Function that takes a line and fields of the log.
+        devices: Ids of the GPUs, one for each slot; empty on CPUs.
+        clock: Function that returns the present moment in seconds.
+    """
+
+    queue: JobQueue
+    name: str
+    device: str
+    slots: int
+    log_folder: Path
+    log: Callable[..., None]
+    devices: tuple[str, ...] = ()
+    clock: Callable[[], float] = time.monotonic
+    _running: dict[int, _Running] = field(default_factory=dict, init=False)
+    _leaves: bool = field(default=False, init=False)
+    _id: int = field(default=-1, init=False)
+    _beaten_at: float = field(default=float("-inf"), init=False)
+    _steady_since: float = field(default=float("-inf"), init=False)
+    _rests_until: float = field(default=float("-inf"), init=False)
+    _problem: str = field(default="", init=False)
+
+    def leave(self, reason: str) -> None:
+        """Take no more jobs, let those that run drain, and end; safe in signal handlers."""
+        del reason
+        self._leaves = True
+
+    def run(self) -> None:
+        """Work until `leave` is called and all jobs have drained; others go on with them."""
+        self.log_folder.mkdir(parents=True, exist_ok=True)
+        self._join()
+        while not (self._leaves and not self._running):
+            self._step_or_tell()
+            time.sleep(POLL_SECONDS)
+        with suppress(DBAPIError):  # others find out by the heartbeat that it has gone
+            self.queue.leave(self._id)
+
+    def _step_or_tell(self) -> None:
+        """Take a step; jobs go on if the database is away or refuses it, and it is asked again.
+
+        Each problem is told once, until a step succeeds.
+        """
+        try:
+            self.step()
+        except DBAPIError as error:
+            problem = "does not answer" if is_away(error) else "refuses what the worker asks"
+            line = f"the store {problem} ({str(error.orig).splitlines()[0]}); jobs go on, and it is asked again"
+            if line != self._problem:
+                self.log(line, level="warning" if is_away(error) else "error", worker=self.name)
+            self._problem = line
+        else:
+            self._problem = ""
+
+    def step(self) -> None:
+        """Renew the heartbeat, hand requests on, take in what has ended, and start what is next."""
+        if self._leaves:
+            self._drain_all()  # before all that needs the store, which may be away
+        self._collect()
+        try:
+            if self.clock() - self._beaten_at >= BEAT_SECONDS:
+                self._beat()
+            if not self._rests():
+                self._take_turns()
+        except WorkerGoneError as error:  # this process was frozen, or the database was away from it alone
+            self.log(str(error), level="warning", worker=self.name)
+            for running in self._running.values():
+                running.is_given_up = True
+            self._drain_all()
+            self._join()
+
+    def _rests(self) -> bool:
+        """Whether it takes no turn now; the store knows nothing of slots whose runs were given up."""
+        is_given_up = any(running.is_given_up for running in self._running.values())
+        return self._leaves or is_given_up or self.clock() < self._rests_until
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether whoever lives has had the time to beat since the database was away."""
+        return self.clock() - self._steady_since >= EXPIRY_SECONDS
+
+    def _take_turns(self) -> None:
+        while isinstance(turn := self.queue.take_turn(self._id, self.slots, gives_up_silent=self._is_steady), Start):
+            self._start(turn)
+
+    def _join(self) -> None:
+        self._id = self.queue.register(self.name, device=self.device, slots=self.slots)
+        self._beaten_at = self._steady_since = self.clock()
+        self.log(f"worker {self.name} has {self.slots} slots", worker=self.name)
+
+    def _beat(self) -> None:
+        gap_seconds, asked = self.queue.beat(self._id)
+        self._beaten_at = self.clock()
+        if gap_seconds >= LONGEST_GAP_SECONDS:  # the database was away from others as well: they may beat first
+            self._steady_since = self._beaten_at
+        for run_id in asked.keys() - self._running.keys():  # the answer to the start was lost, or that to its failure
+            self.queue.end_run(run_id, "lost", "its worker has no process of it; it goes on later")
+        for run_id in self._running:
+            if asked.get(run_id) is not None:
+                self._drain(run_id)
+        if self._is_steady:
+            settle_left_pools(self.queue.store, self.log)
+
+    def _drain_all(self) -> None:
+        for run_id in self._running:
+            self._drain(run_id)
+
+    def _drain(self, run_id: int) -> None:
+        running = self._running[run_id]
+        if not running.is_asked and running.process.poll() is None:
+            running.is_asked = True
+            running.process.send_signal(signal.SIGTERM)
+
+    def _start(self, turn: Start) -> None:
+        run = turn.job.run
+        if run is None:
+            raise AssertionError("a job that starts has a run")
+        self.log("the job starts", study=turn.job.study, worker=self.name, slots=list(turn.slot_numbers))
+        try:
+            process = self._process(turn, run)
+        except OSError as error:
+            reason = f"worker {self.name} cannot start its process: {error}"
+            self.log(reason, level="error", study=turn.job.study, worker=self.name)
+            self.queue.end_run(run.id, "failed", reason)
+            return
+        self._running[run.id] = _Running(job=turn.job, run=run, process=process)
+
+    def _process(self, turn: Start, run: Run) -> subprocess.Popen[bytes]:
+        path = self.log_folder / f"{turn.job.study}.log"
+        with path.open("ab") as output:
+            return subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-m", "automl.service.workers.job_process", str(run.id)],
+                env=self._environment(turn),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C at the worker is the worker's to hand on
+            )
+
+    def _environment(self, turn: Start) -> Mapping[str, str]:
+        own = {"AUTOML_STORE": self.queue.store.url, WORKER_PID: str(os.getpid())}
+        gpus = [self.devices[number] for number in turn.slot_numbers] if self.devices else []
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # with the device "auto" a job takes each GPU that it sees
+        return {**os.environ, **own}
+
+    def _collect(self) -> None:
+        """End the runs of processes that have ended; those that have said how they ended are ended already."""
+        for run_id, running in list(self._running.items()):
+            code = running.process.poll()
+            if code is None:
+                continue
+            self.queue.end_run(run_id, *self._how_it_ended(running, code))
+            self.log("the job's process has ended", study=running.job.study, exit_code=code, worker=self.name)
+            if code == STORE_AWAY:
+                self._rests_until = self.clock() + AWAY_SECONDS
+            del self._running[run_id]
+
+    def _how_it_ended(self, running: _Running, code: int) -> tuple[Any, str]:
+        if running.is_asked and code in (-signal.SIGTERM, INTERRUPTED):
+            study, run = self.queue.store.study_row(running.job.study), running.run
+            if study is not None and study.state == "closed" and (study.ended_at or 0.0) >= run.started_at:
+                return outcome_of_closed(running.job, study.stop_reason), ""  # asked when nothing was left to drain
+            return "preempted", ""  # before its controller could drain anything
+        return _without_a_request(code)
+
+
+def _without_a_request(code: int) -> tuple[Any, str]:
+    if code == STORE_AWAY:
+        return "lost", "the store did not answer its process; it goes on later"
+    if code < 0:
+        return "died", f"its process was ended by signal {-code}"
+    return "failed", f"its process ended with exit code {code}; the worker's log has more"

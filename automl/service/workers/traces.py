@@ -1,0 +1,60 @@
+"""Log lines of workers and the service: one JSON object each, with the study and the trial that it is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from studies.util import redact
+
+_TRIAL = re.compile(r"trial (\d+)\b")
+_lock = threading.Lock()
+
+
+def json_line(message: str, **fields: Any) -> str:
+    """Return a line of the log: time, message, and fields that are known; credentials are hidden.
+
+    Args:
+        message: What has happened.
+        fields: What it is about, such as `study`, `user` or `level`; None is left out.
+    """
+    trial = _TRIAL.match(message)
+    known = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "message": redact(message)}
+    if trial is not None:
+        known["trial"] = trial.group(1)
+    return json.dumps(known | {name: value for name, value in fields.items() if value is not None}, default=str)
+
+
+def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
+    """Return a function that writes lines with these fields, and with those of each call.
+
+    Args:
+        stream: Where lines go; None is standard error.
+        always: Fields of all lines.
+    """
+
+    def write(message: str, **fields: Any) -> None:
+        line = json_line(message, **(always | fields))
+        with _lock:
+            print(line, file=stream or sys.stderr, flush=True)
+
+    return write
+
+
+class JsonHandler(logging.Handler):
+    """Writes what libraries log as such lines, with level, logger, and the traceback of an error."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self._write = writer(stream)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        trace = None if record.exc_info is None else redact(logging.Formatter().formatException(record.exc_info))
+        self._write(record.getMessage(), level=record.levelname.lower(), logger=record.name, traceback=trace)

@@ -1,0 +1,278 @@
+"""Studies over recorded learning curves, as one document (`automl simulate`)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reports.phrases import usd
+from search_spaces.wording import found, listed
+from studies.records.records import NANO, TRIAL_STATES, Constraint, Direction, Objective
+from studies.results import analysis
+from studies.search.user_objects import make_importable
+from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
+from studies.simulation.recorded_curves import CurvesError, CurveTable, find_tables, read_table
+from studies.simulation.setting import check_constraints, check_objectives
+from studies.simulation.simulated_study import SimulatedStudy, simulate
+from studies.spec.yaml_reader import read_yaml
+from studies.storage.schema.engine import absolute_url
+from studies.storage.study_store import Store
+
+MOST_SEED = 2**32 - 1
+DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulations:
+    """Arguments of `automl simulate`.
+
+    Attributes:
+        paths: Files and folders of tables.
+        objectives: `METRIC:min` or `METRIC:max` each; `static:NAME:min` for a constant.
+        constraints: `METRIC:min:NUMBER` or `METRIC:max:NUMBER` each; `static:NAME:max:NUMBER` for a constant.
+        pool: Whether all tables are one task, instead of one task each.
+        slots: Number of slots in the simulated pool.
+        budget_full_trials: Budget of a study, in mean costs of a full training.
+        seeds: Random seeds: `N`, or `FROM:TO` without its end.
+        sampler: Sampler, as `search.sampler` of a spec.
+        pruner: Pruner: a name, or a mapping in YAML.
+        price: Price of a slot in dollars per hour.
+        start_epochs: Cost of a start or a thaw, in mean epochs of the configuration.
+        faults: Probability that an attempt is lost, for the first two of each trial.
+        price_factors: Multiples of the price with commas between them; None has one price.
+        world_sizes: World sizes with commas between them; None has one rank for each trial.
+        efficiency: Efficiency of each doubling of the world size, above 0 and at most 1.
+        store: URL of a database that keeps the studies, each named `STUDY-TASK-SEED`; None keeps them in memory.
+        study: First part of the names of the studies.
+    """
+
+    paths: tuple[str, ...]
+    objectives: tuple[str, ...]
+    constraints: tuple[str, ...]
+    pool: bool
+    slots: int
+    budget_full_trials: float
+    seeds: str
+    sampler: str
+    pruner: str
+    price: float
+    start_epochs: float
+    faults: float
+    price_factors: str | None
+    world_sizes: str | None
+    efficiency: float
+    store: str | None
+    study: str
+
+
+def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
+    """Simulate all tasks with all seeds.
+
+    Args:
+        wanted: Arguments of the command line.
+        say: Called with a line for each study that has ended, and for each change to a table.
+
+    Returns:
+        Plain values: the `studies` and the `notes` of tables.
+
+    Raises:
+        CurvesError: A table cannot be read, or an argument is wrong.
+        SpecError: A pruner that is given as a mapping is no YAML.
+    """
+    if any(":" in named for named in (wanted.sampler, wanted.pruner)):
+        make_importable(Path.cwd())
+    objectives, seeds = [_objective(text) for text in wanted.objectives], _seeds(wanted.seeds)
+    constraints = _constraints(wanted.constraints)
+    tables = _tables(wanted)
+    for table in tables:
+        check_objectives(table, objectives)
+        check_constraints(table, constraints)
+        _check_constants(table, (*wanted.objectives, *wanted.constraints))
+    notes = [f"{table.name}: {note}" for table in tables for note in table.notes]
+    for note in notes:
+        say(note)
+    _check_names_differ(wanted, tables)
+    store = _store(wanted, tables, seeds)
+    studies = []
+    for table in tables:
+        for seed in seeds:
+            row = _row(table, _one(wanted, table, objectives, constraints, seed, store))
+            studies.append(row)
+            say(_line(row))
+    document: object = analysis.jsonable({"studies": studies, "notes": notes})
+    assert isinstance(document, dict)  # noqa: S101 - it was one before
+    return document
+
+
+def _one(  # noqa: PLR0917
+    wanted: Simulations,
+    table: CurveTable,
+    objectives: Sequence[Objective],
+    constraints: Sequence[Constraint],
+    seed: int,
+    store: Store | None,
+) -> SimulatedStudy:
+    return simulate(
+        table,
+        objectives=objectives,
+        slots=wanted.slots,
+        budget_full_trials=wanted.budget_full_trials,
+        seed=seed,
+        sampler=wanted.sampler,
+        pruner=_pruner(wanted.pruner),
+        usd_per_slot_hour=wanted.price,
+        start_epochs=wanted.start_epochs,
+        fault_rate=wanted.faults,
+        constraints=constraints,
+        store=store,
+        study=_name(wanted, table, seed),
+    )
+
+
+def _name(wanted: Simulations, table: CurveTable, seed: int) -> str:
+    return f"{wanted.study}-{_short(table.name)}-{seed}"
+
+
+def _short(name: str) -> str:
+    """A table's name in a form that can be a part of a study's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60]
+
+
+def _row(table: CurveTable, study: SimulatedStudy) -> dict[str, Any]:
+    record = study.record
+    states = [trial.state for trial in record.trials]
+    return {
+        "task": table.name,
+        "seed": study.seed,
+        "study": record.name,
+        "state": record.state,
+        "stop_reason": record.stop_reason,
+        "trials": {state: states.count(state) for state in TRIAL_STATES},
+        "epochs": sum(len(trial.epochs) for trial in record.trials),
+        "cost_usd": record.cost_nano_usd / NANO,
+        "budget_usd": study.budget_usd,
+        "charges": analysis.money_by_kind(record),
+        "archive": [
+            {"trial": p.trial, "epoch": p.epoch, "state": p.state, "values": p.values} for p in analysis.archive(record)
+        ],
+        "virtual_seconds": study.wall_seconds,
+        "real_seconds": study.real_seconds,
+    }
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    trials = row["trials"]
+    return (
+        f"{row['task'][:40]:40} seed {row['seed']:3}  {trials['complete']:4} complete {trials['pruned']:4} pruned "
+        f"{trials['failed']:3} failed  {usd(row['cost_usd'])}  {len(row['archive'])} models"
+    )
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[int]) -> Store | None:
+    """The store that keeps the studies; refused, before the first one starts, if it has one of these names already."""
+    if not wanted.store:
+        return None
+    store = Store(absolute_url(wanted.store, Path.cwd()))
+    there = set(store.study_names())
+    for table in tables:
+        for seed in seeds if there else ():
+            if (name := _name(wanted, table, seed)) in there:
+                raise CurvesError(f"--study: found {name!r}, which the store has already; allowed: another name")
+    return store
+
+
+def _check_names_differ(wanted: Simulations, tables: Sequence[CurveTable]) -> None:
+    """Raise `CurvesError` if the studies of two tables would have the same name."""
+    names = [_short(table.name) for table in tables]
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        paths = ", ".join(wanted.paths)
+        raise CurvesError(
+            f"{paths}: found two tables named {doubled!r}, allowed: tables that are all named differently"
+        )
+
+
+def _check_constants(table: CurveTable, texts: Sequence[str]) -> None:
+    """Raise `CurvesError` if what is given as `static:NAME` is no constant of the table."""
+    for text in texts:
+        name = text.removeprefix("static:").split(":")[0]
+        if text.startswith("static:") and name not in table.statics:
+            allowed = listed(f"static:{one}" for one in table.statics) or "no constant: the table has none"
+            raise CurvesError(f"{table.name}: {found(text, allowed)}")
+
+
+def _tables(wanted: Simulations) -> list[CurveTable]:
+    tables = [read_table(path) for path in find_tables(wanted.paths)]
+    if wanted.pool:
+        tables = [pooled(tables)]
+    if wanted.price_factors is not None:
+        factors = _numbers("--price-factors", wanted.price_factors)
+        tables = [with_price_factors(table, factors) for table in tables]
+    if wanted.world_sizes is not None:
+        sizes = [int(size) for size in _numbers("--world-sizes", wanted.world_sizes, whole=True)]
+        if max(sizes) > wanted.slots:
+            raise CurvesError(f"--world-sizes: found {max(sizes)}, allowed: at most the {wanted.slots} slots")
+        tables = [with_world_sizes(table, sizes, wanted.efficiency) for table in tables]
+    return tables
+
+
+def _numbers(option: str, text: str, *, whole: bool = False) -> list[float]:
+    kind = "whole numbers of at least 1" if whole else "numbers above 0"
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    good = all(math.isfinite(n) and n > 0 and (not whole or n == int(n)) for n in numbers)
+    if not numbers or not good or len(set(numbers)) < len(numbers):
+        raise CurvesError(f"{option}: {found(text, f'{kind} that differ, with commas between them')}")
+    return numbers
+
+
+def _objective(text: str) -> Objective:
+    name, _, way = text.removeprefix("static:").rpartition(":")
+    if not name or way not in DIRECTIONS:
+        raise CurvesError(f"--objective: {found(text, 'METRIC:min, METRIC:max, static:NAME:min, cost_usd:min')}")
+    return Objective(metric=name, direction=DIRECTIONS[way])
+
+
+def _constraints(texts: Sequence[str]) -> tuple[Constraint, ...]:
+    """The constraints, one for each metric, with one bound or two."""
+    sides: dict[str, dict[str, float]] = {}
+    for text in texts:
+        name, side, bound = ["", *text.removeprefix("static:").rsplit(":", 2)][-3:]
+        if not name or side not in {"min", "max"} or not _is_number(bound) or side in sides.get(name, {}):
+            allowed = "METRIC:min:NUMBER, METRIC:max:NUMBER, static:NAME:max:NUMBER, each bound once"
+            raise CurvesError(f"--constraint: {found(text, allowed)}")
+        sides.setdefault(name, {})[side] = float(bound)
+    return tuple(Constraint(metric=name, **bounds) for name, bounds in sides.items())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _pruner(text: str) -> str | Mapping[str, object]:
+    if not text.startswith("{"):
+        return text
+    mapping = read_yaml(text, source="--pruner")
+    return mapping if isinstance(mapping, Mapping) else text
+
+
+def _seeds(text: str) -> range:
+    first, colon, last = text.partition(":")
+    if not (first.isdecimal() and (last.isdecimal() or not colon)):
+        raise CurvesError(f"--seeds: {found(text, 'a seed such as 0, or a range such as 0:20, its end left out')}")
+    seeds = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
+    if not seeds or seeds[-1] > MOST_SEED:
+        raise CurvesError(f"--seeds: {found(text, f'a range that is not empty, of seeds up to {MOST_SEED}')}")
+    return seeds

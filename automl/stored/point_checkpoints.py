@@ -1,0 +1,52 @@
+"""Which checkpoint belongs to a point of the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from automl.stored.opening import started_trial
+from automl.stored.specs import check_launched
+from studies.records.records import StudyRecord
+from studies.results import analysis
+from studies.storage.schema.engine import StoreError
+
+
+def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
+    """Return the path or URL of the file that holds a trial's model.
+
+    Args:
+        record: Study as committed.
+        trial: Number of the trial.
+        epoch: Epoch of a milestone, from 1; None takes the last one whose model is kept.
+
+    Raises:
+        StoreError: No such model is kept; the message says which ones are. Or the study was simulated.
+    """
+    check_launched(record.spec, record.name)
+    epochs = started_trial(record, trial).epochs
+    kept = {e.epoch: e.checkpoint for e in epochs if e.checkpoint is not None}
+    wanted = epoch if epoch is not None else max(kept, default=None)
+    if wanted not in kept:
+        shown = f"{trial}@{epoch}" if epoch is not None else str(trial)
+        own = ", ".join(f"{trial}@{e}" for e in kept)
+        archive = ", ".join(f"{p.trial}@{p.epoch}" for p in analysis.archive(record)[:12] if p.checkpoint)
+        allowed = f"{own} of this trial" if own else f"a model of the archive ({archive})" if archive else "none yet"
+        raise StoreError(f"trial: found {shown}, of which no model is kept; allowed: {allowed}")
+    return str(kept[wanted])
+
+
+def parse_point(text: str, names: Iterable[str] = ()) -> tuple[int, int | None]:
+    """Read a trial and an epoch from `12@9`, or a trial alone from `12`.
+
+    Args:
+        text: What the user gave.
+        names: What is allowed beside them, for the message.
+
+    Raises:
+        StoreError: The text has another form.
+    """
+    trial, sign, epoch = text.partition("@")
+    if not trial.isascii() or not trial.isdigit() or (sign and not (epoch.isascii() and epoch.isdigit())):
+        also = "".join(f", {name}" for name in names)
+        raise StoreError(f"trial: found {text!r}, allowed: TRIAL or TRIAL@EPOCH, such as 12@9{also}")
+    return int(trial), int(epoch) if sign else None

@@ -1,0 +1,56 @@
+"""Looks at a study of a store again and again, and reads it only when it may have changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from studies.records.records import StudyRecord
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
+from studies.storage.writing.retrying import retry_patiently
+
+MOST_SECONDS = 10.0
+"""Time after which a study is read although nothing was committed: leases and clocks go on without commits."""
+RESTS_PER_LOOK = 19.0  # a twentieth of a core: ranks may train on this machine
+
+
+def rest_seconds(used_seconds: float, least_seconds: float) -> float:
+    """Return how long to rest before the next look, so that looks at a large study take little of a core.
+
+    Args:
+        used_seconds: Processor time that the last look has used.
+        least_seconds: Shortest rest.
+    """
+    return max(least_seconds, RESTS_PER_LOOK * used_seconds)
+
+
+class Looker:
+    """Gives the newest record of a study.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+        clock: Function that returns the present moment in seconds.
+    """
+
+    def __init__(self, store: Store, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._name, self._clock = store, name, clock
+        self._revision, self._read_at = -1, 0.0
+        self._record: StudyRecord | None = None
+
+    def __call__(self) -> StudyRecord:
+        """Return the study as committed.
+
+        Raises:
+            StoreError: There is no such study any more.
+        """
+        return retry_patiently(self._look)
+
+    def _look(self) -> StudyRecord:
+        revision = int(self._store.require(self._name).revision)
+        is_old = self._clock() - self._read_at >= MOST_SECONDS
+        if self._record is None or revision != self._revision or is_old:
+            self._record = load_study(self._store, self._name)
+            self._revision, self._read_at = revision, self._clock()
+        return self._record

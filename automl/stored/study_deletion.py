@@ -1,0 +1,215 @@
+"""Deletes a study for good: its rows, its files, and its copies in Optuna and MLflow (`automl delete`)."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from automl.stored.reporting import report_path
+from automl.stored.study_lease import refuse_driven, undriven
+from automl.stored.unreferenced_files import checkpoints_folder
+from reports.phrases import plural
+from search_spaces.user_errors import RunError
+from studies.control.files.orphans import check_not_shared, delete_orphans, find_orphans, unmark
+from studies.control.settling import settle_dead_pools
+from studies.queueing.job_queue import JobQueue
+from studies.records.records import StudyRecord
+from studies.storage.reading.reader import load_study, mentioned_checkpoints
+from studies.storage.study_store import Store, StoreError
+from studies.storage.writing.deletion import checkpoints_of_others, delete_copies, delete_rows
+from studies.util import redact
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.checkpoints.locations import MissingLibraryError, is_url
+from trainers.ranks.printed_output import folders_of_trial, logs_in, older
+
+REPORT = ".html"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doomed:
+    """What belongs to a study alone, and is deleted with it.
+
+    Attributes:
+        study_id: Id of the study's row.
+        record: Study as committed.
+        checkpoints: Paths or URLs of the checkpoints that its rows mention, and no other study's.
+        folder: Path or URL of the folder of its checkpoints; None of a simulated study, which has none.
+        files: Report and logs of its commands, as far as they are on this machine.
+    """
+
+    study_id: int
+    record: StudyRecord
+    checkpoints: tuple[str, ...]
+    folder: str | None
+    files: tuple[Path, ...]
+
+    def in_words(self) -> str:
+        """What is deleted, in one line that asks for consent."""
+        parts = [plural(len(self.record.started), "trial")]
+        if self.checkpoints:
+            parts.append(f"{plural(len(self.checkpoints), 'checkpoint')} in {redact(str(self.folder))}")
+        parts += [str(path) for path in self.files if path.suffix == REPORT]
+        return f"{self.record.name} is {self.record.state}: {', '.join(parts)}"
+
+
+def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
+    """Return what would be deleted with a study.
+
+    Args:
+        store: Store that holds the study.
+        name: Name of the study.
+        keep_files: Whether checkpoints, report and logs stay.
+
+    Raises:
+        StoreError: There is no such study, a controller drives it, or a copy of it uses the folder of its checkpoints.
+        RunError: That folder cannot be looked at now.
+    """
+    row = store.require(name)
+    refuse_driven(store, row)
+    record = load_study(store, name)
+    if keep_files or record.is_simulated:
+        report = () if keep_files else _there(report_path(record, Path.cwd()))
+        return Doomed(study_id=row.id, record=record, checkpoints=(), folder=None, files=report)
+    _check_folder(store, row)
+    mine = mentioned_checkpoints(store, row.id) - checkpoints_of_others(store, row.id)
+    files = (*_there(report_path(record, Path.cwd())), *_logs(row, record))
+    return Doomed(
+        study_id=row.id, record=record, checkpoints=tuple(sorted(mine)), folder=checkpoints_folder(row), files=files
+    )
+
+
+def _check_folder(store: Store, row: sa.Row[Any]) -> None:
+    """Check that the files of a study may be deleted: what cannot be looked at may be needed by a copy of the study."""
+    folder, again = checkpoints_folder(row), f"`automl delete {shlex.quote(row.name)}"
+    try:
+        check_not_shared(folder, store, row.id)
+    except StoreError as error:
+        raise StoreError(f"{error}; or {again} --keep-files`") from None
+    except (OSError, MissingLibraryError) as error:
+        raise RunError(
+            f"{redact(folder)} cannot be looked at now ({_reason(error)}), so nothing is deleted; {again}` tries "
+            "again, with --keep-files without it"
+        ) from None
+
+
+def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
+    """Delete a study: first its files, then its copies, and its rows last, so that it can be tried again.
+
+    Its job, if it was queued, is marked before, so that it is not queued again and its accounts keep what it has cost.
+
+    Args:
+        store: Store that holds the study.
+        what: What belongs to it.
+
+    Returns:
+        Plain values: `study`, the number of `trials`, of `checkpoints` and of other `files` that were deleted, the
+        `views` with None or an error, and a `message` for people.
+
+    Raises:
+        StoreError: A controller drives the study now, its job or one that confirms it has not ended, or a copy of
+            it has gone on in the folder of its checkpoints.
+        RunError: That folder cannot be looked at now, or a file cannot be deleted; the rows stay.
+    """
+    name, queue = what.record.name, JobQueue(store)
+    job, row = queue.find(name), store.require(name)
+    with undriven(store, row) as lease:
+        if what.folder is not None:
+            _check_folder(store, row)  # once more: a copy may have gone on there while the user was asked
+        settle_dead_pools(store, lease)
+        if job is not None:
+            queue.settle_deleted(job)
+        left = [path for path in what.checkpoints if not _is_deleted(path)]
+        left += _sweep(store, what) + [str(path) for path in what.files if not _is_removed(path)]
+        if left:
+            raise RunError(
+                f"{redact(left[0])} cannot be deleted ({plural(len(left), 'file')} in all), so {name} stays in the "
+                f"store; `automl delete {shlex.quote(name)}` tries again, with --keep-files without them"
+            )
+        views = delete_copies(store, what.study_id)
+        delete_rows(store, what.study_id, lease.token)
+    if job is not None:
+        queue.free_name(job)
+    return {
+        "study": name,
+        "trials": len(what.record.started),
+        "checkpoints": len(what.checkpoints),
+        "files": len(what.files),
+        "views": views,
+        "message": f"{name} is deleted: {plural(len(what.record.started), 'trial')}, "
+        f"{plural(len(what.checkpoints), 'checkpoint')}, {plural(len(what.files), 'other file')}",
+    }
+
+
+def by_hand(name: str, views: dict[str, str | None]) -> list[str]:
+    """Say how to delete the copies that could not be deleted here, one line for each."""
+    how = {
+        "optuna": f"optuna.delete_study(study_name={name!r}, storage=...) deletes it",
+        "mlflow": f"delete the experiment {name!r} in MLflow's own pages, or its runs by the tag automl.study",
+    }
+    return [f"the copy in {view} stays ({error}): {how[view]}" for view, error in views.items() if error]
+
+
+def _there(path: Path) -> tuple[Path, ...]:
+    return (path,) if path.is_file() else ()
+
+
+def _logs(row: sa.Row[Any], record: StudyRecord) -> list[Path]:
+    """Files with the output of the study's ranks."""
+    numbers = [trial.number or 0 for trial in record.started]
+    folders = [folder for number in numbers for folder in folders_of_trial(row.base_folder, row.name, number)]
+    latest = [path for folder in folders for path in logs_in(folder, row.created_at).values()]
+    return [path for one in latest for path in (one, older(one)) if path.is_file()]
+
+
+def _sweep(store: Store, what: Doomed) -> list[str]:
+    """Delete what ranks that died have left in the study's folder, and folders that are empty; returns what stays."""
+    if what.folder is None:
+        return []
+    orphans = find_orphans(what.folder, checkpoints_of_others(store, what.study_id), is_running=False)
+    gone = delete_orphans(orphans)
+    if len(gone) == len(orphans):
+        unmark(what.folder)
+    if not is_url(what.folder):
+        _remove_empty(Path(what.folder))
+    return [str(one.path) for one in orphans if one not in gone]
+
+
+def _is_deleted(path: str) -> bool:
+    """Delete a checkpoint; returns whether it is gone."""
+    try:
+        place_of(path).delete(path)
+    except (OSError, MissingLibraryError) as error:
+        log.warning("%s: %s", path, _reason(error))
+        return False
+    if not is_url(path):
+        _remove_empty(Path(path).parent)
+    return True
+
+
+def _reason(error: OSError | MissingLibraryError) -> object:
+    return (error.strerror if isinstance(error, OSError) else None) or error
+
+
+def _is_removed(path: Path) -> bool:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s: %s", path, error.strerror)
+        return False
+    _remove_empty(path.parent)
+    if path.suffix != REPORT:
+        _remove_empty(path.parent.parent)  # the logs of a study have a folder for each trial
+    return True
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder in which nothing is left; any other stays."""
+    with suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,40 @@
+"""The lease of a study that no controller drives, held while a command changes what only a controller may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from studies.storage.leases import heartbeat
+from studies.storage.leases import lease as leases
+from studies.storage.study_store import Store
+
+
+@contextmanager
+def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
+    """Hold the lease of a study as long as the block runs.
+
+    Args:
+        store: Store that holds the study.
+        row: Row of the study.
+
+    Raises:
+        StoreError: A controller drives the study.
+    """
+    refuse_driven(store, row)
+    lease = leases.acquire(store, row.id)
+    if isinstance(lease, leases.Holder):
+        raise leases.driven_error(row.name, lease)
+    with heartbeat.kept(store, lease, on_stop=lambda: None, counts=False):
+        yield lease
+
+
+def refuse_driven(store: Store, row: sa.Row[Any]) -> None:
+    """Raise `StoreError` if a controller drives a study, or waits for room for its checkpoints."""
+    with store.snapshot() as connection:
+        leases.refuse_driven(connection, row.id, row.name)
+    if row.state == "drained" and row.stop_reason == "storage":
+        raise leases.driven_error(row.name, "perhaps a process that waits for room for its checkpoints")

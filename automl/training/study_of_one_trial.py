@@ -1,0 +1,204 @@
+"""A single training on this machine: a study of one trial, as on a service."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from automl.given_parameters import read_params
+from automl.launching.driving import Outcome, Watcher
+from automl.launching.launching import launch_prepared
+from automl.launching.objectives import likely_direction, quality_of
+from automl.launching.preparing import Prepared, prepare
+from automl.launching.probing import TaskFacts, facts_of
+from automl.launching.reading import absolute_task_options
+from automl.stored.opening import store_url
+from automl.stored.specs import from_store
+from automl.terminal.driven import exit_code_of
+from automl.terminal.exit_codes import INTERRUPTED
+from automl.training.request import check_backend, check_diagnostics, check_params, training_spec
+from automl.training.results import document, epoch_line, rank_line, shares_of, summary_lines
+from studies.control.machine.state import StudyMachine
+from studies.records.records import NANO, AttemptRecord, EpochRecord, StudyRecord, TrialRecord
+from studies.spec.differences import differences
+from studies.spec.spec_errors import SpecError
+from studies.spec.study_spec import StudySpec, parse_spec
+from studies.storage.reading.reader import load_study
+from studies.storage.schema.engine import absolute_url, exists
+from studies.storage.study_store import Store
+from trainers.commands.command import COMMAND
+from trainers.protocol import Diagnostics, TrainingError
+from trainers.ranks.group_options import GroupOptions
+
+_SUMS = ("cost_usd", "wall_seconds")
+"""What the controller adds to a trial's metrics."""
+
+
+def train_as_study(
+    task: str,
+    given: Sequence[str],
+    *,
+    task_options: Sequence[str],
+    name: str | None,
+    store: str | None,
+    resume: bool,
+    checkpoints: str | None,
+    mlflow: str | None,
+    diagnostics: Diagnostics,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+    **options: Any,
+) -> tuple[dict[str, Any] | None, int]:
+    """Train a task once; returns the training's document, None if it has not begun, and the exit code.
+
+    Raises:
+        SpecError: What was asked for cannot be trained here.
+        TrainingError: The training failed.
+    """
+    here, url = Path.cwd(), absolute_url(store_url(store), Path.cwd())
+    params = read_params(given)
+    made_with = absolute_task_options(task, read_params(task_options, "--option"), here, source=task)
+    if task == COMMAND:
+        raise SpecError(task, (), "found a command, allowed: a task or a function; `automl launch` runs commands")
+    facts = facts_of(task, made_with, source=task, folder=here)
+    check_params(params, [*params] if facts.parameters is None else facts.parameters)
+    check_diagnostics(diagnostics, task, is_function=facts.parameters is None)
+    own_name = f"train-{re.sub(r'[^A-Za-z0-9._-]+', '-', task)}"[:90]
+    form = training_spec(name or own_name, task, made_with, params, metric=_metric(facts), **options)
+    form |= {"store": url, "mlflow": mlflow or "off"}
+    if checkpoints is not None:
+        form["checkpoints"]["folder"] = checkpoints
+    form["objectives"][0]["direction"] = likely_direction(form["objectives"][0]["metric"])
+    prepared = prepare(parse_spec(form, task), source=task, base_folder=here, facts=facts)
+    check_backend(GroupOptions(backend=options["backend"]), prepared.places, prepared.place.slots)
+    chosen, is_there = _chosen(prepared.spec, is_named=name is not None, resume=resume)
+    spec = prepared.spec.model_copy(update={"study": chosen})
+    prepared = replace(prepared, spec=spec, diagnostics=diagnostics)
+    if resume:
+        say(f"goes on with {chosen}" if is_there else f"no equal training to go on with: {chosen} starts anew")
+    for warning in prepared.warnings:
+        warn(warning)
+    say(f"{chosen} on {prepared.place.slots} x {prepared.places.device_name}")
+    began = time.monotonic()
+    with closing(_Lines(prepared, say)) as lines:
+        outcome, opened = launch_prepared(prepared, Watcher(on_commit=lines.on_commit, say=say, warn=warn))
+    opened.close()
+    return _ended(outcome, prepared, time.monotonic() - began, say)
+
+
+def _metric(facts: TaskFacts) -> str:
+    """A metric that the trial measures for certain, as far as that is known: a function reports what it likes."""
+    if facts.metrics is not None:
+        return "val_loss"
+    return quality_of(facts) if facts.reported else "cost_usd"
+
+
+def _chosen(spec: StudySpec, *, is_named: bool, resume: bool) -> tuple[str, bool]:
+    """The study's name, and whether it is there already: the latest that trains the same, else the next number."""
+    if not exists(spec.store):
+        return spec.study, False
+    with closing(Store(spec.store)) as store:
+        known = {number: name for name in store.study_names() if (number := _number(name, spec.study))}
+        if is_named or not known:
+            return spec.study, 1 in known
+        for name in (known[number] for number in sorted(known, reverse=True) if resume):
+            stored = from_store(store.require(name).launched_spec, name)
+            if not differences(stored, spec.model_copy(update={"study": name})) and stored.budget == spec.budget:
+                return name, True
+    return f"{spec.study}-{max(known) + 1}", False
+
+
+def _number(study: str, name: str) -> int:
+    """Number of a training with this name; 0 of any other study."""
+    if study == name:
+        return 1
+    number = study.removeprefix(f"{name}-")
+    return int(number) if number != study and number.isdecimal() else 0
+
+
+class _Lines:
+    """Says what is known of each rank once it begins to train, and each epoch once it is committed."""
+
+    def __init__(self, prepared: Prepared, say: Callable[[str], None]) -> None:
+        self._prepared, self._say = prepared, say
+        self._store: Store | None = None
+        self._seen = (0, 0)
+        self._attempt, self._epochs = 0, -1
+
+    def on_commit(self, machine: StudyMachine) -> None:
+        """Say what is new; the machine knows the last epoch alone, so the store is asked where there is any."""
+        trial = next((one for one in machine.trials.values() if one.number == 0), None)
+        if trial is None or self._seen == (trial.attempts, trial.epochs_done):
+            return
+        if trial.attempt is not None and not trial.attempt.started:
+            return
+        self._seen = (trial.attempts, trial.epochs_done)
+        self._store = self._store or Store(self._prepared.spec.store)
+        (record,) = load_study(self._store, self._prepared.spec.study).started
+        attempt = record.attempts[-1]
+        if attempt.facts and attempt.attempt != self._attempt:
+            self._begin(attempt)
+        if self._epochs >= 0:
+            for one in record.epochs[self._epochs :]:
+                self._say(epoch_line(one.epoch, _measured(one), one.wall_seconds))
+            self._epochs = len(record.epochs)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            self._store.close()
+
+    def _begin(self, attempt: AttemptRecord) -> None:
+        if self._epochs < 0:  # what an earlier command has trained was said by it
+            self._epochs = attempt.start_epoch
+        self._attempt = attempt.attempt
+        shares, of_samples = shares_of(attempt.facts, attempt.world_size), int(str(attempt.facts["samples"]))
+        for rank, samples in shares.items():
+            self._say(rank_line(int(rank), self._prepared.place.device, samples, of_samples))
+
+
+def _measured(epoch: EpochRecord) -> dict[str, float]:
+    return {name: value for name, value in epoch.metrics.items() if name not in _SUMS}
+
+
+def _ended(
+    outcome: Outcome, prepared: Prepared, seconds: float, say: Callable[[str], None]
+) -> tuple[dict[str, Any] | None, int]:
+    record = outcome.record
+    code = INTERRUPTED if outcome.interrupted else exit_code_of(record)
+    trial = next(iter(record.started), None)
+    if record.state == "failed":
+        raise TrainingError(record.error or record.why_ended)
+    if trial is not None and trial.state == "failed":
+        raise TrainingError(trial.error or trial.reason)
+    if trial is None or not trial.attempts[-1].facts:
+        return None, code
+    result = _document(record, trial, prepared, seconds)
+    for line in summary_lines(result, prepared.price.source):
+        say(line)
+    return result, code
+
+
+def _document(record: StudyRecord, trial: TrialRecord, prepared: Prepared, seconds: float) -> dict[str, Any]:
+    kept = [one.checkpoint for one in trial.epochs if one.checkpoint is not None]
+    trace = prepared.diagnostics.trace
+    link = next((view.link for view in record.views if view.link), None)
+    return document(
+        prepared.spec.task,
+        {name: value for name, value in trial.params.items() if name != "world_size"},
+        trial.world_size,
+        trial.attempts[-1].facts,
+        [(one.epoch, _measured(one), one.wall_seconds) for one in trial.epochs],
+        trace=trace,
+        wall_seconds=seconds,
+        cost_usd=record.cost_nano_usd / NANO,
+        checkpoint=trial.resume_checkpoint if trial.state == "paused" else next(reversed(kept), None),
+        drained=record.state == "drained",
+        mlflow=link and {"experiment": record.name, "link": link},
+        study=record.name,
+    )

@@ -1,0 +1,96 @@
+"""Whether the forecasts came true: a figure and a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from reports.phrases import plural
+from reports.plotting import ARCHIVE, COLOURS, Figure, Trace, axis, escape, figure
+from studies.records.forecasts import INTERVAL
+from studies.records.records import StudyRecord
+from studies.results.calibration import Checked, checked, share_inside
+
+FEWEST_CHECKS = 10
+"""Fewest measurements of an objective by which its forecasts are judged."""
+_TELLS_NOTHING = 0.2
+"""Distance from the share that should be inside, within which chance alone may put it, that makes it tell nothing."""
+_PROBABILITIES = tuple(round(0.05 * place, 2) for place in range(1, 20))
+_COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
+
+
+def calibration(study: StudyRecord) -> Figure | None:
+    """Return the share of measurements inside intervals of every probability; None with too few of them.
+
+    On the diagonal forecasts are as certain as they may be; above it they are too cautious, below it too certain.
+    """
+    found = _by_metric(study)
+    if not found:
+        return None
+    even: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "as it should be",
+        "x": [0, 1],
+        "y": [0, 1],
+        "line": {"color": COLOURS["queued"], "width": 1, "dash": "dash"},
+        "hoverinfo": "skip",
+    }
+    lines = [_line(metric, checks, colour) for (metric, checks), colour in zip(found.items(), _COLOURS, strict=False)]
+    percent: dict[str, Any] = {"tickformat": ".0%", "range": [0, 1.02]}
+    return figure(
+        [even, *lines],
+        height=340,
+        xaxis=axis("probability of the interval", **percent),
+        yaxis=axis("share that came true", **percent),
+    )
+
+
+def calibration_lines(study: StudyRecord) -> list[str]:
+    """Return for each objective how many measurements lay where they were forecast, as sentences."""
+    return [_sentence(metric, checks) for metric, checks in _by_metric(study).items()]
+
+
+def _by_metric(study: StudyRecord) -> dict[str, list[Checked]]:
+    every = checked(study)
+    found = {one.metric: [each for each in every if each.metric == one.metric] for one in study.objectives}
+    return {metric: checks for metric, checks in found.items() if len(checks) >= FEWEST_CHECKS}
+
+
+def _line(metric: str, checks: Sequence[Checked], colour: str) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": escape(metric),
+        "x": list(_PROBABILITIES),
+        "y": [round(share_inside(checks, one), 4) for one in _PROBABILITIES],
+        "line": {"color": colour, "width": 2},
+        "marker": {"color": colour, "size": 5},
+        "hovertemplate": "%{y:.0%} lay inside the %{x:.0%} interval<extra></extra>",
+    }
+
+
+def _sentence(metric: str, checks: Sequence[Checked]) -> str:
+    inside = sum(one.is_inside(INTERVAL) for one in checks)
+    trials = len({one.trial for one in checks})
+    share = inside / len(checks)
+    return (
+        f"{metric}: of {plural(len(checks), 'value')} that were forecast and measured later, in "
+        f"{plural(trials, 'trial')} that went on, {inside} ({100 * share:.0f} %) lay inside the {100 * INTERVAL:.0f} % "
+        f"interval{_judged(share, trials)}."
+    )
+
+
+def _judged(share: float, trials: int) -> str:
+    """Return how certain the forecasts were; two standard errors of so many trials count as chance.
+
+    Values of one trial hang together, so that trials are counted and not values.
+    """
+    chance = 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / trials)
+    if abs(share - INTERVAL) <= chance:
+        if chance > _TELLS_NOTHING:
+            return "; so few trials do not tell whether the forecasts were as certain as they should be"
+        return ", so the forecasts were about as certain as they should be"
+    found = "more cautious than they need be" if share > INTERVAL else "more certain than they should be"
+    return f", so the forecasts were {found}"

@@ -1,0 +1,64 @@
+"""The templates of this folder. They escape every value, and refuse names that nobody gave."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup, escape
+
+
+@cache
+def template(name: str) -> jinja2.Template:
+    """Return a template by the name of its file."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["with_code"] = with_code
+    return environment.get_template(name)
+
+
+def with_code(text: str) -> Markup:
+    """Return a text, escaped, in which what stands between backticks is set as code."""
+    parts = str(escape(text)).split("`")
+    whole = len(parts) % 2 == 1  # each backtick has a second one
+    marked = [f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts)]
+    return Markup("".join(marked) if whole else escape(text))  # noqa: S704 - escaped above
+
+
+_MARKUP, _FREE = "<&>", ",.:"
+_TO_PAGE = str.maketrans(_MARKUP, _FREE)
+_FROM_PAGE = str.maketrans(_FREE, _MARKUP)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packed:
+    """A compressed text.
+
+    Attributes:
+        text: Bytes of zlib in base 85, safe inside a script element.
+        size: Number of these bytes; the last group of five characters may hold fewer than four.
+    """
+
+    text: Markup
+    size: int
+
+
+def packed(text: str) -> Packed:
+    """Return a text in compressed form."""
+    compressed = zlib.compress(text.encode(), 9)
+    safe = base64.b85encode(compressed).decode().translate(_TO_PAGE)
+    return Packed(text=Markup(safe), size=len(compressed))  # noqa: S704 - no character of markup is left
+
+
+def unpacked(text: str) -> str:
+    """Return the text that `packed` was given, from what stands in the page."""
+    return zlib.decompress(base64.b85decode(text.strip().translate(_FROM_PAGE))).decode()

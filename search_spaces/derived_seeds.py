@@ -1,0 +1,35 @@
+"""Seeds derived from names and numbers by hashing: the same in every process, on every machine, in every version.
+
+They are part of what a stored study means: a resumed study draws what it would have drawn. One algorithm per purpose,
+since seeds that exist must not change:
+
+    derived_seed       32 bits of BLAKE2b       suggestions, faults of simulated trials
+    fresh_seed         31 bits of SHA-256       trainings of `automl confirm`
+    derived_uniform    a number from [0, 1)     decisions by chance
+
+What a training draws depends on the training's own seed (`trainers.data.seeds`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+
+def derived_seed(*parts: int | str) -> int:
+    """Returns a seed of 32 bits from names and numbers; other parts, or the same in another order, give another one."""
+    return _first_bits(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest(), 32)
+
+
+def fresh_seed(*parts: int | str) -> int:
+    """Returns a seed of 31 bits from names and numbers, unrelated to `derived_seed` of the same parts."""
+    return _first_bits(hashlib.sha256(" ".join(map(str, parts)).encode()).digest(), 31)
+
+
+def derived_uniform(*parts: int | str) -> float:
+    """Returns a number from 0, included, to 1, left out, that is evenly distributed over names and numbers."""
+    return random.Random(" ".join(map(str, parts))).random()
+
+
+def _first_bits(digest: bytes, bits: int) -> int:
+    return int.from_bytes(digest, "big") >> (8 * len(digest) - bits)

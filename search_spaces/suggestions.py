@@ -1,0 +1,165 @@
+"""Parameters that a trial asks for while it runs: the domain that a call names, and the value that the trial gets.
+
+A value that nobody has chosen is drawn from seed, trial and name alone, so that each rank, and each later attempt of
+the trial, draws the same without asking anybody.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import operator
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import cast
+
+from search_spaces.derived_seeds import derived_seed
+from search_spaces.drawing import draw_number
+from search_spaces.parameters import Categorical, Float, Int, Parameter, Value, same
+from search_spaces.space import Space
+from search_spaces.wording import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A range with one value: nothing is chosen, and later trials may have a wider one."""
+
+    value: float
+
+    def contains(self, value: object) -> bool:
+        """Whether this is the value."""
+        return same(self.value, value)
+
+    def allowed(self) -> str:
+        """What is allowed, in words."""
+        return shown(self.value)
+
+    def to_dict(self) -> dict[str, object]:
+        """The stored form."""
+        return {"type": _CONSTANT, "value": self.value}
+
+
+_CONSTANT = "constant"
+Domain = Parameter | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A value, and the domain of the call that it is, or is expected to be, the answer to."""
+
+    value: Value
+    domain: Domain
+
+
+def float_domain(low: object, high: object, *, step: object = None, log: bool = False) -> Domain:
+    """Return the domain of a call for a number.
+
+    Raises:
+        SpaceError: A bound is no finite number, or the bounds are no range.
+    """
+    low, high = _plain_float(low), _plain_float(high)
+    return _range(Float, low, high, None if step is None else _plain_float(step), log=log)
+
+
+def int_domain(low: object, high: object, *, step: object = 1, log: bool = False) -> Domain:
+    """Return the domain of a call for a whole number; as `float_domain`."""
+    low, high, step = _plain_int(low), _plain_int(high), _plain_int(step)
+    return _range(Int, low, high, None if step == 1 else step, log=log)
+
+
+def _range(kind: type[Float | Int], low: object, high: object, step: object, *, log: bool) -> Domain:
+    """A range, or its only value; a step that is wider than the range leaves one value, as in Optuna."""
+    if isinstance(low, int | float) and isinstance(high, int | float) and math.isfinite(low) and low <= high:
+        is_stepped_over = isinstance(step, int | float) and not log and step > high - low
+        if (low == high or is_stepped_over) and not (log and low <= 0):
+            return Constant(low)
+    return kind(low, high, log=log, step=step)  # type: ignore[arg-type]
+
+
+def _plain_float(value: object) -> object:
+    """A number as Python's own, such as one of numpy's; anything else as it is, for the check of the range."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
+
+
+def _plain_int(value: object) -> object:
+    """A whole number as Python's own, also one that was worked out as 8.0; anything else as it is."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return value
+
+
+def choice_domain(choices: Sequence[Value]) -> Domain:
+    """Return the domain of a call for one of some values.
+
+    Raises:
+        SpaceError: There is no value, one twice, or one that is no plain value.
+    """
+    return Categorical(list(choices) if isinstance(choices, tuple | range) else choices)
+
+
+def drawn(domain: Domain, *, seed: int, trial: int, name: str) -> Value:
+    """Draw a value: uniform on the scale of the domain, and the same for the same seed, trial and name.
+
+    Args:
+        domain: Domain of the call.
+        seed: Random seed of the study.
+        trial: Number of the trial.
+        name: Name of the parameter.
+    """
+    generator = random.Random(derived_seed("asked", seed, trial, name))
+    match domain:
+        case Constant():
+            return domain.value
+        case Categorical():
+            return generator.choice(domain.choices)
+    return draw_number(domain, generator)
+
+
+def are_compatible(one: Domain, other: Domain) -> bool:
+    """Whether two domains may belong to one name: numbers of one kind and scale, or the same choices."""
+    if isinstance(one, Constant) or isinstance(other, Constant):
+        return True
+    if isinstance(one, Categorical) or isinstance(other, Categorical):
+        return isinstance(one, Categorical) and isinstance(other, Categorical) and _has_choices_of(one, other)
+    return type(one) is type(other) and one.log == other.log
+
+
+def _has_choices_of(one: Categorical, other: Categorical) -> bool:
+    return len(one.choices) == len(other.choices) and all(map(same, one.choices, other.choices))
+
+
+def in_words(domain: Domain) -> str:
+    """A domain as it stands in messages."""
+    scale = " (log)" if isinstance(domain, Float | Int) and domain.log else ""
+    return f"{domain.allowed()}{scale}"
+
+
+def as_plain(asked: Mapping[str, Asked]) -> dict[str, dict[str, object]]:
+    """Return values and domains by name as JSON can hold them; a domain has the form that it has in a spec."""
+    return {name: {"value": one.value, "domain": one.domain.to_dict()} for name, one in asked.items()}
+
+
+def from_plain(form: object) -> dict[str, Asked]:
+    """Return what `as_plain` has written; nothing where there is nothing."""
+    entries = cast("Mapping[str, Mapping[str, object]]", form) if isinstance(form, Mapping) else {}
+    return {name: Asked(cast("Value", one["value"]), _domain(one["domain"])) for name, one in entries.items()}
+
+
+def _domain(form: object) -> Domain:
+    return _parsed(json.dumps(form, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=1024)  # the trials of a study name nearly always the same few
+def _parsed(text: str) -> Domain:
+    written: dict[str, object] = json.loads(text)
+    if written["type"] == _CONSTANT:
+        return Constant(cast("float", written["value"]))
+    return Space.from_dict({"asked": written}).parameter("asked")

@@ -1,0 +1,72 @@
+"""Deleting checkpoints that no row mentions any more, without making the controller wait for a store."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.checkpoints.locations import MissingLibraryError, is_url
+
+WORKERS = 4
+"""Number of deletions that a store is asked for at the same time."""
+FINISH_SECONDS = 30.0
+"""Longest wait at the end of a study for deletions that a store has not confirmed; `automl gc` finds what is left."""
+_LOOK_SECONDS = 0.05
+log = logging.getLogger(__name__)
+
+
+def delete_file(path: str) -> None:
+    """Delete a checkpoint that nobody needs; one that a read-only disk keeps costs room, and nothing else."""
+    try:
+        place_of(path).delete(path)
+    except (OSError, MissingLibraryError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        log.warning("%s is not needed any more, and cannot be deleted (%s)", path, reason)
+
+
+class Deleter:
+    """Deletes files of this machine at once, and objects of a store in threads of its own.
+
+    The threads are daemons: a store that does not answer must not keep a process from its end.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._changing = threading.Lock()
+        self._unfinished = 0
+        self._threads: list[threading.Thread] = []
+
+    def delete(self, path: str) -> None:
+        """Delete a checkpoint; returns before an object store has done so."""
+        if not is_url(path):
+            delete_file(path)
+            return
+        with self._changing:
+            self._unfinished += 1
+        self._queue.put(path)
+        if len(self._threads) < WORKERS:
+            thread = threading.Thread(target=self._work, name="deletes", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def finish(self, seconds: float = FINISH_SECONDS) -> None:
+        """Wait until everything is deleted, or so long."""
+        deadline = time.monotonic() + seconds
+        while self._unfinished and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        if left := self._unfinished:
+            log.warning("%d checkpoints that nobody needs are not deleted yet; `automl gc` lists what stays", left)
+
+    def _work(self) -> None:
+        while True:
+            path = self._queue.get()
+            try:
+                delete_file(path)
+            except Exception:
+                log.exception("%s cannot be deleted", path)
+            finally:
+                with self._changing:
+                    self._unfinished -= 1

@@ -1,0 +1,119 @@
+"""Which checkpoint files are kept: those of the archive, of the front, and those from which a trial can go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from studies.results.pareto import dominates
+from studies.search.observations import Values
+
+DELIVERABLE = frozenset({"archive", "front"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Milestone:
+    """An epoch whose model is a deliverable, with its signed objectives (smaller is better) and its file."""
+
+    trial_id: int
+    epoch: int
+    values: Values
+    path: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released:
+    """Files that may be deleted, and (trial id, epoch) pairs whose file is no longer a deliverable."""
+
+    files: tuple[str, ...] = ()
+    epochs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(kw_only=True, slots=True)
+class CheckpointKeeper:
+    """Counts the reasons to keep each file: "archive", "front", "resume".
+
+    Attributes:
+        total_bytes: Size of all files that are kept, as far as they were weighed.
+    """
+
+    _members: dict[str, list[Milestone]] = field(default_factory=lambda: {"archive": [], "front": []})
+    _reasons: dict[str, set[str]] = field(default_factory=dict)
+    _resume: dict[int, str] = field(default_factory=dict)
+    _bytes: dict[str, int] = field(default_factory=dict)
+    total_bytes: int = 0
+
+    def weigh(self, path: str, size: int) -> None:
+        """Note the size in bytes of a file that is kept; of any other nothing is noted."""
+        if path in self._reasons:
+            self.total_bytes += size - self._bytes.get(path, 0)
+            self._bytes[path] = size
+
+    @property
+    def archive(self) -> list[Milestone]:
+        """The non-dominated milestones, oldest first."""
+        return self._members["archive"]
+
+    def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
+        """Offer a milestone to the archive or the front.
+
+        Args:
+            new: The milestone.
+            to: "archive", which keeps the earliest of equal points, or "front", which keeps all of them.
+
+        Returns:
+            Whether it entered, and what may be deleted because of that.
+        """
+        members = self._members[to]
+        beaten = any(dominates(m.values, new.values) or (to == "archive" and m.values == new.values) for m in members)
+        if beaten:
+            return False, Released()
+        leaving = [m for m in members if dominates(new.values, m.values)]
+        self._members[to] = [m for m in members if m not in leaving] + [new]
+        if new.path is not None:
+            self._reasons.setdefault(new.path, set()).add(to)
+        return True, self._release([(m, to) for m in leaving])
+
+    def go_on_from(self, trial_id: int, path: str | None) -> Released:
+        """Make a file, or none, the one from which the trial goes on; returns what may be deleted because of that."""
+        before = self._resume.pop(trial_id, None)
+        if path is not None:
+            self._resume[trial_id] = path
+            self._reasons.setdefault(path, set()).add("resume")
+        if before is None or before == path:
+            return Released()
+        return Released(files=self._drop(before, "resume"))
+
+    def frees_bytes(self, trial_id: int) -> int:
+        """Size of the file that is kept for nothing but that the trial can go on; 0 if there is none."""
+        path = self._resume.get(trial_id, "")
+        return self._bytes.get(path, 0) if self._reasons.get(path) == {"resume"} else 0
+
+    def other_than(self, path: str, trial_id: int, epoch: int) -> Milestone | None:
+        """The trial's latest milestone, up to an epoch, whose file is kept and is not this one."""
+        kept = [
+            milestone
+            for members in self._members.values()
+            for milestone in members
+            if milestone.trial_id == trial_id and milestone.epoch <= epoch and milestone.path not in {None, path}
+        ]
+        return max(kept, key=lambda milestone: milestone.epoch, default=None)
+
+    def _release(self, leaving: list[tuple[Milestone, str]]) -> Released:
+        files: list[str] = []
+        epochs = []
+        for milestone, reason in leaving:
+            if milestone.path is None:
+                continue
+            files += self._drop(milestone.path, reason)
+            if not DELIVERABLE & self._reasons.get(milestone.path, set()):
+                epochs.append((milestone.trial_id, milestone.epoch))
+        return Released(files=tuple(files), epochs=tuple(epochs))
+
+    def _drop(self, path: str, reason: str) -> tuple[str, ...]:
+        reasons = self._reasons.get(path, set())
+        reasons.discard(reason)
+        if reasons:
+            return ()
+        self._reasons.pop(path, None)
+        self.total_bytes -= self._bytes.pop(path, 0)
+        return (path,)

@@ -1,0 +1,276 @@
+"""Checkpoints that no row of the store mentions: their controller or their rank died before they were committed.
+
+Looked for in the folders of the study's trials only, among files that have the name of a checkpoint or of a draft of
+one; links are never followed. Whatever else is kept there is left alone. In an object store, parts and manifests of
+checkpoints count as well, and uploads that were never finished. Listings of a store may lag behind: each object that
+would be called an orphan is asked for by its name. One that a listing misses is found the next time.
+
+A copy of a store has the study's folder in common with its source. The token of the last lease under which the folder
+was used stands in a note there: a token that a store does not know is that of a copy which has gone on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from studies.storage.leases.lease import Lease, tokens_of
+from studies.storage.leases.processes import left_behind
+from studies.storage.study_store import Store, StoreError
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.checkpoints.locations import (
+    CONFIRMED_TRIAL_FOLDER,
+    TRIAL_FOLDER,
+    MissingLibraryError,
+    is_url,
+    joined,
+    main_path,
+    name_of,
+)
+
+if TYPE_CHECKING:
+    from trainers.checkpoints.object_store import ObjectStore, StoredObject
+
+YOUNG_SECONDS = 3600.0
+"""A file of a study that runs counts as young for so long: its measurement may still be on its way to the store."""
+RANK_SECONDS = 10.0
+"""Time that ranks of a controller which was killed have to notice that their cluster is gone."""
+NOTE = ".lease"
+"""Name of the note in a study's folder: a lease's token, or `shared`."""
+_SHARED = "shared"
+_LOOK_SECONDS = 0.1
+_RANK = "ray::Rank"
+_ASKED_AT_ONCE = 16
+_CHECKPOINT = re.compile(r"epoch-\d+\.[\w.-]*(pt|bin)|\.epoch-\d+\.[\w.-]*tmp")
+_OBJECT = re.compile(
+    rf"{TRIAL_FOLDER.pattern}/(epoch-\d+\.(?:step-\d+\.)?attempt-\d+)(?:\.[\w.-]*)?\.(?:pt|bin)(?:\.manifest)?"
+)
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orphan:
+    """A file or a folder that no row mentions.
+
+    Attributes:
+        path: Where it is; a URL in an object store.
+        bytes: Size of the file; 0 for a folder, and for an upload that was never finished.
+        modified_at: Moment of its last change, in seconds since 1970.
+        is_folder: Whether it is a folder of a trial in which nothing is left.
+        stored: What the object store calls it; None of a file.
+    """
+
+    path: Path | str
+    bytes: int
+    modified_at: float
+    is_folder: bool = False
+    stored: StoredObject | None = None
+
+
+def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
+    """Find what could be deleted.
+
+    Args:
+        folder: Path or URL of the folder of the study's checkpoints, in which each trial has a folder.
+        mentioned: Paths or URLs of the checkpoints that rows of the study mention. A file of the same trial, epoch and
+            attempt is none either: somebody has moved it here.
+        is_running: Whether ranks of the study may be at work: young files and all folders are left alone then, and what
+            a confirmation may be about to mention, which is at the end of its training.
+
+    Returns:
+        Orphans by path, files before the folders that they leave empty, manifests of objects before their parts.
+
+    Raises:
+        OSError: The object store does not answer.
+    """
+    changed_before = time.time() - YOUNG_SECONDS if is_running else float("inf")
+    kept = {one for path in mentioned for one in (path, joined(folder, *path.split("/")[-2:]))}
+    if is_url(folder):
+        return [
+            Orphan(path=one.url, bytes=one.bytes, modified_at=one.modified_at, stored=one)
+            for one in _orphaned_objects(folder, kept, changed_before)
+            if not (is_running and any(map(CONFIRMED_TRIAL_FOLDER.fullmatch, one.url.split("/"))))
+        ]
+    kept = {os.path.realpath(path) for path in kept}
+    found: list[Orphan] = []
+    for trial in _trial_folders(Path(folder)):
+        if is_running and CONFIRMED_TRIAL_FOLDER.fullmatch(trial.name):
+            continue
+        files = [one for one in _orphaned_files(trial, kept) if one.modified_at < changed_before]
+        found += files
+        if not is_running and len(files) == sum(1 for _ in trial.iterdir()):
+            found.append(Orphan(path=trial, bytes=0, modified_at=trial.stat().st_mtime, is_folder=True))
+    return found
+
+
+def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
+    """Delete orphans; returns those that are gone. What cannot be deleted is named in a warning."""
+    gone = []
+    for orphan in orphans:
+        try:
+            _delete(orphan)
+        except OSError as error:
+            log.warning("%s cannot be deleted (%s)", orphan.path, error.strerror)
+        else:
+            gone.append(orphan)
+    return gone
+
+
+def mark_used(folder: str, store: Store, lease: Lease) -> None:
+    """Note under which lease a study's folder is used, before anything is written there."""
+    try:
+        shared = is_shared(folder, store, lease.study_id)
+        place_of(folder).write_note(joined(folder, NOTE), _SHARED if shared else lease.token)
+    except OSError as error:  # the study waits for the place as soon as a trial wants to write there
+        log.warning("%s: cannot be marked as used (%s)", folder, error.strerror or error)
+        return
+    if shared:
+        log.warning("%s: a copy of the study in another store has gone on there; no file is deleted as left", folder)
+
+
+def is_shared(folder: str, store: Store, study_id: int) -> bool:
+    """Return whether a copy of the study in another store has gone on in its folder, and may need files there.
+
+    Raises:
+        OSError: The disk or the object store does not answer.
+    """
+    note = joined(folder, NOTE)
+    try:
+        token = place_of(note).read_note(note)
+    except FileNotFoundError:
+        return False
+    return token not in tokens_of(store, study_id)
+
+
+def check_not_shared(folder: str, store: Store, study_id: int) -> None:
+    """Check that what no row of the study mentions may be deleted from its folder; arguments as of `is_shared`.
+
+    Raises:
+        StoreError: A copy of the study in another store uses it as well.
+        OSError: The disk or the object store does not answer.
+    """
+    if is_shared(folder, store, study_id):
+        raise StoreError(
+            f"checkpoints: found {folder}, in which a copy of the study in another store has gone on; allowed: "
+            f"deleting {joined(folder, NOTE)} once that copy needs no file there"
+        )
+
+
+def unmark(folder: str) -> None:
+    """Delete the note of a study that is deleted; a place that does not answer keeps it."""
+    with suppress(OSError):
+        place_of(folder).delete_note(joined(folder, NOTE))
+
+
+def check_in_place(mentioned: Iterable[str]) -> None:
+    """Check that the folders of a study's checkpoints are where its rows mention them.
+
+    Raises:
+        StoreError: One is not there: trials that go on from it would begin again.
+    """
+    for folder in sorted({path.rsplit("/", 2)[0] for path in mentioned}):
+        with suppress(OSError, MissingLibraryError):  # a place that is away is waited for
+            if not (any(_store_of(folder).objects_below(folder)) if is_url(folder) else Path(folder).is_dir()):
+                raise StoreError(
+                    f"checkpoints: found nothing at {folder}, where rows of the study mention checkpoints; allowed: to "
+                    "put the folder back, or a link to where it is now; with any file there, trials whose checkpoints "
+                    "are gone begin again"
+                )
+
+
+def sizes_of(paths: Iterable[str]) -> dict[str, int]:
+    """Return the size in bytes of each checkpoint that can be read."""
+
+    def size_of(path: str) -> int | None:
+        with suppress(OSError, MissingLibraryError):
+            return place_of(path).size(path)
+        return None
+
+    every = list(paths)
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as asking:  # an object store takes its time for each
+        sizes = dict(zip(every, asking.map(size_of, every), strict=True))
+    return {path: size for path, size in sizes.items() if size is not None}
+
+
+def wait_for_ranks(study_uid: str) -> None:
+    """Wait until no rank on this machine works for a controller that died, and writes checkpoints that nobody needs.
+
+    Args:
+        study_uid: Unique id of the study.
+    """
+    deadline = time.monotonic() + RANK_SECONDS
+    while any(_RANK in line for line in left_behind(study_uid).values()) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+
+
+def _delete(orphan: Orphan) -> None:
+    if orphan.stored is not None:
+        store = _store_of(str(orphan.path))
+        if orphan.stored.upload_id:
+            store.end_upload(orphan.stored)
+        else:
+            store.delete_note(orphan.stored.url)
+    elif orphan.is_folder:
+        Path(orphan.path).rmdir()
+    else:
+        Path(orphan.path).unlink(missing_ok=True)
+
+
+def _trial_folders(folder: Path) -> Iterator[Path]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        names = [one.name for one in entries if TRIAL_FOLDER.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
+        yield from (folder / name for name in sorted(names))
+
+
+def _orphaned_files(trial: Path, kept: set[str]) -> list[Orphan]:
+    orphans = []
+    with suppress(OSError), os.scandir(trial) as entries:
+        for entry in entries:
+            is_checkpoint = _CHECKPOINT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            main = main_path(Path(entry.path)) or entry.path
+            if is_checkpoint and os.path.realpath(main) not in kept:
+                about = entry.stat(follow_symlinks=False)
+                orphans.append(Orphan(path=Path(entry.path), bytes=about.st_size, modified_at=about.st_mtime))
+    return sorted(orphans, key=lambda one: str(one.path))
+
+
+def _store_of(url: str) -> ObjectStore:
+    from trainers.checkpoints.object_store import ObjectStore  # loads fsspec
+
+    place = place_of(url)
+    assert isinstance(place, ObjectStore)  # noqa: S101 - what a URL leads to
+    return place
+
+
+def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: float) -> list[StoredObject]:
+    """Objects and unfinished uploads of checkpoints that no row mentions, manifests first, but not those changed later.
+
+    What a manifest names is no checkpoint without it.
+    """
+    store, kept = _store_of(folder), {_checkpoint_of(url, folder) for url in mentioned}
+    listed = (one for one in store.objects_below(folder) if one.modified_at < changed_before)
+    unmentioned = [one for one in listed if _checkpoint_of(one.url, folder) not in {None, *kept}]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as asking:
+        is_there = list(asking.map(lambda one: store.is_there(one.url), unmentioned))
+    found = [one for one, there in zip(unmentioned, is_there, strict=True) if there]
+    try:
+        uploads = [one for one in store.unfinished_uploads(folder) if one.modified_at < changed_before]
+    except OSError as error:  # it is a permission of its own, and these uploads cost room only
+        log.warning("%s: uploads that were never finished cannot be listed (%s)", folder, error.strerror)
+        uploads = []
+    found += [one for one in uploads if _checkpoint_of(one.url, folder) is not None]
+    return sorted(found, key=lambda one: (not one.url.endswith(".manifest"), one.url))
+
+
+def _checkpoint_of(url: str, folder: str) -> str | None:
+    """What a checkpoint, its manifest and its parts have in common; None of an object that is none of them."""
+    named = _OBJECT.fullmatch(url.removeprefix(f"{folder}/")) if url.startswith(f"{folder}/") else None
+    return url.removesuffix(name_of(url)) + named[1] if named else None

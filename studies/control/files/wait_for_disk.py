@@ -1,0 +1,77 @@
+"""Waiting for a disk or a store: a study whose checkpoints cannot be written pauses, and goes on when they can."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from trainers.checkpoints.checkpoint_stores import place_of
+from trainers.checkpoints.locations import MissingLibraryError, is_url
+
+TRY_BYTES = 4 * 1024**2
+"""Number of bytes that have to fit before a study goes on."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
+_LOOK_SECONDS = 0.2
+
+
+def storage_problem(folder: str) -> str:
+    """Write a small file to a folder and remove it; returns what is wrong in one line, empty if nothing is.
+
+    Args:
+        folder: Path or URL of the folder.
+    """
+    try:
+        place_of(folder).try_out(folder, TRY_BYTES)
+    except OSError as error:
+        return f"{folder}: {error.strerror or error}"
+    except MissingLibraryError as error:
+        return str(error)
+    return ""
+
+
+class RoomWaiter:
+    """Waits until a folder can be written to; the pauses grow while no progress is made in between.
+
+    Args:
+        folder: Path or URL of the folder of the checkpoints.
+        is_over: Function that returns whether somebody has ended the waiting.
+    """
+
+    def __init__(self, folder: str, is_over: Callable[[], bool]) -> None:
+        self._folder, self._is_over = folder, is_over
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+
+    def wait(self, *, made_progress: bool) -> bool:
+        """Return True once there is room, False once somebody has ended the waiting.
+
+        Args:
+            made_progress: Whether an epoch was recorded since the last call. If not, what has to be written is larger
+                than what is tried here, and the next try is later.
+        """
+        self._pause_seconds = FIRST_PAUSE_SECONDS if made_progress else self._pause_seconds
+        while True:
+            end = time.monotonic() + self._pause_seconds
+            while time.monotonic() < end:
+                if self._is_over():
+                    return False
+                time.sleep(_LOOK_SECONDS)
+            problem = self._problem()
+            if problem is None:
+                return False
+            if not problem:
+                self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+                return True
+
+    def _problem(self) -> str | None:
+        """What is wrong with the folder; None if the waiting has ended before a store has answered."""
+        if not is_url(self._folder):
+            return storage_problem(self._folder)
+        answers: list[str] = []
+        thread = threading.Thread(target=lambda: answers.append(storage_problem(self._folder)), daemon=True)
+        thread.start()
+        while thread.is_alive():
+            if self._is_over():
+                return None
+            thread.join(_LOOK_SECONDS)
+        return answers[0] if answers else f"{self._folder}: it could not be tried out"

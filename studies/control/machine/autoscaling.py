@@ -1,0 +1,107 @@
+"""Which slots a study does not need any more, on a cluster whose autoscaler brings them and takes them away.
+
+    needed = slots that gangs hold                                      if nothing is started any more
+             min(slots, ranks of unfinished trials + ranks of new ones)  otherwise
+
+The second line never grows while a controller lives: trials end, and what the budget allows to start gets less. So a
+slot that was let go is never asked for again, and no node comes for nothing.
+
+One case is no knowledge but patience: no new trial may start, and the policy has had no use for a free slot for
+`PATIENCE_SECONDS`. A paused trial that the policy lets go on later takes a slot that another trial gives back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from studies.control.machine.commands import ReleaseSlots
+from studies.control.machine.draining import Draining
+from studies.control.machine.live_study import LiveStudy
+
+SpareSlots = Callable[[tuple[int, ...], int], tuple[int, ...]]
+
+PATIENCE_SECONDS = 300.0
+"""Time for which a slot is kept although the policy has no use for it."""
+
+
+class SlotNeeds:
+    """Lets slots go that no trial will need.
+
+    Args:
+        live: The study.
+        draining: Whether trials may still be started.
+        spare: Function of the pool: which of the free slots to let go.
+    """
+
+    def __init__(self, live: LiveStudy, draining: Draining, spare: SpareSlots) -> None:
+        self._live, self._draining, self._spare = live, draining, spare
+        self._unused_since = math.inf
+
+    @property
+    def awaited(self) -> int:
+        """Number of slots that are not there, and that the autoscaler is asked for."""
+        return len(self._live.missing - self._live.released)
+
+    @property
+    def there(self) -> int | None:
+        """Number of slots that are there; None while the pool is not open."""
+        return self._live.slots - len(self._live.missing) if self._live.account.is_open else None
+
+    @property
+    def let_go(self) -> int:
+        """Number of slots that were let go."""
+        return len(self._live.released)
+
+    def opened(self) -> None:
+        """Count no slot as there yet: what is there costs money once its process is ready, as what comes later does."""
+        if self._live.setup.autoscale:
+            self._live.lose(tuple(range(self._live.slots)), with_device=True)
+            self.look(has_no_use=False)
+
+    def look(self, *, has_no_use: bool) -> None:
+        """Let go of slots that are not needed, after the free slots were filled.
+
+        Args:
+            has_no_use: Whether a slot is free and neither a trial that returns nor the policy has a use for it.
+        """
+        live = self._live
+        if not live.setup.autoscale or not live.account.is_open:
+            return
+        has_no_use = has_no_use and not live.fresh_allowed
+        self._unused_since = min(self._unused_since, live.now) if has_no_use else math.inf
+        surplus = live.slots - len(live.released) - self._needed()
+        if surplus > 0:
+            self._release(surplus)
+
+    def _needed(self) -> int:
+        """Largest number of slots that may still be in use at once."""
+        live = self._live
+        running, paused = live.registry.running, live.registry.in_state("paused")
+        held = sum(len(trial.attempt.slots) for trial in running if trial.attempt is not None)
+        if self._draining.starts_nothing:
+            return held
+        if live.now >= self._unused_since + PATIENCE_SECONDS:
+            return max(held, *(trial.world_size for trial in (*running, *paused)), 0)
+        limit = live.setup.limits.trials
+        if limit is None:
+            return live.slots
+        begun = sum(max(trial.world_size, live.ranks(trial)) for trial in (*running, *paused))
+        return min(begun + max(limit - live.registry.started_count, 0) * self._widest_new(), live.slots)
+
+    def _widest_new(self) -> int:
+        """Ranks of the widest trial that may still be started."""
+        queued = (trial.world_size for trial in self._live.registry.in_state("queued"))
+        return max(*(self._live.setup.world_sizes or (1,)), *queued, 1)
+
+    def _release(self, count: int) -> None:
+        """Let go of slots: those that nothing is paid for first, then those without a process, then free ones."""
+        live = self._live
+        held = {slot for trial in live.registry.running if trial.attempt for slot in trial.attempt.slots}
+        others = set(range(live.slots)) - held - live.released
+        there, waiting = others & live.free, others & live.missing
+        first = [*sorted(waiting, reverse=True), *sorted(others - there - waiting, reverse=True)][:count]
+        slots = (*first, *self._spare(tuple(sorted(there)), min(count - len(first), len(there))))
+        if slots:
+            live.release(slots)
+            live.outbox.order(ReleaseSlots(slots=slots))

@@ -1,0 +1,135 @@
+"""Commands of the state machine; the controller carries them out after the commit, grants before it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from studies.control.files.kept_files import Released
+from studies.search.observations import Observation
+from studies.storage.writing.changes import Change, CheckpointKept
+from trainers.protocol import TrialSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suggest:
+    """Ask the sampler for the parameters of the trial that will probably get this number, given this history.
+
+    Attributes:
+        number: Number of the trial.
+        history: Observations of all trials that were started.
+        most_ranks: World size that a larger one is replaced by; None leaves it as it is suggested.
+    """
+
+    number: int
+    history: tuple[Observation, ...]
+    most_ranks: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartGang:
+    """Dispatch a trial to slots, to train up to epoch `until`."""
+
+    trial_id: int
+    spec: TrialSpec
+    slots: tuple[int, ...]
+    until: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    """Let a gang train up to epoch `until`; may be sent before its commit, since an epoch can be repeated."""
+
+    trial_id: int
+    attempt: int
+    until: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrainGang:
+    """Let a gang stop at the end of its epoch, or within it if that would take longer than so many seconds."""
+
+    trial_id: int
+    attempt: int
+    within_seconds: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndGang:
+    """Take the slots of a gang that waits; the processes of the slots in `retire` are replaced."""
+
+    trial_id: int
+    attempt: int
+    retire: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KillGang:
+    """Take the slots of a gang that does not wait, by killing its processes."""
+
+    trial_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseSlots:
+    """Let go of slots that no trial will need any more, so that the cluster can take their devices away."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteFile:
+    """Delete a checkpoint that is no longer needed."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClosePool:
+    """Give the pool back."""
+
+
+Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | ReleaseSlots | DeleteFile | ClosePool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """Answer of the state machine to events: rows to commit together, and commands in order."""
+
+    changes: tuple[Change, ...] = ()
+    commands: tuple[Command, ...] = ()
+
+
+class Outbox:
+    """Collects changes and commands until the step is handed over."""
+
+    def __init__(self) -> None:
+        self._changes: list[Change] = []
+        self._commands: list[Command] = []
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self._changes)
+
+    def write(self, *changes: Change) -> None:
+        """Add rows to commit, in this order."""
+        self._changes += changes
+
+    def order(self, *commands: Command) -> None:
+        """Add commands to carry out, in this order."""
+        self._commands += commands
+
+    def release(self, released: Released) -> None:
+        """Order the deletion of files that are no longer needed, and remove them from their epochs' rows."""
+        self.order(*(DeleteFile(path=path) for path in released.files))
+        self.write(
+            *(CheckpointKept(trial_id=trial_id, epoch=epoch, checkpoint=None) for trial_id, epoch in released.epochs)
+        )
+
+    def take(self) -> Step:
+        """Return all rows and commands, and empty the outbox."""
+        step = Step(changes=tuple(self._changes), commands=tuple(self._commands))
+        self._changes, self._commands = [], []
+        return step

@@ -1,0 +1,303 @@
+"""Trials of a list in place of a search, for `automl confirm`: the same machine, and other rows.
+
+    specs ─► paused trials ─► StudyMachine ─► charges of kind `confirm`, and a `Confirmed` row for each point
+
+To the machine the trainings are trials that an earlier controller has paused before their first step: it starts them in
+their order, watches them, tries lost ones again, lets slots go and cuts what the money does not reach. No trial of the
+study changes, and nothing is saved from which a training could go on: one that is lost begins anew.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from search_spaces.user_errors import RunError, StoppedError
+from search_spaces.wording import listed
+from studies.control.controller import Controller, Rows
+from studies.control.machine import endings
+from studies.control.machine.commands import Command, DrainGang, StartGang, Step
+from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_setup import StudySetup
+from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, GangPool, Measured, PoolError
+from studies.money.budget import Limits
+from studies.records.records import CUMULATIVE_METRICS, NANO, TrialRecord
+from studies.records.resume_state import ResumeState, StoredTrial
+from studies.storage.writing.changes import (
+    Change,
+    Charged,
+    Confirmed,
+    EpochMeasured,
+    PoolChanged,
+    PoolRateChanged,
+    StudyChanged,
+    TrialChanged,
+)
+from trainers.protocol import TrialSpec
+
+PATIENCE_SECONDS = 60.0
+"""Time without any training for which devices are waited for that were lost with their node: another node may have
+some, on which processes have to start, or the node itself starts anew."""
+AUTOSCALER_PATIENCE_SECONDS = 1800.0
+"""The same time where an autoscaler brings the devices: a machine has to be had, and to start."""
+RESERVE_SECONDS = 2.0
+"""Time before the money is used up at which trainings are cut."""
+
+
+class SpentError(RunError):
+    """The money for the trainings is used up: what was trained to its end is kept. Give more, or train fewer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retrained:
+    """One training that is over.
+
+    Attributes:
+        spec: Spec of its last attempt.
+        points: What it measured at each epoch of its spec's `test_at`; of one that failed only what it has cost.
+        failure: Message of the failure, empty if there was none.
+    """
+
+    spec: TrialSpec
+    points: tuple[Confirmed, ...]
+    failure: str = ""
+
+    def at(self, epoch: int) -> Confirmed:
+        """Return what was measured at an epoch of `test_at`; of one that stopped improving before, its last epoch."""
+        return next(point for point in self.points if point.epoch == epoch)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Training:
+    """What is known of a training so far."""
+
+    spec: TrialSpec
+    epochs: list[EpochMeasured] = field(default_factory=list)
+    files: dict[int, str] = field(default_factory=dict)
+    cost_nano_usd: int = 0
+    seconds: float = 0.0
+
+
+class ConfirmingMachine(StudyMachine):
+    """Decides which trainings of a list run where, as a study does for its trials.
+
+    Args:
+        setup: Settings of the study, with the slots on which the trainings run, and a policy that prunes nothing.
+        specs: The trainings; each ends at the last epoch of its `test_at`.
+        trial_ids: Ids of the rows of the trials that they train again, by number.
+        pool: Pool that will train them.
+        most_nano_usd: What all of it may cost, in nano-dollars; None is no limit.
+
+    Raises:
+        PoolError: A training has more ranks than there are slots.
+
+    Attributes:
+        done: Results of the trainings that are over, by their place in the list.
+        error: Why it ended, if a pool or a person has said so.
+    """
+
+    def __init__(
+        self,
+        setup: StudySetup,
+        specs: Sequence[TrialSpec],
+        trial_ids: Mapping[int, int],
+        *,
+        pool: GangPool,
+        most_nano_usd: int | None = None,
+    ) -> None:
+        widest = max((spec.world_size for spec in specs), default=0)
+        if widest > setup.slots:
+            raise PoolError(f"found a training of {widest} ranks, allowed: at most {setup.slots}, one for each slot")
+        trials = tuple(
+            StoredTrial(
+                record=TrialRecord(id=n, number=n, state="paused", params=spec.params, world_size=spec.world_size),
+                paused_by="drain", wall_seconds=0.0, slot_seconds=0.0, sampler_attributes={},
+            )
+            for n, spec in enumerate(specs)
+        )  # fmt: skip
+        setup = replace(
+            setup,
+            objectives=(), constraints=(), reference_point={}, milestones=(), watched=(), baselines=(),
+            epochs=max((max(spec.test_at) for spec in specs), default=1),
+            limits=Limits(usd=None if most_nano_usd is None else most_nano_usd / NANO, trials=0),
+            most_paused=None, most_checkpoint_gib=None, on_lost_node="wait", cut_seconds=RESERVE_SECONDS,
+        )  # fmt: skip
+        self.done: dict[int, Retrained] = {}
+        self.error = ""
+        self._trainings = [_Training(spec=spec) for spec in specs]
+        self._trial_ids = trial_ids
+        self._waits_since = math.inf
+        super().__init__(
+            setup, ResumeState(trials=trials), alive_since=pool.now(), pick=pool.pick, worn=pool.worn, spare=pool.spare
+        )
+
+    def pool_refused(self, message: str, now: float) -> Step:  # noqa: ARG002 - as of a study
+        """Raise `PoolError`: nothing has begun of which books were to be closed."""
+        raise PoolError(message)
+
+    def handle(self, events: Sequence[Event], now: float) -> Step:
+        """Answer events as a study does, and end where devices are waited for in vain."""
+        return super().handle([*events, *self._gives_up(now)], now)
+
+    # ------------------------------------------------------------------ events
+
+    def _take_in(self, event: Event) -> None:
+        if isinstance(event, DrainRequested):  # nothing of a training could go on
+            for trial in self.running:
+                endings.cut(self._live, trial, "given up")
+        elif isinstance(event, GangFailed) and event.failure == "storage":  # others keep no model, or have room for it
+            event = replace(event, failure="error")
+        elif isinstance(event, Measured) and self._live.registry.held_by(event.trial_id, event.attempt):
+            event = self._without_file(event)
+        super()._take_in(event)
+
+    def _without_file(self, event: Measured) -> Measured:
+        """The same epoch, with which the training is over if it is its last one; its file is no concern of a search."""
+        training, epoch = self._trainings[event.trial_id], event.measurement
+        if epoch.checkpoint is not None:
+            training.files[epoch.epoch] = epoch.checkpoint
+        is_over = epoch.complete or epoch.epoch >= max(training.spec.test_at)
+        return replace(event, measurement=replace(epoch, checkpoint=None, complete=is_over))
+
+    def _fill_slots(self) -> bool:
+        super()._fill_slots()
+        return False  # the trainings that wait have a use for each slot, once there are enough of them
+
+    def _gives_up(self, now: float) -> list[Event]:
+        """What ends the waiting for lost devices if it is in vain: the slots that are left cost money meanwhile."""
+        live = self._live
+        waiting = [self._trainings[trial.id].spec for trial in live.registry.in_state("paused")]
+        needed = min((spec.world_size for spec in waiting), default=0)
+        left = live.slots - len(live.missing)
+        if self.running or needed <= left:
+            self._waits_since = math.inf
+            return []
+        self._waits_since = min(self._waits_since, now)
+        if now < self._waits_since + (AUTOSCALER_PATIENCE_SECONDS if self.setup.autoscale else PATIENCE_SECONDS):
+            return []
+        brings = "the cluster's autoscaler brings no more nodes"
+        trials = listed(str(number) for number in sorted({spec.trial for spec in waiting}))
+        message = (
+            f"{brings if self.setup.autoscale else 'a node of the cluster was lost'}: found devices for {left} of "
+            f"{live.slots} slots, needed: at least {needed} (left to train: {trials}); what was trained is charged; "
+            f"`automl confirm` again with these trials once the cluster has the devices"
+        )
+        return [DrainRequested(reason="error", message=message)]
+
+    # ------------------------------------------------------------------ rows and commands
+
+    def _step(self) -> Step:
+        step = super()._step()
+        return Step(
+            changes=tuple(row for change in step.changes for row in self._rows(change)),
+            commands=tuple(self._order(one) for one in step.commands if not isinstance(one, DrainGang)),
+        )
+
+    def _order(self, command: Command) -> Command:
+        if not isinstance(command, StartGang):
+            return command
+        training = self._trainings[command.trial_id]
+        training.spec = replace(training.spec, attempt=command.spec.attempt)
+        return replace(command, spec=training.spec, until=max(training.spec.test_at))
+
+    def _rows(self, change: Change) -> Iterator[Change]:
+        """What the store gets of a row: charges, measurements and the pool's, and none of a trial."""
+        match change:
+            case Charged():
+                if change.trial_id is not None:
+                    self._trainings[change.trial_id].cost_nano_usd += change.cost_nano_usd
+                    self._trainings[change.trial_id].seconds += change.seconds
+                yield replace(change, kind="confirm", trial_id=None, attempt=None)
+            case PoolChanged() | PoolRateChanged():
+                yield change
+            case EpochMeasured():
+                self._trainings[change.trial_id].epochs.append(change)
+            case TrialChanged(trial_id=number, columns={"state": "complete"}):
+                yield from self._end(number)
+            case TrialChanged(trial_id=number, columns={"state": "failed", "error": message, "failure": failure}):
+                self._end(number, failure=message or str(failure))
+            case StudyChanged(columns={"error": message}):
+                self.error = message or self.error
+
+    def _end(self, number: int, *, failure: str = "") -> tuple[Confirmed, ...]:
+        """Note the result of a training; returns a row for each of its points."""
+        training = self._trainings[number]
+        points = tuple(self._point(training, epoch, failed=bool(failure)) for epoch in training.spec.test_at)
+        self.done[number] = Retrained(spec=training.spec, points=points, failure=failure)
+        return points
+
+    def _point(self, training: _Training, epoch: int, *, failed: bool) -> Confirmed:
+        spec, seconds, cost = training.spec, training.seconds, training.cost_nano_usd
+        metrics: dict[str, float] = {}
+        if not failed:
+            last = training.epochs[min(epoch, len(training.epochs)) - 1]
+            metrics = {name: value for name, value in last.metrics.items() if name not in CUMULATIVE_METRICS}
+            seconds, cost = last.metrics["wall_seconds"], round(last.metrics["cost_usd"] * NANO)
+        epochs = 0 if failed else last.epoch
+        return Confirmed(
+            trial_id=self._trial_ids[spec.trial],
+            seed=spec.seed,
+            epoch=epoch,
+            epochs=epochs,
+            metrics=metrics,
+            wall_seconds=seconds,
+            cost_nano_usd=cost,
+            checkpoint=training.files.get(epochs),
+            at=time.time(),
+        )
+
+
+def train_again(
+    machine: ConfirmingMachine,
+    pool: GangPool,
+    store: Rows,
+    *,
+    study_id: int,
+    lease_token: str | None,
+    on_end: Callable[[Retrained], None] = lambda _: None,
+) -> list[Retrained]:
+    """Train what a machine is to confirm; the result of a failed training has its message.
+
+    Args:
+        machine: Machine that decides.
+        pool: Pool that trains; it is opened and closed here.
+        store: Store that takes charges and measurements.
+        study_id: Id of the study's row.
+        lease_token: Token of the study's lease; None where there can be no rival.
+        on_end: Function that is called with the result of each training as it ends.
+
+    Returns:
+        One result for each training, in their order.
+
+    Raises:
+        PoolError: The slots are not available, or were taken away, or what is left to train is wider than what a
+            lost node leaves.
+        StoppedError: A signal or `automl stop` ended it.
+        SpentError: The money is used up.
+        LeaseLostError: A controller has taken the study over.
+    """
+    told: set[int] = set()
+
+    def tell(_machine: StudyMachine) -> None:
+        for number in [one for one in machine.done if one not in told]:
+            told.add(number)
+            on_end(machine.done[number])
+
+    controller = Controller(
+        machine=machine, pool=pool, store=store, suggester=None, study_id=study_id, lease_token=lease_token,
+        background=False, on_commit=tell,
+    )  # fmt: skip
+    controller.run()
+    tell(machine)
+    match machine.stop_reason:
+        case "interrupted" | "stopped" as reason:
+            message = machine.error or "stopped before its time; what was trained is charged"
+            raise StoppedError(message, by_command=reason == "stopped")
+        case "error":
+            raise PoolError(machine.error or "the slots were taken away")
+        case "budget_usd":
+            over = f"{len(machine.done)} of {len(machine.trials)} trainings are over"
+            raise SpentError(f"the money for it is used up: {over}; give more")
+    return [machine.done[number] for number in sorted(machine.done)]

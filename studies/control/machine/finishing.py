@@ -1,0 +1,233 @@
+"""The end of a study: leaders of the archive that were cut short go on to the last epoch of their schedule.
+
+    leaders = trials of the knee of the archive, of its best first objective, and of the knee's neighbours
+    needed  = slots of a leader x (its start + its epochs to come)
+    kept    = share / (1 - share) x slot time that the search has trained       (share: `budget.finish`)
+
+While the search goes on, a leader is finished if what all of them need is within what is kept. Where time ends the
+study, leaders go first as soon as they would otherwise not be ready in time, and the other slots go on searching; so
+keeping the share idles no slot, and what no leader needs is the search's. Where nothing else ends it (all trials are
+started, or nothing is left to try), they go on afterwards, and may use all that the budget has left. A leader whose
+latest epoch was worse than the one that leads is left alone, unless the study would end without any complete trial.
+
+Nothing is stored of this but the decisions, by which another controller knows what was kept and is spent.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from studies.control.machine.live_study import LiveStudy, decision
+from studies.control.machine.live_trials import Trial
+from studies.control.machine.rest_of_budget import Chosen, stint_seconds
+from studies.records.records import CUMULATIVE_METRICS, FINISHING, NANO
+from studies.results.pareto import knee_of, least_ranges
+from studies.search.policy import Decision, Thaw
+
+LEAST_TRAININGS = 3.0
+"""Full trainings that a search has to have paid before anything is kept from it."""
+MARGIN = 1.2
+"""Factor on the time that leaders are expected to need: epochs vary, and slots are free at rungs only."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finish(Thaw):
+    """A free slot trains a leader to the last epoch of its schedule."""
+
+
+class Finishing:
+    """Chooses leaders to be finished, and says when.
+
+    Args:
+        live: The study.
+    """
+
+    def __init__(self, live: LiveStudy) -> None:
+        self._live = live
+        self._needed: dict[int, float] = {}
+        self._since: dict[int, float] = {}
+        for trial in live.registry.by_id.values():
+            if trial.finished_from is not None:
+                self._restore(trial, trial.finished_from)
+
+    def _restore(self, trial: Trial, begun: int) -> None:
+        """Count a leader that an earlier controller had go on, after an epoch that it had trained."""
+        seconds = trial.whole_epoch_seconds
+        to_come = max(self._live.setup.epochs - begun, 0) * sum(seconds) / max(len(seconds), 1)
+        self._needed[trial.id] = trial.world_size * to_come
+        self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[begun:])
+
+    def instead_of(self, natural: Chosen) -> Chosen:
+        """Return what a free slot does: what the search would start, or a leader whose time has come."""
+        leaders = self._leaders() if self._may_be_due(natural[0]) else []
+        if not leaders or not self._is_due(leaders, natural[0]):
+            return natural
+        return self._finish(leaders[0], "it would not be ready later")
+
+    def after_search(self) -> Chosen | None:
+        """Return the leader that goes on now that nothing else can be started; None if none does."""
+        leaders = self._leaders(is_over=True)
+        return self._finish(leaders[0], "the search is over") if leaders else None
+
+    def at_rung(self, trial: Trial) -> Decision | None:
+        """Return the decision about a trial at its rung where it is not the pruner's; else None."""
+        if trial.id in self._needed:
+            return decision("continue", f"{FINISHING}goes on to the last epoch of its schedule")
+        leaders = self._leaders(at_rung=trial) if self._may_be_due(trial) else []
+        if not leaders or not self._is_due(leaders, trial):
+            return None
+        if any(trial is leader for leader in leaders):
+            self._begin(trial)
+            return self._decision(trial, "it would not be ready later")
+        if len(self._live.free) >= self._live.ranks(leaders[0]):
+            return None
+        why = f"its slots are for trial {leaders[0].number}, which leads and was cut short"
+        return decision("pause", FINISHING + why)
+
+    def begun(self, trial: Trial, thaw: Thaw | None) -> bool:
+        """Note that a trial was started; returns whether it is to be finished."""
+        if isinstance(thaw, Finish):
+            self._begin(trial)
+        return trial.id in self._needed
+
+    def _begin(self, trial: Trial) -> None:
+        self._needed[trial.id] = self._needs(trial)
+        self._since[trial.id] = trial.slot_seconds
+
+    def _finish(self, trial: Trial, why: str) -> Chosen:
+        return trial, Finish(number=trial.started_number, decision=self._decision(trial, why))
+
+    def _decision(self, trial: Trial, why: str) -> Decision:
+        epochs = self._live.setup.epochs
+        cut = f"leads and was cut short at epoch {trial.epochs_done} of {epochs}"
+        return decision("continue", f"{FINISHING}{cut}; {why}")
+
+    # ------------------------------------------------------------------ who
+
+    def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
+        """The leaders that were cut short and for which there is enough, the most important one first.
+
+        Args:
+            at_rung: Trial that waits at its rung.
+            is_over: Whether the search is over, so that they may use the whole rest of the budget.
+        """
+        share = self._live.setup.limits.finish
+        if not share:
+            return []
+        searched = math.inf if is_over else self._searched()
+        left = self._live.account.left_seconds(self._live.now) if is_over else self._kept() - sum(self._needed.values())
+        none_is_complete = is_over and all(one.state != "complete" for one in self._live.registry.by_id.values())
+        chosen: list[Trial] = []
+        for trial_id in dict.fromkeys(self._live.keeper.archive[place].trial_id for place in self._places()):
+            trial = self._live.registry.by_id[trial_id]
+            if trial.id in self._needed or not (trial is at_rung or trial.state == "paused"):
+                continue
+            if self._live.ranks(trial) > self._live.most_ranks:  # its devices are gone
+                continue
+            if self._is_cut_short(trial, at_any_epoch=none_is_complete) and searched >= LEAST_TRAININGS * self._full(
+                trial
+            ):
+                group = [*chosen, trial]
+                needs = self._seconds(group) if is_over else sum(map(self._needs, group))
+                if needs <= left:
+                    chosen = group
+        return chosen
+
+    def _places(self) -> Iterator[int]:
+        """Places in the archive: its knee, its best first objective, and the neighbours of the knee.
+
+        The next worse neighbour is left out where it is cheaper or quicker to train: finishing it would end that.
+        """
+        values = [one.values for one in self._live.keeper.archive]
+        if not values:
+            return
+        spent_usd = self._live.account.spent_nano_usd / NANO
+        middle = knee_of(values, least_ranges([one.metric for one in self._live.setup.objectives], spent_usd))
+        ranked = sorted(range(len(values)), key=values.__getitem__)
+        place = ranked.index(middle)
+        yield middle
+        yield ranked[0]
+        yield from ranked[max(place - 1, 0) : place]
+        if not any(one.metric in CUMULATIVE_METRICS for one in self._live.setup.objectives):
+            yield from ranked[place + 1 : place + 2]
+
+    def _is_cut_short(self, trial: Trial, *, at_any_epoch: bool) -> bool:
+        """Whether the trial has epochs to come, leads with its latest milestone, and may still be paid.
+
+        Args:
+            trial: Trial of the archive.
+            at_any_epoch: Whether it may also lead with an earlier epoch.
+        """
+        latest = max(trial.milestones, default=0)
+        mine = [one for one in self._live.keeper.archive if one.trial_id == trial.id]
+        leads = any(at_any_epoch or one.epoch == latest for one in mine)
+        ranks = self._live.ranks(trial)
+        forecast = self._live.account.forecast(trial, ranks)
+        if not leads or forecast is None or trial.epochs_done >= self._live.setup.epochs:
+            return False
+        seconds = forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done) * forecast.epoch_seconds
+        paid = trial.paid_nano_usd + ranks * seconds * self._live.account.usd_per_slot_hour / 3600 * 1e9
+        return self._live.setup.limits.trial_reason(paid, trial.wall_seconds + seconds) is None
+
+    # ------------------------------------------------------------------ how much, and when
+
+    def _searched(self) -> float:
+        """Slot time that was trained, without that of finishing, in seconds."""
+        by_id = self._live.registry.by_id
+        finished = sum(by_id[one].slot_seconds - since for one, since in self._since.items())
+        return self._live.account.trained_slot_seconds - finished
+
+    def _kept(self) -> float:
+        """Slot time that is kept for leaders, in seconds."""
+        share = self._live.setup.limits.finish
+        return share / (1.0 - share) * self._searched()
+
+    def _needs(self, trial: Trial) -> float:
+        return self._live.ranks(trial) * self._left_seconds(trial)
+
+    def _left_seconds(self, trial: Trial) -> float:
+        forecast = self._live.account.forecast(trial, self._live.ranks(trial))
+        if forecast is None:
+            return 0.0
+        return forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done) * forecast.epoch_seconds
+
+    def _full(self, trial: Trial) -> float:
+        """Slot time of a full training of the trial, in seconds."""
+        forecast = self._live.account.forecast(trial, self._live.ranks(trial))
+        return 0.0 if forecast is None else self._live.ranks(trial) * self._live.setup.epochs * forecast.epoch_seconds
+
+    @property
+    def _slots(self) -> int:
+        return max(self._live.slots - len(self._live.missing), 1)
+
+    def _seconds(self, leaders: Sequence[Trial]) -> float:
+        """Time until all leaders are ready if they began now on all slots, each as soon as there is room."""
+        free = [0.0] * max(self._slots, *(self._live.ranks(trial) for trial in leaders))
+        for trial in leaders:
+            held = [heapq.heappop(free) for _ in range(self._live.ranks(trial))]
+            for _ in held:
+                heapq.heappush(free, max(held) + self._left_seconds(trial))
+        return max(free)
+
+    def _may_be_due(self, natural: Trial) -> bool:
+        """Whether leaders could be due if they needed all that is kept, one after the other; this costs little."""
+        left = self._live.account.left_seconds(self._live.now)
+        return left <= MARGIN * self._kept() + self._left_of_full(natural)
+
+    def _is_due(self, leaders: Sequence[Trial], natural: Trial) -> bool:
+        """Whether leaders would not be ready in time if the search had the slot once more."""
+        live = self._live
+        left = live.account.left_seconds(live.now)
+        need = MARGIN * self._seconds(leaders)
+        if left > need + self._left_of_full(natural):  # nothing takes longer than a full training
+            return False
+        running = [one for one in live.registry.running if one is not natural]
+        wait = min(stint_seconds(live, one) for one in (natural, *running))
+        return left <= need + wait
+
+    def _left_of_full(self, trial: Trial) -> float:
+        forecast = self._live.account.forecast(trial)
+        return 0.0 if forecast is None else self._live.setup.epochs * forecast.epoch_seconds + forecast.start_seconds

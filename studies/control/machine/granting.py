@@ -1,0 +1,191 @@
+"""How far a gang may train: to a rung, and from rung to rung, as policy, constraints and budget allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from studies.control.machine import endings, epochs, starting
+from studies.control.machine.budget_account import EPOCHS_AHEAD
+from studies.control.machine.commands import Grant
+from studies.control.machine.draining import Draining
+from studies.control.machine.finishing import Finishing
+from studies.control.machine.live_study import LiveStudy, decision
+from studies.control.machine.live_trials import Attempt, Trial
+from studies.control.machine.rest_of_budget import EXPECTED
+from studies.gangs.pool_protocol import Measured, PartSaved, Progress
+from studies.search.policy import Decision, Thaw, stop_for_good
+from trainers.protocol import Measurement
+
+GIB = 2**30
+
+
+class Granting:
+    """Starts gangs, and answers each of their epochs: train on, stop, wait or end.
+
+    Args:
+        live: The study.
+        draining: Which gangs were told to stop.
+        finishing: Leaders that go on to their last epoch.
+    """
+
+    def __init__(self, live: LiveStudy, draining: Draining, finishing: Finishing) -> None:
+        self._live, self._draining, self._finishing = live, draining, finishing
+
+    def start(self, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...]) -> None:
+        """Dispatch a trial, for one epoch if the budget will hardly have a second one for it."""
+        live = self._live
+        promised_until = live.account.promise(trial, live.now, starting=True, ranks=len(slots))
+        until = self._until(trial, is_finished=self._finishing.begun(trial, thaw))
+        attempt = starting.start(live, trial, thaw, slots, promised_until=promised_until, until=until)
+        self._drain_if_last(trial, attempt, starting=True)
+
+    def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:
+        """Record an epoch of the attempt, and decide how it goes on."""
+        live, measurement = self._live, event.measurement
+        live.watchdog.heard(trial.id)
+        attempt.progress, attempt.saved_fraction = None, 0.0
+        if measurement.epoch > trial.epochs_done:
+            if epochs.record(live, trial, measurement):
+                self._go_on_or_end(trial, attempt, measurement)
+                self._evict_if_crowded()
+            return
+        epochs.repeat(live, trial, measurement)
+        if measurement.complete:
+            endings.complete(live, trial)
+        elif measurement.ended:
+            endings.pause(live, trial, "drain", "drained; goes on from its last checkpoint")
+        else:
+            self._renew_promise(trial, attempt)
+
+    def part_saved(self, trial: Trial, attempt: Attempt, event: PartSaved) -> None:
+        """Record a part of an epoch; a gang that was told to stop within it has done so."""
+        part = event.part
+        self._live.watchdog.heard(trial.id)
+        attempt.saved_fraction = part.fraction
+        epochs.record_part(self._live, trial, part)
+        if part.ended:
+            endings.pause(self._live, trial, "drain", f"drained within epoch {part.epoch}, of which a part is saved")
+
+    def progressed(self, trial: Trial, attempt: Attempt, event: Progress) -> None:
+        """Let a gang end with its epoch if, by the progress of that, no other one is expected to fit after it."""
+        live = self._live
+        ahead = live.account.ends_in_seconds(trial, event.fraction, live.now)
+        if ahead is None or event.epoch != trial.epochs_done + 1:
+            return
+        ends_in, next_seconds = ahead
+        left = live.account.left_seconds(live.now)
+        attempt.promised_until = live.now + min(ends_in + next_seconds, left)
+        if ends_in + next_seconds > left:
+            self._draining.drain_gang(trial, attempt)
+
+    def outlived_promise(self, trial: Trial, attempt: Attempt) -> None:
+        """Give more time to a gang that exceeds its bound; it ends with this epoch if no second one will fit."""
+        self._live.account.extend(attempt, self._live.now)
+        self._drain_if_last(trial, attempt, starting=False)
+
+    def _go_on_or_end(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
+        live = self._live
+        must_stop = self._must_stop(trial, attempt)
+        if measurement.epoch >= live.setup.epochs or measurement.complete:
+            endings.complete(live, trial)
+        elif must_stop and (measurement.epoch == attempt.until or measurement.ended):
+            live.decided(trial, must_stop)
+            endings.prune(live, trial, must_stop.reason)
+        elif measurement.epoch == attempt.until:
+            self._at_rung(trial, attempt, measurement)
+        elif measurement.ended:
+            endings.pause(live, trial, "drain", f"drained after epoch {measurement.epoch}")
+        elif must_stop:
+            attempt.stop_reason = must_stop.reason
+            self._draining.drain_gang(trial, attempt)
+        else:
+            self._renew_promise(trial, attempt)
+
+    def _must_stop(self, trial: Trial, attempt: Attempt) -> Decision | None:
+        """The end of a trial that needs no comparison: it can never become feasible, or its own budget is used up.
+
+        It ends at its rung, or at the end of the next epoch if that comes first.
+        """
+        setup = self._live.setup
+        if never := stop_for_good(trial.last_metrics, setup.constraints):
+            return never
+        reason = attempt.stop_reason or setup.limits.trial_reason(trial.paid_nano_usd, trial.wall_seconds) or ""
+        return decision("stop", reason) if reason else None
+
+    def _at_rung(self, trial: Trial, attempt: Attempt, measurement: Measurement) -> None:
+        live, rung = self._live, measurement.epoch
+        made = self._decision_at(trial, rung)
+        live.decided(trial, made)
+        match made.action:
+            case "stop":
+                endings.prune(live, trial, made.reason)
+            case "pause":
+                live.history.paused[trial.started_number] = rung
+                endings.pause(live, trial, "policy", made.reason)
+            case "continue" if measurement.ended or self._ends_here(attempt):
+                endings.pause(live, trial, "drain", f"drained after epoch {rung}")
+            case "continue":
+                self._grant(trial, attempt, rung)
+
+    def _decision_at(self, trial: Trial, rung: int) -> Decision:
+        """A baseline is no candidate: what the others are compared with is its full training."""
+        live = self._live
+        if live.is_baseline(trial):
+            return decision("continue", "a baseline is trained to its last epoch")
+        finished = None if self._draining.starts_nothing else self._finishing.at_rung(trial)
+        return finished or live.setup.policy.at_rung(live.look(), trial.started_number, rung)
+
+    def _ends_here(self, attempt: Attempt) -> bool:
+        """Whether a gang that waits at a rung ends although the policy lets it train on."""
+        return self._draining.reason is not None or self._draining.must_leave(attempt)
+
+    def _evict_if_crowded(self) -> None:
+        """Prune paused trials while they have no room."""
+        live, setup = self._live, self._live.setup
+        most, most_gib = setup.most_paused, setup.most_checkpoint_gib
+        while most is not None and len(live.history.paused) > most:
+            self._evict(live.history.paused, f"{most} trials may wait with a checkpoint (checkpoints.most_paused)")
+        while most_gib is not None and live.keeper.total_bytes > most_gib * GIB and (freeing := self._freeing_room()):
+            self._evict(freeing, f"checkpoints may take {most_gib:g} GiB (checkpoints.max_gib)")
+
+    def _evict(self, paused: dict[int, int], limit: str) -> None:
+        """Prune the one of these trials, by number with their rungs, that the policy values least, or the oldest."""
+        live = self._live
+        number = live.setup.policy.worth_least(replace(live.look(), paused=paused))
+        endings.evict(live, live.registry.numbered(number), limit)
+
+    def _freeing_room(self) -> dict[int, int]:
+        """Rungs of the paused trials whose end frees room: a file that is a model of the archive as well is kept."""
+        live = self._live
+        by_number = live.registry.numbered
+        return {one: rung for one, rung in live.history.paused.items() if live.keeper.frees_bytes(by_number(one).id)}
+
+    def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
+        """Let the gang train to the next rung, or pause it if the budget will hardly have another epoch for it.
+
+        A paused trial may still get the rest of the budget, if no other one is more likely to end an epoch in it.
+        """
+        live = self._live
+        if live.account.chance(trial, live.now, starting=False) < EXPECTED:
+            endings.pause(live, trial, "drain", f"drained after epoch {rung}")
+            return
+        live.account.charge_idle(attempt.slots, live.now)  # the gang has waited for this decision
+        attempt.promised_until = live.account.promise(trial, live.now, starting=False)
+        attempt.until = self._until(trial, is_finished=self._finishing.begun(trial, None))
+        live.outbox.order(Grant(trial_id=trial.id, attempt=attempt.number, until=attempt.until))
+        self._drain_if_last(trial, attempt, starting=False)
+
+    def _until(self, trial: Trial, *, is_finished: bool) -> int:
+        """The next rung, or the last epoch for a trial that is finished."""
+        live = self._live
+        return live.setup.epochs if is_finished else next(rung for rung in live.rungs if rung > trial.epochs_done)
+
+    def _renew_promise(self, trial: Trial, attempt: Attempt) -> None:
+        attempt.promised_until = self._live.account.promise(trial, self._live.now, starting=False)
+        self._drain_if_last(trial, attempt, starting=False)
+
+    def _drain_if_last(self, trial: Trial, attempt: Attempt, *, starting: bool) -> None:
+        """Let a gang end with its epoch if a second one is not expected to fit; its slots may suit another trial."""
+        chance = self._live.account.chance(trial, self._live.now, starting=starting, epochs=EPOCHS_AHEAD)
+        if chance < EXPECTED:
+            self._draining.drain_gang(trial, attempt)

@@ -1,0 +1,384 @@
+"""Trials and attempts as the state machine keeps them: mutable, unlike the records that all other code reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from search_spaces.suggestions import Asked
+from studies.gangs.pool_protocol import Progress
+from studies.records.records import CUMULATIVE_METRICS, FINISHED_STATES, NANO, Constraint, Objective, TrialState
+from studies.records.resume_state import StoredTrial
+from studies.results.constraints import bounds_of
+from studies.results.extrapolation import end_of_training, extrapolated, mean_per_epoch
+from studies.search.observations import Columns, Observation, Outcome, Snapshot
+from studies.storage.writing.changes import Decided
+from trainers.protocol import Failure, ParameterValue
+
+TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
+    "queued": frozenset({"running", "pruned"}),
+    "running": frozenset({"paused", "complete", "pruned", "failed"}),
+    "paused": frozenset({"running", "pruned"}),
+    "complete": frozenset(),
+    # Only a trial that was pruned because its study closed may return, when the study gets more budget.
+    "pruned": frozenset({"paused"}),
+    "failed": frozenset(),
+}
+
+
+class IllegalTransitionError(AssertionError):
+    """A trial was moved to a state that may not follow its present one: a defect of this program."""
+
+
+def check_transition(before: TrialState, after: TrialState) -> None:
+    """Raise `IllegalTransitionError` unless `after` may follow `before`."""
+    if after not in TRANSITIONS[before]:
+        raise IllegalTransitionError(f"a {before} trial cannot become {after}; allowed: {sorted(TRANSITIONS[before])}")
+
+
+FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
+"""Failures that the configuration causes: a search takes it for worse than everything measured."""
+_LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running", "paused": "paused"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paid:
+    """Amount and duration of what was charged for a training."""
+
+    cost_nano_usd: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Paid) -> Paid:
+        """Both together."""
+        return Paid(cost_nano_usd=self.cost_nano_usd + other.cost_nano_usd, seconds=self.seconds + other.seconds)
+
+
+@dataclass(kw_only=True, slots=True)
+class Attempt:
+    """One dispatch of a trial to a gang, while it lasts.
+
+    Attributes:
+        number: Number of the attempt within its trial, from 1.
+        slots: Slots of the ranks.
+        leased_at: Moment of the dispatch, in seconds since 1970.
+        until: Epoch up to which the ranks may train.
+        promised_until: Moment by which the gang will have ended the next epoch, up to which the budget is reserved.
+        is_repair: Whether a fault made the attempt necessary; its start is then charged as lost.
+        started: Whether the first step was reached.
+        drains_within: Seconds within which the gang was told to stop, infinite if at the end of its epoch; None if it
+            was not told so.
+        stop_reason: Why the trial must end with the present epoch, since its own budget is used up; else None.
+        progress: What was last heard of the epoch that the ranks train; None after its end.
+        saved_fraction: Part of that epoch's work that was saved, and is charged.
+    """
+
+    number: int
+    slots: tuple[int, ...]
+    leased_at: float
+    until: int
+    promised_until: float
+    is_repair: bool
+    started: bool = False
+    drains_within: float | None = None
+    stop_reason: str | None = None
+    progress: Progress | None = None
+    saved_fraction: float = 0.0
+
+    def heard(self, progress: Progress, *, has_part: bool) -> None:
+        """Note how far the epoch has come; the first time after a part, what is done is what was saved, about."""
+        if progress.epoch == 0:  # the gang is still in its start, and nothing is known of what was saved
+            return
+        if self.progress is None and has_part:
+            self.saved_fraction = max(self.saved_fraction, progress.fraction)
+        self.progress = progress
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the gang was told to stop."""
+        return self.drains_within is not None
+
+
+@dataclass(kw_only=True, slots=True)
+class Trial:
+    """One configuration and its training so far.
+
+    Attributes:
+        id: Id of the trial's row.
+        number: Number of the trial from 0, in order of first start; None while it is queued.
+        state: State of the trial.
+        params: Parameters by name, inactive ones left out.
+        world_size: Number of ranks.
+        origin: "sampler", "enqueue" or "baseline".
+        sampler_attributes: What the sampler stored with its suggestion.
+        asked: Those of the parameters that the trial asked for as it ran, with their domains.
+        failure: Kind of failure of a failed trial, else None.
+        epochs_done: Number of recorded epochs.
+        last_metrics: Metrics of the last recorded epoch by name.
+        epoch_seconds: Durations of the recorded epochs, in seconds.
+        epoch_costs_nano_usd: Costs of the recorded epochs, in nano-dollars.
+        part: Duration and cost of the saved part of an epoch that has not ended.
+        epoch_ranks: Number of ranks of those recorded epochs that were trained on fewer than all ranks, by epoch.
+        paid_nano_usd: Sum of the start and train charges.
+        wall_seconds: Start and train time, the metric of that name.
+        slot_seconds: Slot time of that, in seconds: less than all ranks would have taken where there were fewer.
+        resume_checkpoint: File of the checkpoint to go on from, None to begin anew.
+        resume_epoch: Epoch of the checkpoint to go on from.
+        points: Signed objectives and other bounded metrics (smaller is better), by epoch that a search looks at.
+        ends: The same values with cumulative metrics extrapolated to the last epoch.
+        milestones: Signed objectives of the milestones, by epoch.
+        paused_by: "policy", "drain" (goes on before any other trial starts) or "fault" (likewise, and its start is
+            charged as lost).
+        finished_from: Epoch after which earlier controllers had it go on as a leader that was cut short, else None.
+        attempts: Number of attempts so far.
+        lost_attempts: Number of attempts that a fault ended, hangs among them.
+        timeouts: Number of attempts that hung.
+        attempt: Attempt that holds slots now, else None.
+        decided: Latest decision of this controller about the trial, else None.
+        failed: Reason and moment of a failure under this controller, else None.
+    """
+
+    id: int
+    number: int | None
+    state: TrialState
+    params: Mapping[str, ParameterValue]
+    world_size: int
+    origin: str
+    sampler_attributes: Mapping[str, object] = field(default_factory=dict)
+    asked: Mapping[str, Asked] = field(default_factory=dict)
+    failure: Failure | None = None
+    epochs_done: int = 0
+    last_metrics: Mapping[str, float] = field(default_factory=dict)
+    epoch_seconds: list[float] = field(default_factory=list)
+    epoch_costs_nano_usd: list[int] = field(default_factory=list)
+    part: Paid = field(default_factory=Paid)
+    epoch_ranks: dict[int, int] = field(default_factory=dict)
+    paid_nano_usd: int = 0
+    wall_seconds: float = 0.0
+    slot_seconds: float = 0.0
+    resume_checkpoint: str | None = None
+    resume_epoch: int = 0
+    points: dict[int, Columns] = field(default_factory=dict)
+    ends: dict[int, Columns] = field(default_factory=dict)
+    milestones: dict[int, Columns] = field(default_factory=dict)
+    paused_by: str | None = None
+    finished_from: int | None = None
+    attempts: int = 0
+    lost_attempts: int = 0
+    timeouts: int = 0
+    attempt: Attempt | None = None
+    decided: Decided | None = None
+    failed: tuple[str, float] | None = None
+    _observation: Observation | None = None
+    _snapshot: Snapshot | None = None
+
+    @property
+    def started_number(self) -> int:
+        """Number of a trial that was started."""
+        assert self.number is not None, f"trial {self.id} was never started"  # noqa: S101 - an invariant
+        return self.number
+
+    @property
+    def declared_params(self) -> Mapping[str, ParameterValue]:
+        """Its parameters without those that it asked for as it ran: what its attempts begin with."""
+        if not self.asked:
+            return self.params
+        return {name: value for name, value in self.params.items() if name not in self.asked}
+
+    def has_asked(self, name: str, asked: Asked) -> None:
+        """Note a parameter that it has asked for."""
+        self.asked = {**self.asked, name: asked}
+        self.params = {**self.params, name: asked.value}
+        self._observation = self._snapshot = None
+
+    @property
+    def whole_epoch_seconds(self) -> Sequence[float]:
+        """Durations of the recorded epochs with all ranks: an epoch of s seconds on k of w ranks counts s k / w."""
+        if not self.epoch_ranks:
+            return self.epoch_seconds
+        ranks = (self.epoch_ranks.get(epoch, self.world_size) for epoch in range(1, len(self.epoch_seconds) + 1))
+        return [seconds * k / self.world_size for seconds, k in zip(self.epoch_seconds, ranks, strict=True)]
+
+    def move(self, state: TrialState) -> None:
+        """Change the state.
+
+        Raises:
+            IllegalTransitionError: The new state may not follow the present one.
+        """
+        check_transition(self.state, state)
+        self.state = state
+        self._observation = self._snapshot = None
+
+    def values(self, objectives: tuple[Objective, ...]) -> tuple[float, ...] | None:
+        """Objectives of the last epoch, in the spec's order; None before the first epoch."""
+        if not self.epochs_done:
+            return None
+        return tuple(self.last_metrics[o.metric] for o in objectives)
+
+    def measured(self, epoch: int, point: Columns, end: Columns, *, is_watched: bool) -> None:
+        """Note a recorded epoch, and its values if a search looks at this epoch.
+
+        Args:
+            epoch: Number of the epoch.
+            point: Signed values after it (smaller is better).
+            end: The same values with cumulative metrics extrapolated to the last epoch.
+            is_watched: Whether a search looks at this epoch.
+        """
+        if is_watched:
+            self.points = {**self.points, epoch: point}
+            self.ends = {**self.ends, epoch: end}
+        self._snapshot = None
+
+    def snapshot(self, usd_per_slot_hour: float) -> Snapshot:
+        """What the policy may know of the trial; the same object until something changes."""
+        if self._snapshot is None:
+            seconds = self.whole_epoch_seconds
+            mean_seconds = sum(seconds) / len(seconds) if seconds else None
+            a_second = usd_per_slot_hour / 3600.0
+            fails = self.state == "failed" and self.failure in FAILS_AGAIN
+            self._snapshot = Snapshot(
+                number=self.started_number,
+                params=self.params,
+                state="failed" if fails else "ended" if self.state in FINISHED_STATES else _LIVE[self.state],
+                epochs=self.epochs_done,
+                at=self.points,
+                ends=self.ends,
+                usd_per_epoch=None if mean_seconds is None else mean_seconds * self.world_size * a_second,
+                paid_usd=self._paid_usd(a_second),
+                starts=max(self.attempts, 1),
+                world_size=self.world_size,
+                last_model=self._last_model,
+            )
+        return self._snapshot
+
+    @property
+    def _last_model(self) -> int | None:
+        """Epoch of the model with which it is complete; None without one, as of a program that ended unsaved."""
+        is_there = self.state == "complete" and self.epochs_done in self.milestones
+        return self.epochs_done if is_there else None
+
+    def _paid_usd(self, usd_per_slot_second: float) -> float:
+        """Dollars at the price by which the search counts: those paid, unless that was another one at times."""
+        paid, worth = self.paid_nano_usd / NANO, self.slot_seconds * usd_per_slot_second
+        return paid if math.isclose(paid, worth, rel_tol=1e-3) else worth
+
+    def observation(
+        self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()
+    ) -> Observation:
+        """What the sampler may know of the trial: the last values, cumulative ones extrapolated to the last epoch.
+
+        A diverged trial counts as finished with values that are not finite, which become the worst values so far.
+        """
+        if self._observation is not None:
+            return self._observation
+        made = (
+            self._observation_of_failure(len(objectives))
+            if self.state == "failed"
+            else self._observation_of_values(objectives, epochs)
+        )
+        made = replace(made, excesses=self._excesses(constraints, epochs), asked=self.asked)
+        if self.state in FINISHED_STATES:  # the sampler asks for it again for each trial that follows
+            self._observation = made
+        return made
+
+    def _observation_of_values(self, objectives: tuple[Objective, ...], epochs: int) -> Observation:
+        values = None
+        if self.state in {"complete", "pruned", "paused"} and self.epochs_done:
+            values = tuple(self._extrapolated(o.metric, epochs) for o in objectives)
+        outcome: Outcome = "finished" if values else "failed"
+        if self.state == "running" or (self.state == "paused" and values is None):
+            outcome = "running"
+        return Observation(
+            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
+        )
+
+    def _observation_of_failure(self, objectives: int) -> Observation:
+        values = (math.nan,) * objectives if self.failure == "diverged" else None
+        infeasible = self.failure in {"out_of_memory", "error"}
+        outcome: Outcome = "finished" if values else "infeasible" if infeasible else "failed"
+        return Observation(
+            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
+        )
+
+    def _excesses(self, constraints: tuple[Constraint, ...], epochs: int) -> dict[str, float | None]:
+        """Relative excess over each bound by its name, positive if it is violated; None before the first epoch."""
+        return {
+            bound.name: bound.relative_excess(self._extrapolated(bound.metric, epochs)) if self.epochs_done else None
+            for bound in bounds_of(constraints)
+        }
+
+    def _extrapolated(self, metric: str, epochs: int) -> float:
+        value = self.last_metrics[metric]
+        if metric not in CUMULATIVE_METRICS:
+            return value
+        return self.extrapolated(metric, value, self.epochs_done, epochs)
+
+    def ends_of(self, shown: Sequence[Objective], epoch: int, point: Columns, planned: int) -> Columns:
+        """Signed values after an epoch, cumulative ones extrapolated to the end of the training.
+
+        Args:
+            shown: Metrics of the columns.
+            epoch: A recorded epoch.
+            point: Signed values after it.
+            planned: Epochs of a full training.
+        """
+        return tuple(
+            one.signed(self.extrapolated(one.metric, one.signed(value), epoch, planned))
+            if one.metric in CUMULATIVE_METRICS
+            else value
+            for one, value in zip(shown, point, strict=True)
+        )
+
+    def expect_end_of(self, epochs: int, shown: Sequence[Objective]) -> None:
+        """Extrapolate all noted epochs to another end, that of a trial which stopped improving before the planned one.
+
+        Args:
+            epochs: Epochs of the training.
+            shown: Metrics of the columns.
+        """
+        self.ends = {epoch: self.ends_of(shown, epoch, point, epochs) for epoch, point in self.points.items()}
+        self._snapshot = None
+
+    def extrapolated(self, metric: str, value: float, epoch: int, planned: int) -> float:
+        """A cumulative metric extrapolated from one of the recorded epochs (`studies.results.extrapolation`)."""
+        is_complete = self.state == "complete"
+        to_epoch = end_of_training(is_complete=is_complete, epochs_done=self.epochs_done, planned=planned)
+        per_epoch = mean_per_epoch(metric, self.epoch_seconds[:epoch], self.epoch_costs_nano_usd[:epoch])
+        return extrapolated(value, epoch, to_epoch, per_epoch)
+
+
+def restored(stored: StoredTrial) -> Trial:
+    """A trial as the store has it, still running if its controller died meanwhile."""
+    record = stored.record
+    last = record.epochs[-1] if record.epochs else None
+    return Trial(
+        id=record.id,
+        number=record.number,
+        state=record.state,
+        params=record.params,
+        world_size=record.world_size,
+        origin=record.origin,
+        sampler_attributes=stored.sampler_attributes,
+        asked=record.asked,
+        failure=record.failure,
+        epochs_done=last.epoch if last else 0,
+        last_metrics=last.metrics if last else {},
+        epoch_seconds=list(stored.epoch_seconds),
+        epoch_costs_nano_usd=list(stored.epoch_costs_nano_usd),
+        epoch_ranks=dict(stored.epoch_ranks),
+        paid_nano_usd=record.paid_nano_usd,
+        part=Paid(
+            cost_nano_usd=max(stored.train_nano_usd - sum(stored.epoch_costs_nano_usd), 0),
+            seconds=max(stored.train_seconds - sum(stored.epoch_seconds), 0.0),
+        ),
+        wall_seconds=stored.wall_seconds,
+        slot_seconds=stored.slot_seconds,
+        resume_checkpoint=record.resume_checkpoint,
+        resume_epoch=record.resume_epoch,
+        paused_by=stored.paused_by,
+        finished_from=stored.finished_from,
+        attempts=len(stored.outcomes),
+        lost_attempts=sum(outcome in {"lost", "timeout"} for outcome in stored.outcomes),
+        timeouts=stored.outcomes.count("timeout"),
+    )

@@ -1,0 +1,202 @@
+"""Which trial a free slot gets next, and the one configuration that is kept ready for it."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+from search_spaces.derived_seeds import derived_seed
+from search_spaces.partial_configurations import complete
+from search_spaces.space import Space
+from studies.control.machine.commands import Suggest
+from studies.control.machine.finishing import Finishing
+from studies.control.machine.live_study import LiveStudy, decision
+from studies.control.machine.live_trials import Trial
+from studies.control.machine.study_setup import StudySetup
+from studies.gangs.pool_protocol import TrialQueued
+from studies.records.records import StopReason
+from studies.search.policy import Fresh, Thaw
+from studies.search.samplers.suggester import Suggestion
+
+
+class FirstErrors:
+    """Counts the trials that failed by errors of the user's code under this controller: they may be mended since.
+
+    Args:
+        live: The study.
+    """
+
+    def __init__(self, live: LiveStudy) -> None:
+        self._live = live
+        self._before = self._errors()
+
+    def _errors(self) -> int:
+        return sum(trial.failure == "error" for trial in self._live.registry.by_id.values())
+
+    @property
+    def nothing_works(self) -> bool:
+        """Whether `faults.errors_at_start` trials failed so and no trial has trained an epoch.
+
+        Those that are running may still show that the code works; meanwhile no other one is started.
+        """
+        most = self._live.setup.faults.errors_at_start
+        registry = self._live.registry
+        if most is None or registry.count("failed") < most or any(one.epochs_done for one in registry.by_id.values()):
+            return False
+        return self._errors() - self._before >= most
+
+
+def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
+    """The largest world size that a space allows on so many devices; None if it has none to choose, or none so small.
+
+    Args:
+        space: Search space.
+        most_ranks: Number of ranks for which there are devices, which is finite.
+    """
+    if space is None or "world_size" not in space:
+        return None
+    parameter = space.parameter("world_size")
+    return next((size for size in range(int(most_ranks), 0, -1) if parameter.contains(size)), None)
+
+
+def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number: int) -> Suggestion:
+    """The suggestion with a smaller world size, if its own is larger.
+
+    Parameters that do not exist at the smaller one are left out, and those that exist there alone are drawn.
+
+    Args:
+        setup: Settings of the study.
+        suggestion: What the sampler suggested.
+        most_ranks: World size of the space that a larger one is replaced by.
+        number: Number that the trial will probably get.
+    """
+    space, params = setup.space, suggestion.params
+    if space is None or int(params.get("world_size") or 1) <= most_ranks:
+        return suggestion
+    chosen = {**params, "world_size": most_ranks}
+    given = {name: chosen[name] for name in space.active(chosen) if name in chosen}
+    generator = random.Random(derived_seed("narrow", setup.seed, number))
+    return replace(suggestion, params=complete(space, given, generator))
+
+
+MOST_TOO_WIDE = 8
+"""Most configurations that may wait for devices which are gone; from then on wider suggestions are narrowed."""
+
+
+class NextTrial:
+    """Chooses the next trial, and asks for suggestions ahead of time.
+
+    Args:
+        live: The study.
+        finishing: Leaders that go on after the search.
+    """
+
+    def __init__(self, live: LiveStudy, finishing: Finishing) -> None:
+        self._live, self._finishing = live, finishing
+        self._first_errors = FirstErrors(live)
+        self._suggesting = False
+
+    def trial(self) -> tuple[Trial, Thaw | None] | None:
+        """The next trial, with the policy's decision if a paused one goes on by it; None if nothing can be started.
+
+        Drained and lost trials come first, then configurations that people enqueued, then the policy's choice, and at
+        last leaders of the archive that were cut short; where time ends the study they go first in time. Trials with
+        more ranks than there are devices now wait, and let others pass.
+        """
+        chosen = self._of_search()
+        return chosen and self._finishing.instead_of(chosen)
+
+    def _of_search(self) -> tuple[Trial, Thaw | None] | None:
+        live = self._live
+        if returning := live.registry.next_returning(self._fits):
+            return returning, None
+        if self._first_errors.nothing_works:
+            return None
+        queued = live.registry.next_queued(live.most_ranks)
+        if queued and queued.origin != "sampler" and live.fresh_allowed:
+            return queued, None
+        return self._of_policy(queued)
+
+    def _of_policy(self, queued: Trial | None) -> tuple[Trial, Thaw | None] | None:
+        live = self._live
+        match self._action():
+            case Thaw() as thaw if self._fits(live.registry.numbered(thaw.number)):
+                return live.registry.numbered(thaw.number), thaw
+            case Thaw() if not live.fresh_allowed:
+                return self._narrower_one()  # the policy's waits for a device that is gone
+            case Fresh() | Thaw():
+                if queued:
+                    return queued, None
+                self._ask_for_a_narrower_one()
+            case None:
+                return self._finishing.after_search()
+        return None
+
+    def _narrower_one(self) -> tuple[Trial, Thaw] | None:
+        """The paused trial with the best first objective among those for which there are devices; None if none is."""
+        first = self._live.setup.objectives[0]
+        fitting = [trial for trial in self._live.registry.in_state("paused") if self._fits(trial)]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda one: (first.signed(one.last_metrics[first.metric]), one.started_number))
+        made = decision("continue", "the trials before it need more devices than there are now")
+        return best, Thaw(number=best.started_number, decision=made)
+
+    def _fits(self, trial: Trial) -> bool:
+        return self._live.ranks(trial) <= self._live.most_ranks
+
+    def _ask_for_a_narrower_one(self) -> None:
+        """Ask for another suggestion where those that wait need devices that are gone."""
+        if self._live.most_ranks < math.inf and (not self._too_many_wait or self._narrow_size() is not None):
+            self.want_suggestion()
+
+    @property
+    def _too_many_wait(self) -> bool:
+        return self._live.registry.count("queued") >= MOST_TOO_WIDE
+
+    def _narrow_size(self) -> int | None:
+        return widest_that_fits(self._live.setup.space, self._live.most_ranks)
+
+    def why_none(self) -> StopReason | None:
+        """Why nothing could be started even if all slots were free, or None if something could."""
+        if self._live.registry.next_returning():
+            return None
+        if self._first_errors.nothing_works:
+            return "nothing_works"
+        if self._action() or self._finishing.after_search():
+            return None
+        return "exhausted" if self._live.fresh_allowed else "budget_trials"
+
+    def want_suggestion(self) -> None:
+        """Ask for a suggestion ahead of time, unless one is ready or no more trials may be started."""
+        live = self._live
+        if self._suggesting or not live.fresh_allowed or live.registry.next_queued(live.most_ranks):
+            return
+        self._suggesting = True
+        number = live.registry.started_count + live.registry.count("queued")
+        most_ranks = self._narrow_size() if self._too_many_wait else None
+        live.outbox.order(Suggest(number=number, history=live.searched.observations(), most_ranks=most_ranks))
+
+    def prepare(self) -> None:
+        """Let the policy prepare its choice for the next free slot while there is none."""
+        live = self._live
+        if not live.free and (live.registry.next_queued() or not live.fresh_allowed):
+            live.setup.policy.prepare(live.look())
+
+    def queued(self, event: TrialQueued) -> None:
+        """Register a configuration that was suggested or enqueued."""
+        self._suggesting = self._suggesting and event.origin != "sampler"
+        trial = Trial(
+            id=event.trial_id,
+            number=None,
+            state="queued",
+            params=event.params,
+            world_size=event.world_size,
+            origin=event.origin,
+            sampler_attributes=event.attributes,
+        )
+        self._live.registry.add(trial)
+
+    def _action(self) -> Fresh | Thaw | None:
+        return self._live.setup.policy.for_free_slot(self._live.look())

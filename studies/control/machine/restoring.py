@@ -1,0 +1,73 @@
+"""Resuming a study: what the policy knew, which files stay, which trials ran or were closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from studies.control.files.kept_files import Milestone
+from studies.control.machine import endings, epochs
+from studies.control.machine.live_study import LiveStudy
+from studies.control.machine.live_trials import Trial
+from studies.records.resume_state import ResumeState
+from studies.results.constraints import is_feasible
+from studies.storage.writing.changes import (
+    AttemptChanged,
+    AttemptColumns,
+    StudyChanged,
+    StudyColumns,
+    TrialChanged,
+    TrialColumns,
+    ViewsToRebuild,
+)
+
+
+def restore(live: LiveStudy, resume_state: ResumeState) -> None:
+    """Restore forecasts, search history and checkpoints from all epochs as measured, then the paused trials."""
+    measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
+    measured.sort(key=lambda one: one[1].measured_at)
+    for record, epoch in measured:
+        trial = live.registry.by_id[record.id]
+        values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics, is_milestone=epoch.is_milestone)
+        if epoch.is_milestone:
+            trial.milestones[epoch.epoch] = values
+    # Of equal milestones the first one heard of was kept, which need not be the one that was measured first.
+    for record, epoch in sorted(measured, key=lambda one: one[1].checkpoint is None):
+        if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
+            values = live.registry.by_id[record.id].milestones[epoch.epoch]
+            milestone = Milestone(trial_id=record.id, epoch=epoch.epoch, values=values, path=epoch.checkpoint)
+            is_last = epoch.epoch == live.setup.epochs or (record.state == "complete" and epoch is record.epochs[-1])
+            epochs.offer(live, milestone, is_last=is_last)
+    for trial in live.registry.by_id.values():
+        live.account.forecaster.saw_trial(trial.world_size, trial.whole_epoch_seconds)
+        live.account.trained_slot_seconds += trial.slot_seconds
+        live.outbox.release(live.keeper.go_on_from(trial.id, trial.resume_checkpoint))
+    for path, size in resume_state.checkpoint_bytes.items():
+        live.keeper.weigh(path, size)
+    for trial in live.registry.in_state("paused"):
+        _wait_for_policy(live, trial)
+
+
+def _wait_for_policy(live: LiveStudy, trial: Trial) -> None:
+    if trial.paused_by == "policy":
+        live.history.paused[trial.started_number] = trial.epochs_done
+
+
+def pick_up_lost(live: LiveStudy) -> None:
+    """Pause the trials that a dead controller left running, at their last checkpoints."""
+    for trial in live.registry.in_state("running"):
+        columns: AttemptColumns = {"outcome": "interrupted", "ended_at": live.now, "charged_until": live.now}
+        live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
+        endings.mark_paused(live, trial, "fault", "its controller died; goes on from its last checkpoint")
+    running: StudyColumns = {"state": "running", "stop_reason": None, "error": None, "ended_at": None}
+    live.outbox.write(StudyChanged(columns=running))
+
+
+def reopen(live: LiveStudy, closed: Iterable[int]) -> None:
+    """Pause the trials that were pruned only because the study closed."""
+    for trial_id in closed:
+        trial = live.registry.by_id[trial_id]
+        live.registry.move(trial, "paused")
+        columns: TrialColumns = {"state": "paused", "reason": "waits: the study was reopened", "ended_at": None}
+        live.outbox.write(TrialChanged(trial_id=trial_id, columns=columns))
+        _wait_for_policy(live, trial)
+    live.outbox.write(ViewsToRebuild())

@@ -1,0 +1,105 @@
+"""Settings of a study in the form that its state machine needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from search_spaces.space import Space
+from studies.control.tracker_environment import OwnLogging
+from studies.money.budget import Limits
+from studies.records.records import Constraint, Objective
+from studies.search.policy import Policy
+from studies.spec.sections import FaultsSpec
+
+FREE_USD_PER_SLOT_HOUR = 1.0
+"""Price with which the search compares trials on slots that cost nothing: it saves time then."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudySetup:
+    """Settings that do not change while a controller lives.
+
+    Attributes:
+        study: Name of the study.
+        objectives: Objectives in the spec's order.
+        task: Name or entry point of the task.
+        task_options: Options of the task by name.
+        training: Section `training` of the spec.
+        epochs: Last epoch of a complete trial.
+        milestones: Epochs whose checkpoints are deliverables, the last epoch among them.
+        policy: Decides at rungs and for free slots.
+        limits: Limits of the budget.
+        slots: Number of slots in the pool.
+        usd_per_slot_hour: Price of one slot.
+        seed: Random seed of all trials.
+        device: Kind of device that a slot is.
+        cpus_per_rank: Number of CPUs of a rank.
+        checkpoint_folder: Absolute path, or URL, of the folder in which each trial gets a folder.
+        checkpoint_every_seconds: Time between two checkpoints of a trial within its milestones.
+        most_paused: Largest number of trials that wait with a checkpoint; None is no limit.
+        most_checkpoint_gib: Room for checkpoints in GiB, beyond which paused trials are evicted; None is no limit.
+        python_path: Folders from which ranks import the user's task.
+        reference_point: Reference point by metric, given by the user or frozen earlier, else None.
+        watched: Epochs whose values the search looks at, beside milestones and rungs.
+        constraints: Bounds that a model has to keep to count.
+        faults: What a trial may do before it counts as hung or lost.
+        on_lost_node: Whether a trial that has begun waits for devices that are gone, or goes on with fewer ranks.
+        space: Search space; None where no suggestion is ever narrowed.
+        world_sizes: World sizes that the search may choose; None if it does not search them.
+        autoscale: Whether a cluster's autoscaler brings the slots: none counts as there before its process is ready,
+            and those that are not needed any more are let go.
+        learns_space: Whether trials may ask for parameters that the space does not have.
+        baselines: Parameters of the baselines that are trials, which no pruner pauses or stops.
+        own_logging: Where the user's code logs by itself; None leaves that to its environment.
+        cut_seconds: Time before the deadline of the budget at which running epochs are cut: noticing it, the commit and
+            the killing take as long.
+    """
+
+    study: str
+    objectives: tuple[Objective, ...]
+    task: str
+    task_options: Mapping[str, object]
+    training: Mapping[str, object]
+    epochs: int
+    milestones: tuple[int, ...]
+    policy: Policy
+    limits: Limits
+    slots: int
+    usd_per_slot_hour: float
+    seed: int
+    device: Literal["cpu", "cuda"] = "cpu"
+    cpus_per_rank: int = 1
+    checkpoint_folder: str
+    checkpoint_every_seconds: float = 60.0
+    most_paused: int | None = None
+    most_checkpoint_gib: float | None = None
+    python_path: tuple[str, ...] = ()
+    reference_point: Mapping[str, float] | None = None
+    watched: tuple[int, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    faults: FaultsSpec = field(default_factory=FaultsSpec)
+    on_lost_node: Literal["wait", "shrink"] = "wait"
+    space: Space | None = None
+    world_sizes: tuple[int, ...] | None = None
+    autoscale: bool = False
+    learns_space: bool = False
+    baselines: tuple[Mapping[str, object], ...] = ()
+    own_logging: OwnLogging | None = None
+    cut_seconds: float = 0.25
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Epochs up to which gangs are granted training: the policy's rungs and the last epoch."""
+        return (*self.policy.pruner.rungs(self.epochs), self.epochs)
+
+    @property
+    def looked_at(self) -> frozenset[int]:
+        """Epochs whose values a search may look at."""
+        return frozenset({*self.rungs, *self.milestones, *self.watched})
+
+    @property
+    def search_usd_per_slot_hour(self) -> float:
+        """Price with which the search compares trials."""
+        return self.usd_per_slot_hour or FREE_USD_PER_SLOT_HOUR

@@ -1,0 +1,74 @@
+"""Settling after a controller's death: what its slots cost from its last charges to its last sign of life."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from studies.money.ledger import PricedSpan, cost_nano_usd
+from studies.storage.leases import dead_pools
+from studies.storage.leases import lease as leases
+from studies.storage.leases.dead_pools import DeadPool, OpenAttempt
+from studies.storage.leases.lease import Lease
+from studies.storage.study_store import Store
+from studies.storage.writing.changes import Charged
+from studies.storage.writing.retrying import retry_patiently
+
+
+def settle_dead_pools(store: Store, lease: Lease) -> None:
+    """Charge what pools of dead controllers cost after their last charges; waits some seconds for a locked store."""
+    retry_patiently(lambda: dead_pools.settle(store, lease, gap_charges))
+
+
+def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
+    """Settle what dead controllers and confirmations have left of a study that nobody drives now.
+
+    For studies to which no later controller may come. What a living holder has is left to it.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        at_once: Whether a living holder is known to have had the time to renew its lease (`lease.acquire`).
+    """
+    if not dead_pools.are_left(store, study_id) or leases.current_holder(store, study_id) is not None:
+        return
+    lease = leases.acquire(store, study_id, at_once=at_once)
+    if isinstance(lease, leases.Holder):
+        return
+    try:
+        settle_dead_pools(store, lease)
+    finally:
+        leases.release(store, lease)
+
+
+def gap_charges(pool: DeadPool) -> list[Charged]:
+    """Charges for time that is not charged yet: of running trials as `lost`, of the rest of the pool as `idle`.
+
+    All time of a confirmation is charged as `confirm`.
+    """
+    holders = {slot: attempt for attempt in pool.attempts for slot in attempt.slots}
+    spans: dict[tuple[int, float], list[int]] = defaultdict(list)
+    for slot, since in sorted(pool.charged_until.items()):
+        if since < pool.alive_until:
+            holder = holders.get(slot)
+            spans[holder.trial_id if holder else -1, since].append(slot)
+    return [
+        _charge(span, slots, holders.get(slots[0]), confirms=pool.confirms)
+        for (_, since), slots in sorted(spans.items())
+        for span in pool.prices.spans(since, pool.alive_until)
+    ]
+
+
+def _charge(span: PricedSpan, slots: list[int], of: OpenAttempt | None, *, confirms: bool) -> Charged:
+    begin, end, usd_per_slot_hour = span
+    return Charged(
+        kind="confirm" if confirms else "lost" if of else "idle",
+        trial_id=of.trial_id if of else None,
+        attempt=of.attempt if of else None,
+        slots=len(slots),
+        slot_numbers=tuple(slots),
+        since=begin,
+        seconds=end - begin,
+        usd_per_slot_hour=usd_per_slot_hour,
+        cost_nano_usd=cost_nano_usd(len(slots), end - begin, usd_per_slot_hour),
+        at=end,
+    )

@@ -1,0 +1,55 @@
+"""Variables by which a user's own calls of MLflow and of Weights & Biases land where the study's trials are.
+
+MLflow's client reads them in the process of the user's code, so nothing is loaded, asked or made before that code logs:
+the run that it starts is in the study's experiment, and has the tags by which the view takes it for the trial's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from studies.storage.views.mlflow_runs import BY_SCRIPT, BY_TAG
+from trainers.protocol import Diagnostics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnLogging:
+    """Where the user's code of a study logs.
+
+    Attributes:
+        study: Name of the study, which is that of its experiment in MLflow.
+        study_uid: Identity of the study.
+        mlflow: Tracking URI of MLflow; empty where the code is left alone, as it does not use MLflow.
+        diagnostics: Files that the ranks write of a single training.
+    """
+
+    study: str
+    study_uid: str
+    mlflow: str = ""
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+
+    def variables(self, trial: int, attempt: int) -> dict[str, str]:
+        """Return the variables of an attempt.
+
+        Args:
+            trial: Number of the trial.
+            attempt: Number of the attempt.
+        """
+        name = f"trial {trial}"
+        found = {"WANDB_RUN_GROUP": self.study, "WANDB_NAME": name}
+        if not self.mlflow:
+            return found
+        tags = {
+            BY_TAG: BY_SCRIPT,
+            "automl.study": self.study,
+            "automl.study_uid": self.study_uid,
+            "automl.trial": str(trial),
+            "automl.attempt": str(attempt),
+            "mlflow.runName": name,
+        }
+        return found | {
+            "MLFLOW_TRACKING_URI": self.mlflow,
+            "MLFLOW_EXPERIMENT_NAME": self.study,
+            "MLFLOW_RUN_CONTEXT": json.dumps(tags),
+        }

@@ -1,0 +1,202 @@
+"""Tokens of the service: who may ask, in which role. The store has their digests only."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from search_spaces.wording import found
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError, clock_of
+from studies.storage.study_store import Store
+
+Role = Literal["viewer", "member", "admin"]
+ROLES: tuple[Role, ...] = ("viewer", "member", "admin")
+PREFIX = "automl_"
+"""Begin of each token, by which programs that look for secrets in code find it."""
+USER_PATTERN = r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,99}"
+"""What the name of a user looks like."""
+PROJECT_PATTERN = r"[A-Za-z0-9_-]{1,60}"
+"""What the name of a project looks like: it is a folder, and stands before the first dot of its studies' names."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Who asks.
+
+    Attributes:
+        user: Name of the user.
+        project: Project that the user sees; an admin sees all of them.
+        role: viewer reads, member also submits and stops, admin does everything in all projects.
+        token_id: Id of the token's row; None on a machine's own loopback interface without tokens.
+    """
+
+    user: str
+    project: str
+    role: Role
+    token_id: int | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it sees and changes everything."""
+        return self.role == "admin"
+
+    def sees(self, project: str) -> bool:
+        """Whether it may read what belongs to a project."""
+        return self.is_admin or self.project == project
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenLine:
+    """A token without its secret; moments are in seconds since 1970."""
+
+    id: int
+    name: str
+    user: str
+    project: str
+    role: Role
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    is_valid: bool
+
+
+def digest_of(token: str) -> str:
+    """Return the SHA-256 of a token: it has 256 random bits, so a slow hash would gain nothing."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def create(
+    store: Store, *, name: str, user: str, project: str, role: Role, days: float | None
+) -> tuple[str, TokenLine]:
+    """Make a token, which is shown once.
+
+    Args:
+        store: Store that keeps its digest.
+        name: What it is for, for people.
+        user: User whom it stands for.
+        project: Project of the user.
+        role: Role of the user.
+        days: Days for which it is valid; None is for ever.
+
+    Raises:
+        StoreError: The name of the user or of the project is not allowed.
+    """
+    if re.fullmatch(USER_PATTERN, user) is None:
+        allowed = "letters, digits, - _ @ and ., at most 100 of them, no . in front"
+        raise StoreError(f"user: {found(user, allowed)}")
+    if re.fullmatch(PROJECT_PATTERN, project) is None:
+        raise StoreError(f"project: {found(project, 'letters, digits, - and _, at most 60 of them')}")
+    return _made(store, name=name, user=user, project=project, role=role, days=days)
+
+
+def _made(store: Store, *, name: str, user: str, project: str, role: Role, days: float | None) -> tuple[str, TokenLine]:
+    token = PREFIX + secrets.token_urlsafe(32)
+    with store.engine.begin() as connection:
+        now = clock_of(connection)
+        row = {
+            "name": name, "user": user, "project": project, "role": role, "digest": digest_of(token),
+            "created_at": now, "expires_at": None if days is None else now + days * 86_400.0,
+        }  # fmt: skip
+        token_id = connection.execute(sa.insert(t.tokens).values(row).returning(t.tokens.c.id)).scalar_one()
+    return token, next(line for line in listed(store) if line.id == token_id)
+
+
+def keep(store: Store, token: str, *, name: str, user: str, project: str, role: Role) -> None:
+    """Keep a token that somebody else has made, such as the secret of a cluster; one that is kept already stays.
+
+    Args:
+        store: Store that keeps its digest.
+        token: The token.
+        name: What it is for; valid tokens of that name, which it takes the place of, are revoked.
+        user: User whom it stands for.
+        project: Project of the user.
+        role: Role of the user.
+    """
+    if identify(store, token) is not None:
+        return
+    with store.engine.begin() as connection:
+        now = clock_of(connection)
+        old = (t.tokens.c.name == name, t.tokens.c.user == user, t.tokens.c.revoked_at.is_(None))
+        connection.execute(sa.update(t.tokens).where(*old).values(revoked_at=now))
+        connection.execute(sa.delete(t.tokens).where(t.tokens.c.digest == digest_of(token)))
+        row = {"name": name, "user": user, "project": project, "role": role, "digest": digest_of(token)}
+        connection.execute(sa.insert(t.tokens).values(row | {"created_at": now}))
+
+
+def identify(store: Store, token: str) -> Identity | None:
+    """Return who a token stands for; None if it is unknown, expired or revoked."""
+    with store.snapshot() as connection:
+        row = connection.execute(_lines(connection).where(t.tokens.c.digest == digest_of(token))).first()
+    if row is None or not row.is_valid:
+        return None
+    return Identity(user=row.user, project=row.project, role=row.role, token_id=row.id)
+
+
+def lasts(store: Store, identity: Identity) -> bool:
+    """Return whether the token by which somebody was let in is still accepted; without tokens everybody is."""
+    if identity.token_id is None:
+        return True
+    with store.snapshot() as connection:
+        row = connection.execute(_lines(connection).where(t.tokens.c.id == identity.token_id)).first()
+    return row is not None and bool(row.is_valid)
+
+
+def listed(store: Store) -> list[TokenLine]:
+    """Return all tokens, oldest first."""
+    with store.snapshot() as connection:
+        return [TokenLine(**row) for row in connection.execute(_lines(connection).order_by(t.tokens.c.id)).mappings()]
+
+
+def any_valid(store: Store) -> bool:
+    """Whether there is a token that is accepted."""
+    return any(line.is_valid for line in listed(store))
+
+
+def revoke(store: Store, token_id: int) -> TokenLine:
+    """Let a token be refused from now on.
+
+    Raises:
+        StoreError: There is no such token.
+    """
+    if all(line.id != token_id for line in listed(store)):  # no database is asked for a number that it cannot hold
+        raise StoreError(f"token: found {token_id}, allowed: the id of a token (`automl token list`)")
+    with store.engine.begin() as connection:
+        still = sa.func.coalesce(t.tokens.c.revoked_at, clock_of(connection))
+        connection.execute(sa.update(t.tokens).where(t.tokens.c.id == token_id).values(revoked_at=still))
+    return next(line for line in listed(store) if line.id == token_id)
+
+
+def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: float) -> tuple[str, TokenLine]:
+    """Make a token that stands for the same user, and let the old one expire.
+
+    Args:
+        store: Store that keeps the digests.
+        token_id: Id of the old token.
+        days: Days for which the new token is valid; None is for ever.
+        grace_seconds: Seconds for which the old one is still accepted.
+
+    Raises:
+        StoreError: There is no such token, or it is not valid any more.
+    """
+    old = next((line for line in listed(store) if line.id == token_id), None)
+    if old is None or not old.is_valid:
+        raise StoreError(f"token: found {token_id}, allowed: the id of a valid token (`automl token list`)")
+    made = _made(store, name=old.name, user=old.user, project=old.project, role=old.role, days=days)
+    with store.engine.begin() as connection:
+        until = clock_of(connection) + grace_seconds
+        sooner = sa.or_(t.tokens.c.expires_at.is_(None), t.tokens.c.expires_at > until)
+        connection.execute(sa.update(t.tokens).where(t.tokens.c.id == token_id, sooner).values(expires_at=until))
+    return made
+
+
+def _lines(connection: sa.Connection) -> sa.Select[Any]:
+    c = t.tokens.c
+    lasts = sa.or_(c.expires_at.is_(None), c.expires_at > clock_of(connection))
+    valid = sa.and_(c.revoked_at.is_(None), lasts).label("is_valid")
+    return sa.select(c.id, c.name, c.user, c.project, c.role, c.created_at, c.expires_at, c.revoked_at, valid)

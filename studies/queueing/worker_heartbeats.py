@@ -1,0 +1,142 @@
+"""Heartbeats of workers: which of them are alive, by the database's clock alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from studies.storage.leases import processes
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError, clock_of
+from studies.storage.study_store import Store
+
+EXPIRY_SECONDS = 10.0
+"""Time after its last heartbeat from which a worker counts as dead."""
+
+
+class WorkerGoneError(StoreError):
+    """The worker did not renew its heartbeat in time: its jobs are other workers' now."""
+
+
+def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
+    """Return a worker's row, with the present moment as `now` and `has_run_out`, locked against those who end it.
+
+    Args:
+        connection: Connection in a transaction that writes.
+        worker_id: Id of the worker's row.
+
+    Raises:
+        WorkerGoneError: It has been given up.
+    """
+    mine = (t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
+    query = sa.select(t.workers, clock_of(connection).label("now"), _has_run_out(connection)).where(*mine)
+    row = connection.execute(query.with_for_update()).first()
+    if row is None:
+        raise WorkerGoneError("worker: it did not answer for some seconds, and its jobs were given to others")
+    return row
+
+
+def renew(connection: sa.Connection, worker_id: int) -> float:
+    """Renew a worker's heartbeat; returns the seconds since the one before.
+
+    Raises:
+        WorkerGoneError: It has been given up.
+    """
+    worker = living(connection, worker_id)
+    mine = sa.update(t.workers).where(t.workers.c.id == worker_id)
+    connection.execute(mine.values(expires_at=worker.now + EXPIRY_SECONDS))
+    return float(worker.now + EXPIRY_SECONDS - worker.expires_at)
+
+
+def dead_workers(connection: sa.Connection, *, silent: bool) -> list[int]:
+    """Return the ids of the workers whose process is known to be gone.
+
+    Args:
+        connection: Open connection.
+        silent: Whether those count as well whose heartbeat has run out.
+    """
+    rows = connection.execute(sa.select(t.workers, _has_run_out(connection)).where(t.workers.c.ended_at.is_(None)))
+    return [
+        row.id
+        for row in rows
+        if (silent and row.has_run_out) or processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
+    ]
+
+
+def _has_run_out(connection: sa.Connection) -> sa.Label[bool]:
+    return (clock_of(connection) >= t.workers.c.expires_at).label("has_run_out")
+
+
+WorkerFate = Literal["frozen", "gone", "silent"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SilentWorker:
+    """A worker that has not left, and whose heartbeat has stopped.
+
+    Attributes:
+        name: Name of the worker.
+        host: Name of its machine.
+        pid: Its process id there.
+        fate: frozen if its process is stopped on this machine, gone if it has ended there, silent if it runs or cannot
+            be seen from here.
+        started_at: Begin in seconds since 1970.
+        silent_seconds: Time since its heartbeat ran out.
+        studies: Studies of the jobs that it still holds.
+    """
+
+    name: str
+    host: str
+    pid: int
+    fate: WorkerFate
+    started_at: float
+    silent_seconds: float
+    studies: tuple[str, ...]
+
+
+def silent_workers(store: Store) -> list[SilentWorker]:
+    """Return the workers that do not answer, oldest first; those that others have given up only while frozen here."""
+    w = t.workers.c
+    with store.snapshot() as connection:
+        now = clock_of(connection)
+        silent = (now - w.expires_at).label("silent_seconds")
+        rows = connection.execute(sa.select(t.workers, silent).order_by(w.id)).all()
+        held = _held(connection)
+    latest = {(row.process_space, row.host, row.pid, row.process_started_at): row for row in rows}
+    found = [(row, _fate(row)) for row in latest.values()]  # a worker that was given up joins again, in a new row
+    return [
+        SilentWorker(
+            name=row.name,
+            host=row.host,
+            pid=row.pid,
+            fate=fate,
+            started_at=row.started_at,
+            silent_seconds=max(row.silent_seconds, 0.0),
+            studies=tuple(held[row.id]),
+        )
+        for row, fate in found
+        if fate is not None
+    ]
+
+
+def _held(connection: sa.Connection) -> dict[int, list[str]]:
+    query = sa.select(t.job_runs.c.worker_id, t.jobs.c.study).join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
+    held = defaultdict(list)
+    for row in connection.execute(query.where(t.job_runs.c.ended_at.is_(None)).order_by(t.job_runs.c.id)):
+        held[row.worker_id].append(row.study)
+    return held
+
+
+def _fate(row: sa.Row[Any]) -> WorkerFate | None:
+    """What became of a worker; None if it answers, or has left."""
+    process = (row.process_space, row.pid, row.process_started_at)
+    if processes.is_known_stopped(*process):
+        return "frozen"
+    if row.ended_at is not None:
+        return None
+    if processes.is_known_gone(*process):
+        return "gone"
+    return "silent" if row.silent_seconds >= 0.0 else None

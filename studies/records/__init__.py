@@ -1,0 +1,1 @@
+"""A study as read from the store: plain values for every reader."""

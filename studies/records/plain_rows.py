@@ -1,0 +1,119 @@
+"""Tables of a study for programs: its trials, its epochs and its charges as rows of plain values.
+
+Names are those of `trials --json` and of the store's columns, with amounts in dollars. What one table says, the others
+leave out: `trial` and `attempt` join them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from studies.records.records import NANO, StudyRecord
+from studies.results.analysis import trial_rows
+
+Row = Mapping[str, object]
+TRIAL_COLUMNS = ("trial", "state", "failure", "epochs", "world_size", "cost_usd", "reason")
+"""Columns of the trials of any study; parameters, objectives and constraints have more."""
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """Rows of `trial_rows` as CSV, one column for each parameter (`params.x`) and each objective (`values.y`)."""
+    columns, lines = flattened(rows, TRIAL_COLUMNS)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def flattened(rows: Sequence[Row], without_rows: Sequence[str]) -> tuple[list[str], list[dict[str, object]]]:
+    """Return the columns of a table, and its rows with a column for each entry of a mapping (`params.x`).
+
+    Args:
+        rows: Rows of one table: all have the same entries, of which some are mappings.
+        without_rows: Columns of a table without rows.
+    """
+    lines: list[dict[str, object]] = []
+    for row in rows:
+        line: dict[str, object] = {}
+        for name, value in row.items():
+            if isinstance(value, Mapping):
+                line |= {f"{name}.{key}": item for key, item in value.items()}
+            else:
+                line[name] = value
+        lines.append(line)
+    if not rows:
+        return list(without_rows), []
+    seen = dict.fromkeys(column for line in lines for column in line)
+    # A later row may be the first with a parameter: its column still stands beside the other parameters.
+    columns = [c for group in rows[0] for c in seen if c == group or c.startswith(f"{group}.")]
+    return columns, lines
+
+
+Rows = list[dict[str, object]]
+EPOCH_COLUMNS = ("trial", "epoch", "wall_seconds", "cost_usd", "is_milestone", "checkpoint", "measured_at")
+CHARGE_COLUMNS = ("kind", "trial", "attempt", "slots", "seconds", "usd_per_slot_hour", "cost_usd", "charged_at")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A table of a study.
+
+    Attributes:
+        rows: Makes the rows; all have the same entries, some of which are mappings by users' names.
+        columns: Entries that are no mappings.
+    """
+
+    rows: Callable[[StudyRecord], Rows]
+    columns: tuple[str, ...]
+
+
+def epoch_rows(study: StudyRecord) -> Rows:
+    """One row for each epoch of each trial, by trial and epoch.
+
+    `wall_seconds` and `cost_usd` are those of the epoch alone; `metrics` has the trial's sums up to it under the same
+    names.
+    """
+    return [
+        {
+            "trial": trial.number,
+            "epoch": epoch.epoch,
+            "metrics": dict(epoch.metrics),
+            "wall_seconds": epoch.wall_seconds,
+            "cost_usd": epoch.cost_nano_usd / NANO,
+            "is_milestone": epoch.is_milestone,
+            "checkpoint": epoch.checkpoint,
+            "measured_at": datetime.fromtimestamp(epoch.measured_at, UTC),
+        }
+        for trial in study.started
+        for epoch in trial.epochs
+    ]
+
+
+def charge_rows(study: StudyRecord) -> Rows:
+    """One row for each charge, oldest first; `trial` and `attempt` are None for what no trial pays."""
+    return [
+        {
+            "kind": charge.kind,
+            "trial": charge.trial,
+            "attempt": charge.attempt,
+            "slots": charge.slots,
+            "seconds": charge.seconds,
+            "usd_per_slot_hour": charge.usd_per_slot_hour,
+            "cost_usd": charge.cost_nano_usd / NANO,
+            "charged_at": charge.charged_at,
+        }
+        for charge in study.charges
+    ]
+
+
+TABLES: Mapping[str, Table] = {
+    "trials": Table(rows=trial_rows, columns=TRIAL_COLUMNS),
+    "epochs": Table(rows=epoch_rows, columns=EPOCH_COLUMNS),
+    "charges": Table(rows=charge_rows, columns=CHARGE_COLUMNS),
+}
+"""The tables by name."""

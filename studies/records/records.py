@@ -1,0 +1,390 @@
+"""Records: the form in which every reader downstream of the store sees a study. Plain frozen values without SQL."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Literal
+
+from search_spaces.suggestions import Asked
+from studies.records.forecasts import Forecasts
+from trainers.protocol import Failure, ParameterValue
+
+TrialState = Literal["queued", "running", "paused", "complete", "pruned", "failed"]
+StudyState = Literal["running", "drained", "closed", "failed"]
+StopReason = Literal[
+    "budget_usd", "budget_hours", "budget_trials", "exhausted", "not_worthwhile", "nothing_works", "interrupted",
+    "stopped", "storage", "error",
+]  # fmt: skip
+ChargeKind = Literal["start", "train", "lost", "idle", "confirm"]
+Action = Literal["continue", "pause", "stop"]
+Direction = Literal["minimize", "maximize"]
+
+SIMULATED_TASK = "recorded_curves"
+"""Task of a simulated study."""
+STOP_REASONS: Mapping[StopReason, str] = {
+    "budget_usd": "the dollars of its budget are used up",
+    "budget_hours": "the hours of its budget are used up",
+    "budget_trials": "all trials that its budget allows have been started",
+    "exhausted": "there was nothing left to try",
+    "not_worthwhile": "ten more dollars would have bought too little (budget.least_percent_per_10_usd)",
+    "nothing_works": (
+        "its first trials all failed before they had trained an epoch; mend what they say (`automl explain`), then "
+        "`automl resume {study}` goes on (faults.errors_at_start)"
+    ),
+    "interrupted": "it was interrupted; `automl resume {study}` continues it",
+    "stopped": "it was stopped; `automl resume {study}` continues it",
+    "storage": "checkpoints cannot be written; it goes on when they can, or by `automl resume {study}`",
+    "error": "an error ended it",
+}
+"""Why a study ended, as a clause for people in which `{study}` stands for its name (`why_ended`)."""
+
+
+def why_ended(reason: StopReason | None, study: str) -> str:
+    """Why a study ended, as a clause for people; empty without a reason."""
+    return STOP_REASONS[reason].format(study=shlex.quote(study)) if reason else ""
+
+
+NANO = 1_000_000_000
+"""Nano-dollars of a dollar: amounts are whole nano-dollars."""
+MOST_USD = 1e9
+"""Largest amount in dollars: as nano-dollars it fits 64 bits."""
+MOST_PRICE = 1e6
+"""Largest price of a slot in dollars per hour: what it charges fits, too."""
+
+TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
+FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})
+CANCELLABLE_STATES: frozenset[TrialState] = frozenset({"queued", "running", "paused"})
+CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confirm")
+OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")
+"""Charges that a trial pays: its `cost_usd` is the sum of them."""
+CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
+"""Metrics that are sums over the epochs: a pruned trial's value is extrapolated to the last epoch."""
+STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})
+"""Metrics of a configuration that training does not improve. Size and latency are constant; the peak of the memory may
+still grow from epoch to epoch, and never falls."""
+
+
+def name_of_trial(trial_id: int, number: int | None) -> str:
+    """Name of a trial for commands: its number, or `q` and the id of its row before it has one."""
+    return f"q{trial_id}" if number is None else str(number)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Objective:
+    """A metric to optimise, and the direction in which it is better."""
+
+    metric: str
+    direction: Direction = "minimize"
+
+    def signed(self, value: float) -> float:
+        """The value with the sign for which smaller is better."""
+        return value if self.direction == "minimize" else -value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constraint:
+    """Inclusive bounds of a metric, at least one of which is a number."""
+
+    metric: str
+    min: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochRecord:
+    """One committed epoch of a trial.
+
+    Attributes:
+        epoch: Number of the epoch, from 1, without holes.
+        metrics: Metrics by name; `cost_usd` and `wall_seconds` are the trial's sums up to this epoch.
+        wall_seconds: Duration of this epoch alone.
+        cost_nano_usd: Cost of this epoch alone.
+        checkpoint: Kept file of a milestone (absolute path), else None.
+        is_milestone: Whether this epoch's model is a deliverable, kept or not.
+        measured_at: Moment of the measurement, in seconds since 1970; of equal points the archive keeps the earliest.
+    """
+
+    epoch: int
+    metrics: Mapping[str, float]
+    wall_seconds: float
+    cost_nano_usd: int
+    checkpoint: str | None = None
+    is_milestone: bool = False
+    measured_at: float = 0.0
+
+
+NEXT_10_USD_PERCENT = "next_10_usd_percent"
+"""Name among a decision's numbers: expected growth of the hypervolume by ten more dollars, in percent."""
+FINISHING = "finish: "
+"""Beginning of the reason of a decision by which a leader trains to its last epoch, or another trial waits for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionRecord:
+    """Why a trial went on, was paused or was stopped at an epoch.
+
+    Attributes:
+        numbers: What the rule compared.
+        forecasts: What the trial was expected to reach, by the objective's metric; empty if nothing was forecast.
+    """
+
+    epoch: int
+    action: Action
+    reason: str
+    numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    forecasts: Forecasts = field(default_factory=dict)
+    decided_at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptRecord:
+    """One dispatch of a trial to a gang.
+
+    Attributes:
+        attempt: Number of the attempt within its trial, from 1.
+        world_size: Number of ranks.
+        start_epoch: Number of epochs that were recorded before it.
+        slots: Numbers of the slots that its ranks hold or held.
+        outcome: "running", "complete", "paused", "pruned", "lost", "failed", ...
+        started_at: Moment of the dispatch.
+        ended_at: Moment of the end, None while it runs.
+        facts: The trainer's `TrialFacts` as a mapping, empty before the first step.
+    """
+
+    attempt: int
+    world_size: int
+    start_epoch: int
+    slots: tuple[int, ...] = ()
+    outcome: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChargeRecord:
+    """One line of the ledger: `slots` slots for the `seconds` before `charged_at`, in whole nano-dollars."""
+
+    kind: ChargeKind
+    trial: int | None
+    attempt: int | None
+    slots: int
+    seconds: float
+    usd_per_slot_hour: float
+    cost_nano_usd: int
+    charged_at: datetime
+    slot_numbers: tuple[int, ...] = ()  # within the pool; empty in charges of earlier versions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfirmationRecord:
+    """One training of a chosen configuration with a fresh seed (`automl confirm`).
+
+    Attributes:
+        trial: Number of the trial.
+        seed: Seed of the training.
+        epoch: Epoch of the point that it confirms.
+        epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
+        metrics: Metrics of the last epoch by name, those of the test part with their prefix.
+        cost_nano_usd: Cost of the slots for that time.
+        checkpoint: Path or URL of the file with the model of this training, or of an earlier one with the same seed;
+            None if none was kept.
+        confirmed_at: End of the training.
+    """
+
+    trial: int
+    seed: int
+    epoch: int
+    epochs: int
+    metrics: Mapping[str, float]
+    cost_nano_usd: int
+    checkpoint: str | None
+    confirmed_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialRecord:
+    """One configuration, its training, decisions and cost.
+
+    Attributes:
+        id: Id of the trial's row.
+        number: Number of the trial from 0, in order of first start; None while it is queued.
+        state: State of the trial.
+        failure: Kind of failure, set when and only when the state is failed.
+        params: Parameters by name, inactive ones left out.
+        world_size: Number of ranks.
+        reason: Reason for its state, in one sentence.
+        error: Traceback or message of the last failure, kept although a later attempt may have succeeded.
+        origin: "sampler", "enqueue" or "baseline".
+        epochs: Recorded epochs, ascending.
+        decisions: Decisions about the trial, oldest first.
+        attempts: Dispatches to gangs, oldest first.
+        resume_checkpoint: File from which a paused or lost trial goes on.
+        resume_epoch: Epoch of that checkpoint, 0 without one.
+        paid_nano_usd: Sum of its start and train charges.
+        asked: Those of its parameters that it asked for as it ran, with their domains.
+    """
+
+    id: int
+    number: int | None
+    state: TrialState
+    failure: Failure | None = None
+    params: Mapping[str, ParameterValue]
+    world_size: int = 1
+    reason: str = ""
+    error: str | None = None
+    origin: str = "sampler"
+    epochs: tuple[EpochRecord, ...] = ()
+    decisions: tuple[DecisionRecord, ...] = ()
+    attempts: tuple[AttemptRecord, ...] = ()
+    resume_checkpoint: str | None = None
+    resume_epoch: int = 0
+    paid_nano_usd: int = 0
+    asked: Mapping[str, Asked] = field(default_factory=dict)
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        """Name by which commands take it: its number, or `q` and the id of its row before it has one."""
+        return name_of_trial(self.id, self.number)
+
+    def values(self, objectives: tuple[Objective, ...]) -> dict[str, float]:
+        """Objectives of the last epoch by name, in the spec's order; empty before the first epoch."""
+        if not self.epochs:
+            return {}
+        metrics = self.epochs[-1].metrics
+        return {o.metric: metrics[o.metric] for o in objectives if o.metric in metrics}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetLine:
+    """One limit of the budget (None is no limit), what is spent of it, and what is reserved for running trials."""
+
+    limit: float | None
+    spent: float
+    reserved: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ViewRecord:
+    """Progress of a view.
+
+    Attributes:
+        view: Name of the view.
+        behind: Number of commits that it is behind.
+        error: Error of its last pass, if that failed.
+        link: Address at which people see the study; empty if it has none of its own.
+    """
+
+    view: str
+    behind: int
+    error: str | None = None
+    link: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyLine:
+    """A study in a list of studies: what is known without reading its trials.
+
+    Attributes:
+        driven: Whether a living controller drives it.
+        trials: Number of started trials.
+    """
+
+    name: str
+    state: StudyState
+    driven: bool
+    trials: int
+    cost_nano_usd: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, so that what is worked out once is kept
+class StudyRecord:
+    """A study with everything in it, as committed.
+
+    Attributes:
+        uid: Random identity of the study, unique among all stores.
+        stop_reason: Why the study ended, None while it runs.
+        error: Message of the error that ended the study, None without one.
+        spec: Spec as a plain mapping, with defaults and without the store's URL.
+        objectives: Objectives in the spec's order.
+        reference_point: Reference point by metric, None until it is known.
+        budget: Limits of the budget by name.
+        alive_seconds: Time in which a controller was alive.
+        trials: All trials by id, queued ones included.
+        charges: Lines of the ledger, oldest first.
+        overshoot_nano_usd: Nano-dollars spent beyond the budget.
+        mlflow_uri: Tracking URI of its MLflow view, or None.
+        driven: Whether a living controller drives it; a study whose controller died stays `running`.
+        constraints: Bounds that a model has to keep to count.
+        views: Progress of its Optuna view, and of its MLflow view if the spec wants one.
+        slots_there: Number of slots that cost money now; None if no pool is open.
+        confirmations: What was measured with fresh seeds; of each trial, epoch and seed the latest.
+    """
+
+    id: int
+    uid: str
+    name: str
+    state: StudyState
+    stop_reason: StopReason | None
+    spec: Mapping[str, object]
+    objectives: tuple[Objective, ...]
+    reference_point: Mapping[str, float] | None
+    budget: Mapping[str, BudgetLine]
+    alive_seconds: float
+    trials: tuple[TrialRecord, ...]
+    charges: tuple[ChargeRecord, ...]
+    error: str | None = None
+    overshoot_nano_usd: int = 0
+    mlflow_uri: str | None = None
+    driven: bool = False
+    constraints: tuple[Constraint, ...] = ()
+    views: tuple[ViewRecord, ...] = ()
+    slots_there: int | None = None
+    confirmations: tuple[ConfirmationRecord, ...] = ()
+    created_at: datetime
+    ended_at: datetime | None = None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether it was replayed from recorded curves: it has no models, and cannot be resumed."""
+        return self.spec.get("task") == SIMULATED_TASK
+
+    @property
+    def why_ended(self) -> str:
+        """Why the study ended, as a clause for people; empty while it runs."""
+        return why_ended(self.stop_reason, self.name)
+
+    @property
+    def most_slots(self) -> int | None:
+        """Number of slots up to which a cluster's autoscaler is asked for them; None if none is."""
+        resources = self.spec.get("resources")
+        slots = resources.get("slots") if isinstance(resources, Mapping) and resources.get("autoscale") else None
+        return slots if isinstance(slots, int) else None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its controller died: its state is running, and no controller drives it."""
+        return self.state == "running" and not self.driven
+
+    @property
+    def cost_nano_usd(self) -> int:
+        """Cost of the study so far: the sum of the ledger."""
+        return sum(charge.cost_nano_usd for charge in self.charges)
+
+    @property
+    def enqueued(self) -> tuple[TrialRecord, ...]:
+        """What people have enqueued and has not started, oldest first; what a sampler prepares nobody waits for."""
+        return tuple(trial for trial in self.trials if trial.state == "queued" and trial.origin != "sampler")
+
+    @cached_property
+    def started(self) -> tuple[TrialRecord, ...]:
+        """All started trials, by number."""
+        return tuple(sorted((t for t in self.trials if t.number is not None), key=lambda t: t.number or 0))

@@ -1,0 +1,66 @@
+"""What earlier controllers of a study left in the store, for the controller that resumes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from studies.records.records import TrialRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTrial:
+    """A trial as the store has it, with what only a controller needs to know.
+
+    Attributes:
+        record: The trial, without decisions and attempts, and of its epochs only those that are looked at again: the
+            milestones, the last one, and those that a search looks at.
+        paused_by: "policy", "drain" or "fault" for a paused trial, else None.
+        wall_seconds: Start and train time, as charged.
+        slot_seconds: Slot time of that, in seconds.
+        train_seconds: Train time, as charged.
+        train_nano_usd: Cost of that.
+        sampler_attributes: What the sampler stored with its suggestion.
+        epoch_seconds: Durations of all its epochs, in seconds.
+        epoch_costs_nano_usd: Costs of all its epochs, in nano-dollars.
+        epoch_ranks: Number of ranks of its epochs that were trained on fewer than all ranks, by epoch.
+        outcomes: How each of its attempts ended.
+        finished_from: Epoch after which it was trained on as a leader of the archive that had been cut short; None if
+            it was not.
+    """
+
+    record: TrialRecord
+    paused_by: str | None
+    wall_seconds: float
+    slot_seconds: float
+    sampler_attributes: Mapping[str, object]
+    epoch_seconds: Sequence[float] = ()
+    epoch_costs_nano_usd: Sequence[int] = ()
+    epoch_ranks: Mapping[int, int] = field(default_factory=dict)
+    outcomes: tuple[str, ...] = ()
+    train_seconds: float = 0.0
+    train_nano_usd: int = 0
+    finished_from: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumeState:
+    """State from which a controller resumes a study; the default is a study without trials.
+
+    Attributes:
+        trials: All trials in the order of their ids, queued ones included.
+        spent_nano_usd: Sum of the ledger.
+        alive_seconds: Time in which earlier controllers were alive.
+        checkpoint_bytes: Size of each checkpoint file in bytes, by path, as far as it is known.
+    """
+
+    trials: tuple[StoredTrial, ...] = ()
+    spent_nano_usd: int = 0
+    alive_seconds: float = 0.0
+    checkpoint_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def closed_trial_ids(self) -> list[int]:
+        """Ids of the trials that were pruned only because the study closed."""
+        records = (stored.record for stored in self.trials)
+        return [record.id for record in records if record.state == "pruned" and record.reason == "closed"]

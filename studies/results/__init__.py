@@ -1,0 +1,1 @@
+"""What a study found: fronts, hypervolume, recommendation, importance."""

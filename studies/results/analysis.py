@@ -1,0 +1,367 @@
+"""Results and costs of a study: takes records, returns plain frozen values and dicts.
+
+Amounts are whole nano-dollars until the last line of a function, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from search_spaces.wording import significant
+from studies.money.budget import WORTH_DECISIONS
+from studies.records.records import (
+    CHARGE_KINDS,
+    NANO,
+    NEXT_10_USD_PERCENT,
+    OWN_CHARGES,
+    TRIAL_STATES,
+    BudgetLine,
+    ChargeRecord,
+    EpochRecord,
+    StudyRecord,
+    TrialRecord,
+    TrialState,
+)
+from studies.results import pareto
+from studies.results.baselines import baseline_trials
+from studies.results.confirmations import confirmation_of
+from studies.results.constraints import columns
+from studies.results.feasibility import bounded, is_feasible, violators
+from studies.results.feasibility import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
+from studies.results.feasibility import milestones as milestones  # noqa: PLC0414
+from studies.results.pareto import point, reference_of
+from trainers.protocol import ParameterValue
+
+BUDGET_LINES = ("usd", "hours", "trials")
+MOST_PERCENT = 100.0
+"""Growth of the hypervolume beyond which no figure is given, in percent: the estimate holds for small steps only."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrontPoint:
+    """A feasible complete trial that no other one dominates."""
+
+    trial: int
+    values: Mapping[str, float]
+    params: Mapping[str, ParameterValue]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArchivePoint:
+    """A feasible milestone that no other milestone of any trial dominates.
+
+    Attributes:
+        trial: Number of the trial.
+        epoch: Number of the epoch in the trial, from 1.
+        state: State of the trial.
+        values: Objectives at this epoch by name.
+        checkpoint: Absolute path of the kept model, None if it was not kept.
+    """
+
+    trial: int
+    epoch: int
+    state: TrialState
+    values: Mapping[str, float]
+    checkpoint: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """The archive's hypervolume once the search had cost so many dollars."""
+
+    cost_usd: float
+    hypervolume: float
+
+
+def front(study: StudyRecord) -> list[FrontPoint]:
+    """The non-dominated feasible complete trials by number, all of equal ones; the same as Optuna's `best_trials`."""
+    found: list[TrialRecord] = []
+    points: list[pareto.Point] = []
+    for trial in study.started:
+        counts = trial.state == "complete" and is_feasible(study, trial)
+        values = point(trial.epochs[-1], study.objectives) if counts else None
+        if values is not None:
+            found.append(trial)
+            points.append(values)
+    best = (found[i] for i in pareto.front(points))
+    return [FrontPoint(trial=t.number or 0, values=t.values(study.objectives), params=dict(t.params)) for t in best]
+
+
+def archive(study: StudyRecord) -> list[ArchivePoint]:
+    """The non-dominated feasible milestones of all trials, pruned and failed ones too, by trial and epoch.
+
+    Of equal points the earliest with a kept model is kept: controllers keep that of the one which they hear of first.
+    """
+    candidates = sorted(milestones(study), key=lambda one: (one[1].checkpoint is None, one[1].measured_at))
+    kept = (candidates[i] for i in pareto.archive([values for _, _, values in candidates]))
+    return [
+        ArchivePoint(
+            trial=trial.number or 0,
+            epoch=epoch.epoch,
+            state=trial.state,
+            values={o.metric: epoch.metrics[o.metric] for o in study.objectives},
+            checkpoint=epoch.checkpoint,
+        )
+        for trial, epoch, _ in sorted(kept, key=lambda one: (one[0].number or 0, one[1].epoch))
+    ]
+
+
+def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
+    """The archive's hypervolume against the search's dollars, as milestones arrived; empty without a reference point.
+
+    Confirmations are left out: they add no milestone, so their dollars would look like a search that finds nothing.
+    A milestone arrives with the charge that brings its trial's start and train charges up to what its own `cost_usd`
+    says; one that no charge reaches arrives at the end.
+    """
+    reference = reference_of(study)
+    if reference is None:
+        return []
+    bound = [o.signed(reference[o.metric]) for o in study.objectives]
+    waiting: dict[int, list[tuple[int, pareto.Point]]] = {}
+    for trial, epoch, values in milestones(study):
+        waiting.setdefault(trial.number or 0, []).append((_paid_by(trial, epoch), values))
+    curve = [CurvePoint(cost_usd=0.0, hypervolume=0.0)]
+    archived: list[pareto.Point] = []
+    spent, paid = 0, dict.fromkeys(waiting, 0)
+    of_search = (charge for charge in study.charges if charge.kind != "confirm")
+    for charge in sorted(of_search, key=lambda c: c.charged_at):
+        spent += charge.cost_nano_usd
+        if charge.trial not in paid or charge.kind not in OWN_CHARGES:
+            continue
+        paid[charge.trial] += charge.cost_nano_usd
+        queue = waiting[charge.trial]
+        while queue and queue[0][0] <= paid[charge.trial] + 1:
+            archived = _grown(archived, queue.pop(0)[1], bound, spent, curve)
+    for _, values in (item for queue in waiting.values() for item in queue):
+        archived = _grown(archived, values, bound, spent, curve)
+    curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=curve[-1].hypervolume))
+    return curve
+
+
+def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
+    """Nano-dollars of start and train that the trial had cost at the end of an epoch."""
+    cost = epoch.metrics.get("cost_usd", math.nan)
+    if math.isfinite(cost):
+        return round(cost * NANO)
+    return sum(e.cost_nano_usd for e in trial.epochs if e.epoch <= epoch.epoch)
+
+
+def _grown(
+    archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
+) -> list[pareto.Point]:
+    """The archive with one more point; the curve gets a step if the point adds hypervolume."""
+    grown = pareto.grown(archived, new)
+    if grown is None:
+        return archived
+    volume = pareto.hypervolume(grown, bound)
+    if volume > curve[-1].hypervolume:
+        curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=volume))
+    return grown
+
+
+def money_by_kind(study: StudyRecord) -> dict[str, float]:
+    """Dollars by kind of charge, every kind named; they sum to the study's cost."""
+    return dict.fromkeys(CHARGE_KINDS, 0.0) | _summed((charge.kind, charge) for charge in study.charges)
+
+
+def money_by_outcome(study: StudyRecord) -> dict[str, float]:
+    """Dollars by the state of the trial that they were paid for, overhead by its kind; they sum to the study's cost."""
+    states = {t.number: t.state for t in study.started}
+
+    def outcome(charge: ChargeRecord) -> str:
+        is_of_trial = charge.kind in OWN_CHARGES and charge.trial is not None
+        return states.get(charge.trial, charge.kind) if is_of_trial else charge.kind
+
+    return _summed((outcome(charge), charge) for charge in study.charges)
+
+
+def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:
+    totals: dict[str, int] = {}
+    for name, charge in charges:
+        totals[name] = totals.get(name, 0) + charge.cost_nano_usd
+    return {name: total / NANO for name, total in totals.items()}
+
+
+def next_10_usd_percents(study: StudyRecord) -> list[float]:
+    """Expected growth of the hypervolume by ten more dollars at each decision, oldest first, in percent."""
+    made = [d for trial in study.started for d in trial.decisions if d.numbers.get(NEXT_10_USD_PERCENT) is not None]
+    return [float(d.numbers[NEXT_10_USD_PERCENT] or 0.0) for d in sorted(made, key=lambda d: d.decided_at)]
+
+
+def next_10_usd_percent(study: StudyRecord) -> float | None:
+    """Expected growth of the hypervolume by ten more dollars now, in percent: the median over the latest decisions.
+
+    Returns:
+        None with a search that gives no such estimate, and where slots cost nothing: the search takes a slot-hour for
+        a dollar there, so that its decisions tell what ten slot-hours bring.
+    """
+    latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
+    is_free = bool(study.charges) and study.charges[-1].usd_per_slot_hour == 0
+    return median(latest) if latest and not is_free else None
+
+
+def next_10_usd_in_words(study: StudyRecord) -> str:
+    """The growth that ten more dollars would buy, such as `about 3.1 %`.
+
+    Returns:
+        Empty without an estimate, and where ten dollars are no small step for the study.
+    """
+    percent = next_10_usd_percent(study)
+    return "" if percent is None or percent > MOST_PERCENT else growth_in_words(percent)
+
+
+def growth_in_words(percent: float) -> str:
+    """An expected growth of the hypervolume, such as `about 3.1 %` or `more than 100 %`.
+
+    Early in a study the archive's hypervolume is negligible, and a growth of millions of percent says nothing more.
+    """
+    return f"more than {MOST_PERCENT:g} %" if percent > MOST_PERCENT else f"about {significant(percent, 2)} %"
+
+
+def earlier_names(study: StudyRecord) -> list[str]:
+    """Names of the earlier studies that the study learns from."""
+    search = study.spec.get("search")
+    return list(search.get("from_studies") or ()) if isinstance(search, Mapping) else []
+
+
+def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:
+    """The JSON of `launch --json` and `status --json`.
+
+    Args:
+        study: The study as committed.
+        report: Path of the HTML page, None if there is none.
+
+    Returns:
+        Plain data without NaN or infinity.
+    """
+    states = [t.state for t in study.trials]
+    document = {
+        "study": study.name,
+        "state": study.state,
+        "driven": study.driven,
+        "stop_reason": study.stop_reason,
+        "error": study.error,
+        "trials": {state: states.count(state) for state in TRIAL_STATES},
+        "running": [_running(trial, study) for trial in study.started if trial.state == "running"],
+        "front": [{"trial": p.trial, "values": p.values, "params": p.params} for p in front(study)],
+        "archive": [
+            {"trial": p.trial, "epoch": p.epoch, "state": p.state, "values": p.values, "checkpoint": p.checkpoint}
+            | ({"confirmed": confirmation_of(study, p.trial, p.epoch)} if study.confirmations else {})
+            for p in archive(study)
+        ],
+        "hypervolume": hypervolume(study),
+        "reference_point": reference_of(study),
+        "next_10_usd_percent": next_10_usd_percent(study),
+        "cost_usd": study.cost_nano_usd / NANO,
+        "charges": money_by_kind(study),
+        "budget": {name: _line(study.budget.get(name)) for name in BUDGET_LINES},
+        "overshoot_usd": study.overshoot_nano_usd / NANO,
+        "wall_seconds": study.alive_seconds,
+        "views": {
+            one.view: {"behind": one.behind, "error": one.error} | ({"link": one.link} if one.link else {})
+            for one in study.views
+        },
+        "report": report,
+        **({"enqueued": [trial.name for trial in study.enqueued]} if study.enqueued else {}),
+        **_of_constraints(study),
+    }
+    return {name: jsonable(value) for name, value in document.items()}
+
+
+def _of_constraints(study: StudyRecord) -> dict[str, object]:
+    """Entries of a summary about constraints, if there are any."""
+    if not study.constraints:
+        return {}
+    count = {bound: len(trials) for bound, trials in violators(study).items()}
+    return {
+        "constraints": [
+            {"metric": one.metric, "min": one.min, "max": one.max}
+            | {"violated_by": sum(number for bound, number in count.items() if bound.metric == one.metric)}
+            for one in study.constraints
+        ],
+        "feasible_trials": sum(is_feasible(study, trial) is True for trial in study.started),
+    }
+
+
+def _running(trial: TrialRecord, study: StudyRecord) -> dict[str, object]:
+    attempt = trial.attempts[-1] if trial.attempts else None
+    return {
+        "trial": trial.number,
+        "params": trial.params,
+        "epochs": len(trial.epochs),
+        "world_size": trial.world_size,
+        "slots": attempt.slots if attempt else (),
+        "values": trial.values(study.objectives),
+        "started_at": attempt.started_at.isoformat(timespec="milliseconds") if attempt else None,
+    }
+
+
+def _line(line: BudgetLine | None) -> dict[str, float | None]:
+    line = line or BudgetLine(limit=None, spent=0.0)
+    return {"limit": line.limit, "spent": line.spent, "reserved": line.reserved}
+
+
+def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
+    """The JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity.
+
+    With constraints a row also has the bounded metrics, and whether the trial keeps all bounds, None before its first
+    epoch; with confirmations what was found out about the trial, empty if nothing.
+    """
+    named = baseline_trials(study)
+    rows = (trial_row(study, trial, named) for trial in study.started)
+    return [{name: jsonable(value) for name, value in row.items()} for row in rows]
+
+
+def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) -> dict[str, object]:
+    """The columns of a trial, which all tables of trials take theirs from; `named` has baselines by number."""
+    row: dict[str, object] = {
+        "trial": trial.number,
+        "state": trial.state,
+        "failure": trial.failure,
+        "params": trial.params,
+        "values": trial.values(study.objectives),
+        "epochs": len(trial.epochs),
+        "world_size": trial.world_size,
+        "cost_usd": trial.paid_nano_usd / NANO,
+        "reason": trial.reason,
+    }
+    if named:
+        row["baseline"] = None if trial.number is None else named.get(trial.number)
+    if study.confirmations:
+        row["confirmed"] = _confirmed(study, trial)
+    if study.constraints:
+        row |= {"feasible": is_feasible(study, trial), "bounded": bounded(study, trial)}
+    return row
+
+
+def measured_names(study: StudyRecord) -> list[str]:
+    """The metrics that tables show: objectives, and the other metrics that constraints bound."""
+    return [column.metric for column in columns(study.objectives, study.constraints)]
+
+
+def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
+    """The confirmed objectives of a trial's point that was confirmed last, flat; empty if none was."""
+    found = confirmation_of(study, trial.number or 0)
+    if found is None:
+        return {}
+    flat = {name: found[name] for name in ("epoch", "seeds", "measured_on")}
+    for name in (objective.metric for objective in study.objectives):
+        if name in found["metrics"]:
+            flat |= {name: found["metrics"][name]["mean"], f"{name}.deviation": found["metrics"][name]["deviation"]}
+    return flat
+
+
+def jsonable(value: object) -> object:
+    """Plain data that JSON can hold: NaN and infinity become None at any depth, the rest text."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [jsonable(item) for item in value]
+    return str(value)

@@ -1,0 +1,62 @@
+"""How often what was forecast came true: forecasts of decisions beside what their trials measured later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from studies.records.records import DecisionRecord, StudyRecord, TrialRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """A forecast beside the measurement that came later.
+
+    Attributes:
+        trial: Number of the trial.
+        made_at: Epoch at which the forecast was made.
+        epoch: Epoch that was forecast.
+        metric: Objective that was forecast.
+        quantile: Probability that the forecast gave to less than what was measured.
+    """
+
+    trial: int
+    made_at: int
+    epoch: int
+    metric: str
+    quantile: float
+
+    def is_inside(self, probability: float) -> bool:
+        """Return whether the measurement lies in the central interval of this probability."""
+        return abs(2 * self.quantile - 1) <= probability
+
+
+def checked(study: StudyRecord) -> list[Checked]:
+    """Return all forecasts whose epochs were measured, which takes trials that went on.
+
+    Where several decisions fell at the same epoch, such as a pause and a thaw, the last one counts. Values that a
+    forecast knows for certain, such as what an epoch costs, are left out.
+    """
+    return [one for trial in study.started for made in _latest(trial) for one in _checked(trial, made)]
+
+
+def share_inside(checks: Sequence[Checked], probability: float) -> float:
+    """Return the share of measurements within their central interval; there has to be a measurement."""
+    return sum(one.is_inside(probability) for one in checks) / len(checks)
+
+
+def _latest(trial: TrialRecord) -> Iterable[DecisionRecord]:
+    return {made.epoch: made for made in trial.decisions if made.forecasts}.values()
+
+
+def _checked(trial: TrialRecord, made: DecisionRecord) -> Iterator[Checked]:
+    for metric, forecast in made.forecasts.items():
+        for place, epoch in enumerate(forecast.epochs):
+            if not made.epoch < epoch <= len(trial.epochs):
+                continue
+            value = trial.epochs[epoch - 1].metrics.get(metric)
+            quantile = None if value is None else forecast.quantile_of(place, value)
+            if quantile is not None:
+                yield Checked(
+                    trial=trial.number or 0, made_at=made.epoch, epoch=epoch, metric=metric, quantile=quantile
+                )

@@ -1,0 +1,327 @@
+"""Domination, fronts and hypervolume over points whose every coordinate is to be minimised.
+
+Callers negate maximised objectives first (`Objective.signed`); coordinates are finite. One objective needs no special
+case: a layer is then a distinct value, and the front is the set of the smallest values.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.records.records import CUMULATIVE_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
+from studies.results.extrapolation import extrapolated_metric
+
+Point: TypeAlias = tuple[float, ...]
+
+
+def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether `a` is no worse than `b` in all coordinates and better in at least one."""
+    is_better = False
+    for x, y in zip(a, b, strict=True):  # not `all` and `any`: a resumed study asks a hundred thousand times
+        if not x <= y:
+            return False
+        is_better = is_better or x < y
+    return is_better
+
+
+def front(points: Sequence[Sequence[float]]) -> list[int]:
+    """Indices of the non-dominated points, ascending; all of equal points are included.
+
+    Args:
+        points: Finite coordinates, each to be minimised; all points have the same length.
+    """
+    if not points:
+        return []
+    if len(points[0]) > 2:
+        import moocore
+
+        kept = moocore.is_nondominated(np.asarray(points, dtype=float), keep_weakly=True)
+        return [int(i) for i in np.flatnonzero(kept)]
+    return [i for i, layer in enumerate(layers(points)) if layer == 0]
+
+
+def archive(points: Sequence[Sequence[float]]) -> list[int]:
+    """Indices of the non-dominated points, ascending; only the first of equal points is included."""
+    seen: set[Point] = set()
+    kept = []
+    for i in front(points):
+        point = tuple(points[i])
+        if point not in seen:
+            seen.add(point)
+            kept.append(i)
+    return kept
+
+
+def grown(archived: Sequence[Point], new: Point) -> list[Point] | None:
+    """The archive with one more point, without those that it dominates; None if the point adds nothing.
+
+    Args:
+        archived: Points of which none dominates or equals another one.
+        new: Finite coordinates, each to be minimised.
+    """
+    if any(old == new or dominates(old, new) for old in archived):
+        return None
+    return [*(old for old in archived if not dominates(new, old)), new]
+
+
+def layers(points: Sequence[Sequence[float]]) -> list[int]:
+    """Non-dominated sorting: number of each point's front, 0 for the best; equal points are in the same front."""
+    if not points:
+        return []
+    if len(points[0]) > 2:
+        import moocore
+
+        ranks = moocore.pareto_rank(np.asarray(points, dtype=float))
+        return [int(rank) for rank in ranks]
+    return _planar_layers([(float(p[0]), float(p[1]) if len(p) > 1 else 0.0) for p in points])
+
+
+def constrained_layers(points: Sequence[Sequence[float]], violations: Sequence[float]) -> list[int]:
+    """Layers under constrained domination: those of the feasible points, then the others ordered by violation alone.
+
+    Feasible beats infeasible, and of two infeasible points the one with the smaller overall violation beats the other
+    (Deb et al. 2002, section VI, doi 10.1109/4235.996017).
+
+    Args:
+        points: Finite coordinates, each to be minimised.
+        violations: Overall violation of each point, 0 if it is feasible.
+    """
+    feasible = [i for i, violation in enumerate(violations) if violation <= 0]
+    inner = dict(zip(feasible, layers([points[i] for i in feasible]), strict=True))
+    best = max(inner.values(), default=-1) + 1
+    layer_of = {violation: best + k for k, violation in enumerate(sorted({v for v in violations if v > 0}))}
+    return [inner[i] if i in inner else layer_of[violation] for i, violation in enumerate(violations)]
+
+
+def _planar_layers(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Layers in O(n log n): in lexicographic order a point is dominated by layer k iff that layer reached its y."""
+    result = [0] * len(points)
+    lowest: list[float] = []
+    previous: tuple[float, float] | None = None
+    layer = 0
+    for i in sorted(range(len(points)), key=points.__getitem__):
+        if points[i] != previous:
+            previous = points[i]
+            layer = bisect_right(lowest, previous[1])
+            lowest[layer : layer + 1] = [previous[1]]
+        result[i] = layer
+    return result
+
+
+def epsilon_net_order(
+    points: Sequence[Sequence[float]],
+    numbers: Sequence[int] | None = None,
+    *,
+    lows: Sequence[float] | None = None,
+    highs: Sequence[float] | None = None,
+) -> list[int]:
+    """Order of the points of one front so that every beginning of it covers the front well.
+
+    It starts at the smallest sum of scaled objectives; then comes whichever point is farthest (Euclidean, scaled) from
+    all chosen ones. Ties go to the smaller values, then to the smaller number, so the order of arrival is irrelevant.
+    After Schmucker et al. 2021 (MO-ASHA, arXiv 2106.12639).
+
+    Args:
+        points: Points of the front, each coordinate to be minimised.
+        numbers: Trial numbers that break ties between equal points; positions by default.
+        lows: Smallest value of each objective at the rung; of these points by default.
+        highs: Largest value of each objective at the rung; of these points by default.
+
+    Returns:
+        Indices into `points`, best first.
+    """
+    if not points:
+        return []
+    order, scaled = _scaled(points, range(len(points)) if numbers is None else numbers, lows, highs)
+    # `order` is sorted by values and number already, and argmin and argmax take the first of equals.
+    chosen = [int(np.argmin(scaled.sum(axis=1)))]
+    distance = np.full(len(order), np.inf)
+    while len(chosen) < len(order):
+        distance = np.minimum(distance, ((scaled - scaled[chosen[-1]]) ** 2).sum(axis=1))
+        distance[chosen[-1]] = -1.0
+        chosen.append(int(np.argmax(distance)))
+    return [order[i] for i in chosen]
+
+
+SHARE_THAT_COUNTS = 0.1
+"""Share of a study's dollars from which on a difference in dollars between two trainings counts in full."""
+
+
+def least_ranges(metrics: Sequence[str], spent_usd: float) -> list[float]:
+    """Return the range of each objective below which its differences count less in the choice of a knee.
+
+    The dollars of a training are spent, and another one costs as much. What is little beside all that the study has
+    spent for its answer is no reason to take a worse one.
+
+    Args:
+        metrics: Objectives in the spec's order.
+        spent_usd: All that the study has spent, in dollars.
+    """
+    return [SHARE_THAT_COUNTS * spent_usd if one == "cost_usd" else 0.0 for one in metrics]
+
+
+def knee_of(points: Sequence[Sequence[float]], least_ranges: Sequence[float] = ()) -> int:
+    """Index of the first point of `epsilon_net_order`: the smallest sum of objectives, each scaled to its range.
+
+    Args:
+        points: At least one point, smaller is better.
+        least_ranges: Range of each objective below which its differences count less, in proportion; none by default.
+    """
+    values = np.asarray(points, dtype=float)
+    lows, highs = values.min(axis=0), values.max(axis=0)
+    if least_ranges:
+        highs = np.maximum(highs, lows + np.asarray(least_ranges, dtype=float))
+    order, scaled = _scaled(points, range(len(points)), lows.tolist(), highs.tolist())
+    return order[int(np.argmin(scaled.sum(axis=1)))]
+
+
+def _scaled(
+    points: Sequence[Sequence[float]],
+    ids: Sequence[int],
+    lows: Sequence[float] | None,
+    highs: Sequence[float] | None,
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Return the order of the points by value and number, and their values in that order, scaled."""
+    order = sorted(range(len(points)), key=lambda i: (tuple(points[i]), ids[i]))
+    values = np.asarray([points[i] for i in order], dtype=float)
+    low = values.min(axis=0) if lows is None else np.asarray(lows, dtype=float)
+    high = values.max(axis=0) if highs is None else np.asarray(highs, dtype=float)
+    return order, (values - low) / np.where(high > low, high - low, 1.0)
+
+
+def best_first(
+    points: Sequence[Sequence[float]], numbers: Sequence[int] | None = None, violations: Sequence[float] | None = None
+) -> Iterator[int]:
+    """Indices of all points of a rung, best first: by front, inside a front by epsilon-net order.
+
+    They come one after the other, so that the first ones cost little. Objectives are scaled by the range of the whole
+    rung; with one objective the order is by value, then by number.
+
+    Args:
+        points: Finite coordinates, each to be minimised.
+        numbers: Trial numbers that break ties between equal points; positions by default.
+        violations: Overall violation of each point (`constrained_layers`); None without constraints.
+    """
+    if not points:
+        return
+    ids = list(range(len(points))) if numbers is None else list(numbers)
+    lows = [min(column) for column in zip(*points, strict=True)]
+    highs = [max(column) for column in zip(*points, strict=True)]
+    for _, inside in sorted(_members(points, violations).items()):
+        net = epsilon_net_order([points[i] for i in inside], [ids[i] for i in inside], lows=lows, highs=highs)
+        yield from (inside[i] for i in net)
+
+
+def rank_of(
+    index: int, points: Sequence[Sequence[float]], numbers: Sequence[int], violations: Sequence[float] | None = None
+) -> int:
+    """Position of one point in `best_first`, from 1; only its own front has to be ordered."""
+    members = _members(points, violations)
+    layer = next(layer for layer, inside in members.items() if index in inside)
+    inside = members[layer]
+    net = epsilon_net_order(
+        [points[i] for i in inside],
+        [numbers[i] for i in inside],
+        lows=[min(column) for column in zip(*points, strict=True)],
+        highs=[max(column) for column in zip(*points, strict=True)],
+    )
+    better = sum(len(others) for one, others in members.items() if one < layer)
+    return better + net.index(inside.index(index)) + 1
+
+
+def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | None) -> dict[int, list[int]]:
+    """Indices of the points of each layer."""
+    members: dict[int, list[int]] = {}
+    for i, layer in enumerate(layers(points) if violations is None else constrained_layers(points, violations)):
+        members.setdefault(layer, []).append(i)
+    return members
+
+
+def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
+    """Volume that the points dominate up to the reference; points not inside the reference's box add nothing.
+
+    Args:
+        points: Coordinates to be minimised; dominated and equal points add nothing.
+        reference: Bound of each objective, in the same units and signs.
+    """
+    inside = [p for p in points if all(x < bound for x, bound in zip(p, reference, strict=True))]
+    if not inside:
+        return 0.0
+    import moocore
+
+    return float(moocore.hypervolume(np.asarray(inside, dtype=float), ref=np.asarray(reference, dtype=float)))
+
+
+def reference_coordinate(values: Sequence[float]) -> float:
+    """One coordinate of the automatic reference point: worst + 0.1 max(worst - best, 0.1 |worst|).
+
+    Outliers, values above Q3 + 3 IQR, are left out first: one hopeless trial would make all others look alike. Where
+    that leaves zeros alone, it is a tenth of the largest value: nothing would be better than a point at 0.
+
+    Args:
+        values: At least one finite value, to be minimised.
+    """
+    array = np.asarray(values, dtype=float)
+    q1, q3 = np.quantile(array, [0.25, 0.75])
+    usual = array[array <= q3 + 3.0 * (q3 - q1)]
+    worst, best = float(usual.max()), float(usual.min())
+    margin = 0.1 * max(worst - best, 0.1 * abs(worst))
+    return worst + (margin or 0.1 * (float(np.abs(array).max()) or 1.0))
+
+
+def last_epoch(spec: Mapping[str, object]) -> int | None:
+    """Epochs of a full training, None when the spec does not say."""
+    training = spec.get("training")
+    planned = training.get("epochs") if isinstance(training, Mapping) else None
+    return int(planned) if isinstance(planned, int | float) else None
+
+
+def point(epoch: EpochRecord, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+    """The epoch's objectives turned so that smaller is better; None unless all of them are there and finite."""
+    values = tuple(o.signed(float(epoch.metrics.get(o.metric, math.nan))) for o in objectives)
+    return values if all(map(math.isfinite, values)) else None
+
+
+def reference_point(
+    trials: Sequence[TrialRecord], objectives: Sequence[Objective], last_epoch: int | None
+) -> dict[str, float] | None:
+    """The automatic reference point by metric, in the metrics' own signs; None without a finite milestone.
+
+    Per objective: worst + 0.1 max(worst - best, 0.1 |worst|) over the milestones so far without outliers. Cumulative
+    objectives are extrapolated to the last epoch first, so that the box holds trainings that run to the end.
+
+    Args:
+        trials: Any states; pruned and failed trials count as well.
+        objectives: Objectives in the spec's order.
+        last_epoch: Epochs of a full training; None extrapolates nothing. A complete trial's are its own.
+    """
+    columns: dict[str, list[float]] = {o.metric: [] for o in objectives}
+    for trial in trials:
+        for epoch in trial.epochs:
+            values = point(epoch, objectives) if epoch.is_milestone else None
+            for objective, value in zip(objectives, values or (), strict=False):
+                if objective.metric in CUMULATIVE_METRICS:
+                    end = extrapolated_metric(trial, epoch, objective.metric, last_epoch)
+                    value = objective.signed(end)  # noqa: PLW2901
+                columns[objective.metric].append(value)
+    if not all(columns.values()):
+        return None
+    return {o.metric: o.signed(reference_coordinate(columns[o.metric])) for o in objectives}
+
+
+def reference_of(study: StudyRecord) -> dict[str, float] | None:
+    """The point that the study's hypervolume is measured from.
+
+    The stored one, else the spec's, else a provisional one from the milestones so far, so that a running study has a
+    hypervolume before its reference point is frozen.
+    """
+    given = study.reference_point or study.spec.get("reference_point")
+    if isinstance(given, Mapping):
+        return {str(metric): float(value) for metric, value in given.items()}
+    return reference_point(study.trials, study.objectives, last_epoch(study.spec))

@@ -1,0 +1,248 @@
+"""The best model of a study by one objective, among those that keep bounds on the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces.user_errors import UserError
+from search_spaces.wording import found, listed, nearest, shown
+from studies.records.records import NANO, Objective, StudyRecord, TrialState
+from studies.results import analysis
+from studies.results.analysis import ArchivePoint
+from studies.results.confirmations import confirmation_of
+from studies.results.expected_values import expected_values
+from studies.results.pareto import archive, knee_of, least_ranges
+from trainers.protocol import ParameterValue
+
+AT_MOST, AT_LEAST = "under", "over"
+_SIDES = {AT_MOST: "at most", AT_LEAST: "at least"}
+
+
+class BestPointError(UserError, ValueError):
+    """No point was asked for that the archive can have, or it has none that keeps the bounds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestPoint:
+    """A point of the archive, with all that is known of it.
+
+    Attributes:
+        trial: Number of the trial.
+        epoch: Number of the epoch in the trial, from 1.
+        state: State of the trial.
+        values: Objectives at this epoch by name.
+        metrics: All metrics at this epoch by name.
+        params: Parameters of the trial by name, inactive ones left out.
+        checkpoint: Absolute path or URL of the kept model, None if it was not kept.
+        confirmed: What `automl confirm` found out about it, as `confirmation_of` returns it; None if nothing.
+    """
+
+    trial: int
+    epoch: int
+    state: TrialState
+    values: Mapping[str, float]
+    metrics: Mapping[str, float]
+    params: Mapping[str, ParameterValue]
+    checkpoint: str | None
+    confirmed: Mapping[str, Any] | None = None
+
+
+def best_point(
+    study: StudyRecord,
+    metric: str,
+    *,
+    under: Mapping[str, float] | None = None,
+    over: Mapping[str, float] | None = None,
+) -> BestPoint:
+    """Return the archive's best point by one objective, in the objective's direction.
+
+    The archive holds points that keep the constraints of the spec. A bound limits how bad an objective may be; one
+    that limits how good it may be would ask for points that the archive leaves out. Of points that are equal in
+    `metric` the one that is better in the next objective is taken. Bounds hold for the values of the search; points are
+    compared by what is expected of them where some were confirmed.
+
+    Args:
+        study: Study as committed.
+        metric: Objective to be best in.
+        under: Largest allowed values of objectives that are minimized, by name.
+        over: Least allowed values of objectives that are maximized, by name.
+
+    Raises:
+        BestPointError: `metric` or a bound names no objective, a bound is on the wrong side or no number, or no point
+            keeps the bounds; the message names what is allowed, or the nearest value.
+    """
+    objectives = {objective.metric: objective for objective in study.objectives}
+    first = _objective(objectives, metric, "metric")
+    bounds = _bounds(objectives, under or {}, AT_MOST) | _bounds(objectives, over or {}, AT_LEAST)
+    archive = left = analysis.archive(study)
+    if not left:
+        raise BestPointError(f"best: the archive of {study.name} has no point yet")
+    for place, (name, bound) in enumerate(bounds.items()):
+        objective = objectives[name]
+        keeping = [point for point in left if objective.signed(point.values[name]) <= objective.signed(bound)]
+        if not keeping:
+            raise BestPointError(_nothing_left(objective, bound, left, kept=list(bounds)[:place]))
+        left = keeping
+    columns = [study.objectives.index(one) for one in (first, *(one for one in study.objectives if one != first))]
+    kept = [
+        (values, point) for values, point in zip(expected_values(study, archive), archive, strict=True) if point in left
+    ]
+    _, best = min(kept, key=lambda one: [one[0][column] for column in columns])
+    return _with_details(study, best)
+
+
+def _objective(objectives: Mapping[str, Objective], name: object, place: str) -> Objective:
+    if name not in objectives:
+        raise BestPointError(
+            f"best: {place}: {found(name, f'the objectives {listed(objectives)}', nearest(name, objectives))}"
+        )
+    return objectives[str(name)]
+
+
+def _bounds(objectives: Mapping[str, Objective], given: Mapping[str, float], side: str) -> dict[str, float]:
+    if not isinstance(given, Mapping):
+        raise BestPointError(f"best: {side}: {found(given, 'a mapping of objectives to numbers')}")
+    for name, bound in given.items():
+        objective = _objective(objectives, name, side)
+        right = AT_MOST if objective.direction == "minimize" else AT_LEAST
+        if side != right:
+            problem = f"found {shown(name)}, which is {objective.direction}d, allowed: {right}={{{shown(name)}: ...}}"
+            raise BestPointError(f"best: {side}: {problem}")
+        if isinstance(bound, bool) or not isinstance(bound, int | float) or bound != bound:  # noqa: PLR0124 - NaN
+            raise BestPointError(f"best: {side}.{name}: {found(bound, 'a number')}")
+    return dict(given)
+
+
+def _nothing_left(objective: Objective, bound: float, left: list[ArchivePoint], kept: list[str]) -> str:
+    """What to tell somebody whose bounds no point keeps: how near the nearest one comes."""
+    name = objective.metric
+    near = min(left, key=lambda point: objective.signed(point.values[name]))
+    side = _SIDES[AT_MOST if objective.direction == "minimize" else AT_LEAST]
+    among = f" and the bounds on {listed(kept)}" if kept else ""
+    return (
+        f"best: no point of the archive keeps {name} {side} {bound:g}{among}; "
+        f"nearest is {near.trial}@{near.epoch} with {near.values[name]:.6g}"
+    )
+
+
+def _with_details(study: StudyRecord, point: ArchivePoint) -> BestPoint:
+    trial = next(one for one in study.started if one.number == point.trial)
+    return BestPoint(
+        trial=point.trial,
+        epoch=point.epoch,
+        state=point.state,
+        values=dict(point.values),
+        metrics=dict(trial.epochs[point.epoch - 1].metrics),
+        params=dict(trial.params),
+        checkpoint=point.checkpoint,
+        confirmed=confirmation_of(study, point.trial, point.epoch),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recommendation:
+    """A model to take.
+
+    Attributes:
+        point: The knee of the archive: the smallest sum of the objectives, each scaled to its range in the archive, and
+            dollars to `least_ranges` if that is more. Objectives that `automl confirm` has measured count as confirmed
+            (`expected_values`).
+        params: Parameters of its trial.
+        confirmed: What `automl confirm` found out about it, as `confirmation_of` returns it; None if nothing.
+        better: The next better model in the first objective, which is worse in another one; None if there is none.
+        worse: The next worse model in the first objective, which is better in another one; None if there is none.
+        instead_of: The knee by the values of the search alone, where that is another one; else None.
+    """
+
+    point: ArchivePoint
+    params: Mapping[str, ParameterValue]
+    confirmed: Mapping[str, Any] | None
+    better: ArchivePoint | None
+    worse: ArchivePoint | None
+    instead_of: ArchivePoint | None = None
+
+    def __str__(self) -> str:
+        return name_of(self.point)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values: `trial`, `epoch`, `values`, `params`, `confirmed`, `better` and `worse` (`12@9`).
+
+        Where confirmed values have changed the choice, `instead_of` has the point that the search alone would name.
+        """
+        return {
+            "trial": self.point.trial,
+            "epoch": self.point.epoch,
+            "values": dict(self.point.values),
+            "params": dict(self.params),
+            "confirmed": self.confirmed,
+            "better": None if self.better is None else name_of(self.better),
+            "worse": None if self.worse is None else name_of(self.worse),
+            **({} if self.instead_of is None else {"instead_of": name_of(self.instead_of)}),
+        }
+
+
+def recommended(study: StudyRecord) -> Recommendation | None:
+    """Return the model to take; None if the archive has no model that was kept.
+
+    All points of the archive keep the constraints.
+    """
+    points = takeable(study)
+    if not points:
+        return None
+    values = expected_values(study, points)
+    ranges = _ranges(study)
+    knee, by_search = knee_of(values, ranges), knee_of(_searched(study, points), ranges)
+    chosen, value = points[knee], values[knee][0]
+    ranked = sorted(archive(values), key=values.__getitem__)
+    better = [place for place in ranked if values[place][0] < value]
+    worse = [place for place in ranked if values[place][0] > value]
+    return Recommendation(
+        point=chosen,
+        params=dict(study.started[chosen.trial].params),
+        confirmed=confirmation_of(study, chosen.trial, chosen.epoch),
+        better=points[better[-1]] if better else None,
+        worse=points[worse[0]] if worse else None,
+        instead_of=None if by_search == knee else points[by_search],
+    )
+
+
+def ranked_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[ArchivePoint]:
+    """Return points of the archive, the best of the first objective first, by what is expected of them."""
+    values = expected_values(study, points)
+    return [points[place] for place in sorted(range(len(points)), key=values.__getitem__)]
+
+
+def best_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[tuple[Objective, ArchivePoint]]:
+    """Return each objective with the point that is the best in it, by what is expected of them; none without points."""
+    values = expected_values(study, points) if points else []
+    places = range(len(points))
+    return [
+        (objective, points[min(places, key=lambda place: values[place][column])])
+        for column, objective in enumerate(study.objectives if points else ())
+    ]
+
+
+def takeable(study: StudyRecord) -> list[ArchivePoint]:
+    """Return the points of the archive whose model was kept; of a simulated study, which keeps none, all."""
+    return [point for point in analysis.archive(study) if point.checkpoint or study.is_simulated]
+
+
+def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:
+    """Return the best trade-off of at least one point, by what is expected of each."""
+    ranges = _ranges(study)
+    return points[knee_of(expected_values(study, points), ranges)]
+
+
+def name_of(point: ArchivePoint) -> str:
+    """Return the name by which commands know a point, such as `12@9`: trial 12 after epoch 9."""
+    return f"{point.trial}@{point.epoch}"
+
+
+def _ranges(study: StudyRecord) -> list[float]:
+    return least_ranges([one.metric for one in study.objectives], study.cost_nano_usd / NANO)
+
+
+def _searched(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[list[float]]:
+    return [[one.signed(point.values[one.metric]) for one in study.objectives] for point in points]

@@ -1,0 +1,110 @@
+"""Progress: what a study's money has bought so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from studies.results import pareto
+from studies.search.arrays import Array
+from studies.search.model.trial_arrays import TrialTable
+from studies.search.observations import Columns, Snapshot, Values
+
+GROWTH = 0.01
+"""Relative growth of the hypervolume that counts as progress."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Dollars spent, and how the hypervolume grew with them.
+
+    Attributes:
+        spent_usd: Dollars spent by now.
+        grown_to: Hypervolume when it last grew noticeably, from the reference point of that moment: an automatic one
+            moves, and docs/search-experiments.md says why later volumes are compared with it all the same.
+        grown_at_usd: Dollars that had been spent by then.
+        full_usd: Dollars for a usual full training; None before any epoch was paid for.
+        full_slot_usd: Dollars for each slot of a usual full training; None likewise.
+    """
+
+    spent_usd: float = 0.0
+    grown_to: float = 0.0
+    grown_at_usd: float = 0.0
+    full_usd: float | None = None
+    full_slot_usd: float | None = None
+
+    def after(self, volume: float, table: TrialTable, epochs: int, most_usd: Array) -> Progress:
+        """The progress after new measurements.
+
+        Args:
+            volume: Hypervolume of the archive.
+            table: All trials that were started.
+            epochs: Planned number of epochs of a full training.
+            most_usd: Dollars after which each trial is ended [n].
+        """
+        now = replace(self, spent_usd=float(table.paid_usd.sum()))
+        if volume > (1.0 + GROWTH) * self.grown_to:
+            now = replace(now, grown_to=volume, grown_at_usd=now.spent_usd)
+        paid = table.rows_with_cost
+        if not len(paid):
+            return now
+        complete = table.lengths[~np.isnan(table.lengths)]  # shorter than planned where trainings stop improving
+        usual = float(np.median(complete)) if len(complete) else epochs
+
+        def full(slots: Array) -> float:
+            usd = usual * float(np.median(table.usd_per_epoch[paid] / slots))
+            return min(usd, float(np.median(most_usd[paid] / slots)))
+
+        return replace(now, full_usd=full(np.ones(len(paid))), full_slot_usd=full(table.world_sizes[paid]))
+
+
+class ArchiveTracker:
+    """Keeps the archive, and the values from which the reference point is worked out.
+
+    Args:
+        milestones: Epochs whose model is a deliverable.
+        objectives: Number of objectives.
+        feasible: Says whether a milestone's columns keep the study's constraints; others do not enter the archive.
+
+    Attributes:
+        archive: Non-dominated feasible milestones [n, objectives].
+    """
+
+    def __init__(
+        self,
+        milestones: Collection[int],
+        *,
+        objectives: int,
+        feasible: Callable[[Columns], bool] = lambda _values: True,
+    ) -> None:
+        self._milestones, self._feasible = frozenset(milestones), feasible
+        self._taken: dict[int, frozenset[int]] = {}
+        self._milestone_ends: dict[int, list[Columns]] = {}
+        self._objectives = objectives
+        self.archive: Array = np.zeros((0, objectives))
+
+    def add(self, trial: Snapshot) -> None:
+        """Add the milestones that a trial has reached since it was last added, and the model that it ended with.
+
+        Its earlier milestones get other ends where the trial has become complete before the planned last epoch.
+        """
+        models = {e: v for e, v in trial.at.items() if self._is_model(trial, e) and all(map(math.isfinite, v))}
+        self._milestone_ends[trial.number] = [trial.ends.get(epoch, values) for epoch, values in models.items()]
+        known = self._taken.get(trial.number, frozenset())
+        fresh = [values for epoch, values in models.items() if epoch not in known and self._feasible(values)]
+        self._taken[trial.number] = frozenset(models)
+        if fresh:
+            points: list[Values] = [*map(tuple, self.archive.tolist()), *(one[: self._objectives] for one in fresh)]
+            self.archive = np.array([points[i] for i in pareto.archive(points)])
+
+    def _is_model(self, trial: Snapshot, epoch: int) -> bool:
+        return epoch in self._milestones or epoch == trial.last_model
+
+    def reference(self) -> Array:
+        """Reference point as a study works it out from its milestones [objectives]; ones without any."""
+        ends = [one for of_trial in self._milestone_ends.values() for one in of_trial]
+        columns = list(zip(*ends, strict=True))[: self._objectives] if ends else [()] * self._objectives
+        return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in columns])

@@ -1,0 +1,310 @@
+"""Recorded learning curves: what training each configuration of a table gives, epoch by epoch.
+
+A table is one `.npz` of the format `curves-v1`: `meta_json` (a string), `params` [n, d], `seconds` [n, T], and for
+every metric and every constant one array `metric_NAME` [n, T] or `static_NAME` [n]. It is read without pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.parameters import Float, Int, Parameter, SpaceError, Value
+from search_spaces.space import Space
+from search_spaces.user_errors import UserError
+from search_spaces.wording import found
+from studies.records.records import CUMULATIVE_METRICS, Direction
+
+Array = NDArray[np.float64]
+Split = Literal["validation", "test"]
+
+FORMAT = "curves-v1"
+CLIP_IQR = 100.0
+"""Distance from the third quartile, in interquartile ranges, beyond which values are clipped."""
+TABLE = "table"
+"""Name of the parameter that says which of several pooled tables a configuration is from."""
+WORLD_SIZE = "world_size"
+_EDGE = 1e-6  # relative: single precision rounds a value at the edge of its range to the other side
+
+
+class CurvesError(UserError):
+    """A table cannot be read or used; one line for the user, with the file's name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurveMetric:
+    """Direction in which a metric is better, and split of the data that it was measured on."""
+
+    direction: Direction
+    split: Split
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CurveTable:
+    """The learning curves of n configurations over T epochs.
+
+    Attributes:
+        name: Name of the task.
+        space: Space that every configuration is in.
+        params: Parameters of each configuration.
+        seconds: Cumulative training time at the end of each epoch, in seconds [n, T].
+        metrics: Values at the end of each epoch by name [n, T]; NaN where training diverged.
+        about: Direction and split of each metric.
+        statics: Constants of each configuration by name, known before it is trained [n].
+        notes: What was changed on reading, one line each.
+    """
+
+    name: str
+    space: Space
+    params: tuple[Mapping[str, Value], ...]
+    seconds: Array
+    metrics: Mapping[str, Array]
+    about: Mapping[str, CurveMetric]
+    statics: Mapping[str, Array]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+    @property
+    def epochs(self) -> int:
+        """T, the epochs of a full training."""
+        return int(self.seconds.shape[1])
+
+    @property
+    def world_sizes(self) -> NDArray[np.int64]:
+        """Ranks that train each configuration [n]."""
+        return np.array([int(params.get(WORLD_SIZE) or 1) for params in self.params], dtype=np.int64)
+
+    @property
+    def mean_epoch_seconds(self) -> Array:
+        """Mean duration of an epoch of each configuration, in seconds [n]."""
+        mean: Array = self.seconds[:, -1] / self.epochs
+        return mean
+
+    def full_trial_usd(self, usd_per_slot_hour: float) -> Array:
+        """Returns what training each configuration to the end costs, without its start, in dollars [n]."""
+        cost: Array = self.seconds[:, -1] * self.world_sizes * usd_per_slot_hour / 3600.0
+        return cost
+
+    def test_metric(self, metric: str) -> str | None:
+        """Returns the test metric of a validation metric, as `test_loss` of `valid_loss`; None if there is none.
+
+        Without one of the same name it is the only test metric that ends in the same word and has the same direction,
+        as `test_balanced_error` does for `val_error`.
+        """
+        for prefix in ("val_", "valid_", "validation_"):
+            if metric.startswith(prefix) and (name := f"test_{metric.removeprefix(prefix)}") in self.metrics:
+                return name
+        word, about = metric.rsplit("_", 1)[-1], self.about.get(metric)
+        if about is None:
+            return None
+        wanted = CurveMetric(direction=about.direction, split="test")
+        like = [name for name, other in self.about.items() if other == wanted and name.rsplit("_", 1)[-1] == word]
+        return like[0] if len(like) == 1 else None
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def find_tables(paths: Sequence[str | Path]) -> list[Path]:
+    """Returns the `.npz` files that are named, and those inside folders in the order of their names.
+
+    Raises:
+        CurvesError: A path does not exist, or a folder holds none.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        inside = sorted(path.rglob("*.npz")) if path.is_dir() else [path]
+        if not inside:
+            raise CurvesError(f"{path}: found no .npz file, allowed: a folder that holds tables of the format {FORMAT}")
+        if not inside[0].exists():
+            raise CurvesError(f"{path}: found nothing, allowed: a file or folder of learning curves")
+        files += inside
+    return files
+
+
+def read_table(path: str | Path) -> CurveTable:
+    """Read and check one table.
+
+    A metric that ends in `accuracy` gives another one that ends in `error` and is 1 - accuracy, to be minimised. Values
+    worse than Q3 + 100 IQR of their metric are clipped there, which `notes` says.
+
+    Raises:
+        CurvesError: The file is no table of this format; one line that says where and why.
+    """
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        reason = getattr(error, "strerror", None) or f"cannot be read as .npz ({type(error).__name__})"
+        raise CurvesError(f"{path}: {reason}, allowed: a table of the format {FORMAT}") from None
+    try:
+        return _table(arrays)
+    except (CurvesError, SpaceError) as error:
+        raise CurvesError(f"{path}: {error}") from None
+
+
+def _table(arrays: Mapping[str, NDArray[Any]]) -> CurveTable:
+    meta = _meta(arrays)
+    space = _space(meta)
+    rows, seconds = _numbers(arrays, "params", 2), _numbers(arrays, "seconds", 2)
+    count, epochs = seconds.shape
+    if not count or not epochs:
+        raise CurvesError(f"seconds: found the shape {seconds.shape}, allowed: at least one row and one epoch")
+    if rows.shape != (count, len(space)):
+        raise CurvesError(f"params: found the shape {rows.shape}, allowed: {(count, len(space))}")
+    if not np.isfinite(seconds).all() or (seconds[:, 0] < 0).any() or (np.diff(seconds, axis=1) < 0).any():
+        raise CurvesError("seconds: found values that fall or are not finite, allowed: cumulative seconds from 0")
+    if (seconds[:, -1] <= 0).any():
+        raise CurvesError("seconds: found a full training of 0 seconds, allowed: trainings that take time")
+    metrics, about, notes = _metrics(arrays, meta, (count, epochs))
+    statics = {
+        name.removeprefix("static_"): _shaped(arrays, name, (count,)) for name in arrays if name.startswith("static_")
+    }
+    _check_names(space, metrics, statics)
+    return CurveTable(
+        name=str(meta["name"]),
+        space=space,
+        params=tuple(_params(space, row, index) for index, row in enumerate(rows)),
+        seconds=seconds,
+        metrics=metrics,
+        about=about,
+        statics=statics,
+        notes=notes,
+    )
+
+
+def _meta(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    missing = [name for name in ("meta_json", "params", "seconds") if name not in arrays]
+    if missing:
+        raise CurvesError(f"found no {missing[0]}, allowed: a table of the format {FORMAT}")
+    try:
+        meta = json.loads(str(arrays["meta_json"]))
+    except ValueError:
+        raise CurvesError("meta_json: found text that is no JSON") from None
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        given = meta.get("format") if isinstance(meta, dict) else meta
+        raise CurvesError(f"meta_json: format: {found(given, FORMAT)}")
+    for key, kind in (("name", str), ("params", dict), ("metrics", dict)):
+        if not isinstance(meta.get(key), kind):
+            allowed = "text" if kind is str else "a mapping"
+            raise CurvesError(f"meta_json: {key}: {found(meta.get(key), allowed)}")
+    return meta
+
+
+def _space(meta: Mapping[str, Any]) -> Space:
+    entries: dict[str, Parameter] = {}
+    for name, form in meta["params"].items():
+        kind = form.get("type") if isinstance(form, Mapping) else None
+        if kind not in {"float", "int"}:
+            raise CurvesError(f"meta_json: params.{name}.type: {found(kind, 'float, int')}")
+        try:
+            low, high, log = form["low"], form["high"], bool(form.get("log", False))
+        except KeyError as error:
+            raise CurvesError(f"meta_json: params.{name}: found no {error.args[0]}, allowed: a number") from None
+        try:
+            entries[name] = (
+                Float(low=low, high=high, log=log) if kind == "float" else Int(low=int(low), high=int(high), log=log)
+            )
+        except SpaceError as error:
+            raise CurvesError(f"meta_json: params.{name}: {error}") from None
+    return Space(entries)
+
+
+def _numbers(arrays: Mapping[str, NDArray[Any]], name: str, dimensions: int) -> Array:
+    array = arrays[name]
+    if array.dtype.kind not in "fiu" or array.ndim != dimensions:
+        problem = f"found {array.dtype} of shape {array.shape}, allowed: numbers in {dimensions} dimensions"
+        raise CurvesError(f"{name}: {problem}")
+    return np.asarray(array, dtype=float)
+
+
+def _shaped(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> Array:
+    array = _numbers(arrays, name, len(shape))
+    if array.shape != shape:
+        raise CurvesError(f"{name}: found the shape {array.shape}, allowed: {shape}")
+    if len(shape) == 1 and not np.isfinite(array).all():
+        raise CurvesError(f"{name}: found values that are not finite, allowed: finite numbers")
+    return array
+
+
+def _params(space: Space, row: Array, index: int) -> dict[str, Value]:
+    params: dict[str, Value] = {}
+    for name, number in zip(space.names(), row, strict=True):
+        parameter = space.parameter(name)
+        assert isinstance(parameter, Float | Int)  # noqa: S101 - `_space` makes no others
+        slack = _EDGE * max(abs(parameter.low), abs(parameter.high))
+        if not parameter.low - slack <= number <= parameter.high + slack:
+            problem = f"found {float(number)!r}, allowed: {parameter.allowed()}"
+            raise CurvesError(f"params: row {index}, {name}: {problem}")
+        inside = min(max(float(number), parameter.low), parameter.high)
+        params[name] = round(inside) if isinstance(parameter, Int) else inside
+    return params
+
+
+def _metrics(
+    arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], shape: tuple[int, int]
+) -> tuple[dict[str, Array], dict[str, CurveMetric], tuple[str, ...]]:
+    metrics: dict[str, Array] = {}
+    about: dict[str, CurveMetric] = {}
+    notes: list[str] = []
+    for key in (name for name in arrays if name.startswith("metric_")):
+        name = key.removeprefix("metric_")
+        values, told = _shaped(arrays, key, shape), meta["metrics"].get(name)
+        about[name] = _about(name, told)
+        metrics[name], note = _clipped(values, name, about[name].direction)
+        notes += note
+        if name.endswith("accuracy") and about[name].direction == "maximize":
+            whole = 100.0 if told.get("unit") == "percent" else 1.0
+            error = f"{name.removesuffix('accuracy')}error"
+            metrics[error] = 1.0 - metrics[name] / whole
+            about[error] = CurveMetric(direction="minimize", split=about[name].split)
+    if not metrics:
+        raise CurvesError("found no array metric_NAME, allowed: at least one metric")
+    return metrics, about, tuple(notes)
+
+
+def _about(name: str, told: object) -> CurveMetric:
+    told = told if isinstance(told, Mapping) else {}
+    direction, split = told.get("direction"), told.get("split")
+    if direction not in {"minimize", "maximize"}:
+        raise CurvesError(f"meta_json: metrics.{name}.direction: {found(direction, 'minimize, maximize')}")
+    if split not in {"validation", "test"}:
+        raise CurvesError(f"meta_json: metrics.{name}.split: {found(split, 'validation, test')}")
+    return CurveMetric(direction=direction, split=split)
+
+
+def _clipped(values: Array, name: str, direction: Direction) -> tuple[Array, list[str]]:
+    """Values no worse than Q3 + 100 IQR; infinite ones become NaN, as what diverged is."""
+    values = np.where(np.isfinite(values), values, np.nan)
+    sign = 1.0 if direction == "minimize" else -1.0
+    finite = sign * values[~np.isnan(values)]
+    if not len(finite):
+        raise CurvesError(f"metric_{name}: found no finite value, allowed: at least one")
+    first, third = np.quantile(finite, [0.25, 0.75])
+    bound = float(third + CLIP_IQR * (third - first))
+    count = int((finite > bound).sum())
+    if third <= first or not count:
+        return values, []
+    clipped: Array = sign * np.minimum(sign * values, bound)
+    return clipped, [f"{name}: {count} values worse than {sign * bound:.4g} are clipped there"]
+
+
+def _check_names(space: Space, metrics: Mapping[str, Array], statics: Mapping[str, Array]) -> None:
+    if not len(space):
+        raise CurvesError("meta_json: params: found none, allowed: at least one")
+    for name in (*metrics, *statics):
+        if name in CUMULATIVE_METRICS or (name in metrics and name in statics):
+            raise CurvesError(f"{name}: found twice, allowed: a name that nothing else has")
+    for name in space.names():
+        if name in {TABLE, WORLD_SIZE}:
+            raise CurvesError(f"meta_json: params.{name}: found a name that simulations use themselves")

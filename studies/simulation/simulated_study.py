@@ -1,0 +1,273 @@
+"""Studies over recorded learning curves in virtual time: the controller, policy, prices and budget are the real ones.
+
+Only training is replayed: an epoch takes the time that the table says and gives the metrics that it has. The search
+sees validation metrics; the same epochs are scored on test metrics as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from search_spaces.derived_seeds import derived_seed
+from studies.control.controller import Controller
+from studies.control.machine.state import StudyMachine
+from studies.gangs.simulated import Curve, SimulatedPool
+from studies.records.records import CUMULATIVE_METRICS, Constraint, EpochRecord, Objective, StudyRecord, TrialRecord
+from studies.records.resume_state import ResumeState
+from studies.results.constraints import columns, is_feasible
+from studies.search.model.earlier_study import EarlierStudy
+from studies.simulation.candidates import Candidates
+from studies.simulation.recorded_curves import CurveTable
+from studies.simulation.recording import Latencies, MemoryRecording, Recording, StoreRecording, recorded_spec
+from studies.simulation.setting import (
+    START_EPOCHS,
+    DecisionListener,
+    PrunerChoice,
+    SamplerChoice,
+    Setting,
+    check_constraints,
+    check_objectives,
+)
+from studies.simulation.wiring import SimulatedParts, spec_of, wired
+from studies.spec.sections import FINISH
+from studies.storage.study_store import Store
+
+LOST_ATTEMPTS = 2
+"""Largest number of faults of a configuration: at the third lost attempt its trial would fail."""
+
+
+def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:
+    """Returns a pool in virtual time on which configurations train as the table says.
+
+    Args:
+        setting: The simulated study.
+        fault_rate: Probability of a fault in each of a trial's first attempts.
+        opened_at: Virtual time at which the pool opens, in seconds.
+    """
+    return SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=opened_at)
+
+
+def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Curve:
+    """What the table has for a configuration; its seconds are those of its own world size."""
+    table, row = setting.table, setting.candidates.row_of(params)
+    seen = columns(setting.objectives, setting.constraints)
+    names = [column.metric for column in seen if column.metric not in CUMULATIVE_METRICS]
+    values_of = [_values(table, row, name) for name in names]
+    seconds = np.diff(table.seconds[row], prepend=0.0)
+    return Curve(
+        metrics=tuple(dict(zip(names, values, strict=True)) for values in zip(*values_of, strict=True))
+        or ({},) * table.epochs,
+        epoch_seconds=tuple(seconds.tolist()),
+        fails_at=_faults(setting, row, fault_rate),
+        start_seconds=setting.start_epochs * float(table.mean_epoch_seconds[row]),
+    )
+
+
+def _values(table: CurveTable, row: int, metric: str) -> list[float]:
+    """A metric or a constant of one configuration after each epoch [T]."""
+    if metric in table.metrics:
+        values: list[float] = table.metrics[metric][row].tolist()
+        return values
+    return [float(table.statics[metric][row])] * table.epochs
+
+
+def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, Any]]:
+    """Epoch and kind of the fault of each attempt that has one, by number of the attempt."""
+    if not rate:
+        return {}
+    rng = np.random.default_rng(derived_seed("fault", setting.seed, row))
+    # Ascending, since an attempt goes on from where the one before it was lost.
+    epochs = np.sort(rng.integers(1, setting.epochs + 1, size=LOST_ATTEMPTS))
+    return {
+        attempt: (int(epochs[attempt - 1]), "lost") for attempt in range(1, LOST_ATTEMPTS + 1) if rng.random() < rate
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulatedMilestone:
+    """A model that a study could have handed over; it kept the constraints as the search saw it.
+
+    Attributes:
+        spent_usd: Cost of the study in dollars when the model was measured, idle slots included.
+        trial: Number of the trial.
+        row: Row of the table.
+        epoch: Epoch of the trial, from 1.
+        values: Objectives as the search saw them, turned so that smaller is better.
+        test_values: The same with the test metric in place of each validation metric that has one; may hold NaN.
+    """
+
+    spent_usd: float
+    trial: int
+    row: int
+    epoch: int
+    values: tuple[float, ...]
+    test_values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulatedStudy:
+    """A study after its end.
+
+    Attributes:
+        record: Record as of any study; with a store the same can be read from there.
+        objectives: Objectives of the study.
+        seed: Random seed of the study.
+        budget_usd: Budget of the study in dollars.
+        milestones: Feasible models in the order of their measurement; `spent_usd` does not fall.
+        latencies: Real seconds that the search took.
+        wall_seconds: Virtual seconds from opening to closing the pool.
+        real_seconds: Real seconds that the simulation took.
+    """
+
+    record: StudyRecord
+    objectives: tuple[Objective, ...]
+    seed: int
+    budget_usd: float
+    milestones: tuple[SimulatedMilestone, ...]
+    latencies: Latencies
+    wall_seconds: float
+    real_seconds: float
+
+
+def simulate(
+    table: CurveTable,
+    *,
+    objectives: Sequence[Objective],
+    slots: int,
+    budget_full_trials: float,
+    seed: int = 0,
+    sampler: SamplerChoice = "auto",
+    pruner: PrunerChoice = "auto",
+    usd_per_slot_hour: float = 1.0,
+    start_epochs: float = START_EPOCHS,
+    finish: float = FINISH,
+    fault_rate: float = 0.0,
+    constraints: Sequence[Constraint] = (),
+    earlier: Sequence[EarlierStudy] = (),
+    store: Store | None = None,
+    study: str = "simulated",
+    on_decision: DecisionListener | None = None,
+) -> SimulatedStudy:
+    """Run one study over a table's learning curves.
+
+    Args:
+        table: Recorded curves. A configuration with `world_size` among its parameters takes so many slots.
+        objectives: Validation metrics, constants of the table, `cost_usd` or `wall_seconds`.
+        slots: Number of devices that trials share.
+        budget_full_trials: Budget in mean costs of a full training over the table.
+        seed: Random seed of the sampler, and of faults.
+        sampler: Value of `search.sampler` of a spec, or a function that makes a suggester.
+        pruner: Value of `search.pruner` of a spec, or a function that makes a pruner.
+        usd_per_slot_hour: Price of one slot in dollars per hour.
+        start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
+        finish: Value of `budget.finish` of a spec.
+        fault_rate: Probability of a fault in each of a trial's first two attempts, at an epoch drawn evenly over the
+            full training; an attempt that ends before it is spared.
+        constraints: Bounds of what may be an objective; milestones that violate them do not count.
+        earlier: Studies to learn from, over the same space and objectives.
+        store: Store that keeps the study; in memory by default.
+        study: Name of the study.
+        on_decision: Called after each decision at a rung.
+
+    Raises:
+        CurvesError: An objective or a bounded metric is none of the table's, or the study is in the store already.
+        SpecError: The sampler or the pruner cannot be made.
+    """
+    began = time.perf_counter()
+    check_objectives(table, objectives)
+    check_constraints(table, constraints)
+    setting = Setting(
+        table=table,
+        candidates=Candidates(table.space, table.params, table.statics),
+        objectives=tuple(objectives),
+        epochs=table.epochs,
+        slots=slots,
+        usd_per_slot_hour=usd_per_slot_hour,
+        budget_usd=budget_full_trials * float(table.full_trial_usd(usd_per_slot_hour).mean()),
+        start_epochs=start_epochs,
+        finish=finish,
+        seed=seed,
+        constraints=tuple(constraints),
+        record=lambda: recording.record(),  # noqa: PLW0108 - it is made from this setting, and comes after it
+    )
+    spec, latencies = spec_of(setting, study, sampler, pruner), Latencies()
+    recording: Recording = (
+        MemoryRecording(study, setting.objectives, recorded_spec(spec))
+        if store is None
+        else StoreRecording(store, spec)
+    )
+    pool = replaying_pool(setting, fault_rate=fault_rate, opened_at=recording.opened_at)
+    try:
+        parts = wired(
+            setting, spec, sampler=sampler, pruner=pruner, earlier=earlier, latencies=latencies, on_decision=on_decision
+        )
+        _controller(setting, parts, pool, recording).run()
+    finally:
+        recording.close(pool.now())
+    record = recording.record()
+    return SimulatedStudy(
+        record=record,
+        objectives=setting.objectives,
+        seed=seed,
+        budget_usd=setting.budget_usd,
+        milestones=_milestones(setting, record, recording.opened_at),
+        latencies=latencies,
+        wall_seconds=pool.now() - recording.opened_at,
+        real_seconds=time.perf_counter() - began,
+    )
+
+
+def _controller(setting: Setting, parts: SimulatedParts, pool: SimulatedPool, recording: Recording) -> Controller:
+    """The real controller, over recorded curves in virtual time."""
+    machine = StudyMachine(parts.setup, ResumeState(), alive_since=recording.opened_at, pick=pool.pick, worn=pool.worn)
+    return Controller(
+        machine=machine,
+        pool=pool,
+        store=recording.rows,
+        suggester=parts.suggester,
+        study_id=recording.study_id,
+        lease_token=recording.lease_token,
+        background=False,
+        tick_seconds=0.5 * float(setting.table.mean_epoch_seconds.mean()),
+    )
+
+
+# ---------------------------------------------------------------------- what came of it
+
+
+def _milestones(setting: Setting, record: StudyRecord, opened_at: float) -> tuple[SimulatedMilestone, ...]:
+    per_second = setting.slots * setting.usd_per_slot_hour / 3600.0
+    feasible = [
+        _milestone(setting, trial, epoch, (epoch.measured_at - opened_at) * per_second)
+        for trial in record.started
+        for epoch in trial.epochs
+        if epoch.is_milestone and is_feasible(epoch.metrics, setting.constraints)
+    ]
+    return tuple(sorted(feasible, key=lambda one: (one.spent_usd, one.trial, one.epoch)))
+
+
+def _milestone(setting: Setting, trial: TrialRecord, epoch: EpochRecord, spent_usd: float) -> SimulatedMilestone:
+    row = setting.candidates.row_of(trial.params)
+    values, test_values = [], []
+    for objective in setting.objectives:
+        value = objective.signed(epoch.metrics[objective.metric])
+        test_metric = setting.table.test_metric(objective.metric)
+        values.append(value)
+        test_values.append(
+            value
+            if test_metric is None
+            else objective.signed(float(setting.table.metrics[test_metric][row, epoch.epoch - 1]))
+        )
+    return SimulatedMilestone(
+        spent_usd=spent_usd,
+        trial=trial.number or 0,
+        row=row,
+        epoch=epoch.epoch,
+        values=tuple(values),
+        test_values=tuple(test_values),
+    )

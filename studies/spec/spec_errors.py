@@ -1,0 +1,193 @@
+"""Errors of a wrong spec: one line with the file, the path inside it, what was found and what is allowed."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from search_spaces.parameters import SpaceError
+from search_spaces.user_errors import UserError
+from search_spaces.wording import found, listed, nearest, one_line, shown, without_password
+
+Path = tuple[str | int, ...]
+
+_LONGEST_PART = 60
+
+
+class SpecError(UserError):
+    """The user's spec is wrong; `str` is the one line to print before leaving with exit code 2.
+
+    Attributes:
+        source: File that the spec was read from, or another name for its origin.
+        path: Keys and indices that lead to the place; empty for the whole spec.
+        problem: What was found and what is allowed.
+        more: Number of further problems.
+    """
+
+    def __init__(self, source: str, path: Path, problem: str, more: int = 0) -> None:
+        super().__init__(source, path, problem, more)
+        self.source = source
+        self.path = path
+        self.problem = problem
+        self.more = more
+
+    def __str__(self) -> str:
+        parts = [self.source, dotted(self.path), self.problem]
+        rest = f" (and {self.more} more {'problem' if self.more == 1 else 'problems'})" if self.more else ""
+        return one_line(without_password(": ".join(part for part in parts if part) + rest))
+
+
+class SpecValueError(ValueError):
+    """The error that a validator inside the models raises: a problem at a path relative to the validated value."""
+
+    def __init__(self, problem: str, path: Path = ()) -> None:
+        super().__init__(problem, path)
+        self.problem = problem
+        self.path = path
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """Returns a path as `--set` takes it, overlong parts cut."""
+    parts = (str(part) for part in path)
+    return ".".join(part if len(part) <= _LONGEST_PART else f"{part[:_LONGEST_PART]}..." for part in parts)
+
+
+def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecError:
+    """Returns the first of these problems as an error that counts the others."""
+    path, problem = problems[0]
+    return SpecError(source, path, problem, more=len(problems) - 1)
+
+
+def from_validation(
+    error: ValidationError, raw: Mapping[str, object], model: type[BaseModel], source: str
+) -> SpecError:
+    """Turn pydantic's findings into one of ours.
+
+    Unknown keys come first, since a misspelt key is often why another one is missing. What is allowed at a field is
+    the field's `description`.
+
+    Args:
+        error: Error that pydantic raised.
+        raw: Mapping that was validated.
+        model: Model that it was validated as.
+        source: Name of the mapping's origin.
+    """
+    findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
+    problems: dict[Path, str] = {}
+    for finding in findings:
+        path = _path_in(raw, finding["loc"], keep_last=finding["type"] == "missing")
+        cause = finding.get("ctx", {}).get("error")
+        if isinstance(cause, SpecValueError | SpaceError):
+            problems.setdefault((*path, *cause.path), cause.problem)
+        elif finding["type"] == "extra_forbidden":
+            problems.setdefault(path, unknown_key(model, path))
+        elif finding["type"] == "missing":
+            problems.setdefault(path, f"found nothing, allowed: {_allowed_at(model, path)}")
+        else:
+            problems.setdefault(path, _refused(model, path, value_at(raw, path)))
+    # A union reports each of its branches: what lies deeper says more.
+    deepest = [(p, text) for p, text in problems.items() if not any(q != p and q[: len(p)] == p for q in problems)]
+    return first_problem(source, deepest)
+
+
+def unknown_key(model: type[BaseModel], path: Path) -> str:
+    """Returns the problem of a key that the model does not have at this path, with the nearest key that it has."""
+    parent = model_of(field_at(model, path[:-1])) if path[1:] else model
+    keys = list(parent.model_fields) if parent is not None else []
+    key = path[-1]
+    if key in (advice := getattr(parent, "ADVICE", {})):
+        return f"found the unknown key {shown(key)}, allowed: {advice[key]}"
+    hint = nearest(key, keys) or _elsewhere(model, key)
+    return f"found the unknown key {found(key, listed(keys) or 'no key', hint).removeprefix('found ')}"
+
+
+def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
+    """Returns the field that a path leads to, list indices skipped; None where the models end."""
+    field: FieldInfo | None = None
+    here: type[BaseModel] | None = model
+    for part in path:
+        if isinstance(part, int) or part.isdigit():
+            continue
+        field = here.model_fields.get(part) if here is not None else None
+        here = model_of(field)
+        if field is None:
+            return None
+    return field
+
+
+def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
+    """Returns the model that a field holds, also within a tuple or a union; None if it holds plain values."""
+    return next(iter(_inside(field, lambda part: isinstance(part, type) and issubclass(part, BaseModel))), None)
+
+
+def holds_mapping(field: FieldInfo | None) -> bool:
+    """Returns whether a field holds a mapping with keys of the user's own, also within a tuple or a union."""
+    return bool(_inside(field, lambda part: dict in {part, typing.get_origin(part)}))
+
+
+def value_at(raw: object, path: Path) -> object:
+    """Returns the value at a path inside mappings and lists; None if there is none."""
+    for part in path:
+        if isinstance(raw, Mapping):
+            raw = raw.get(part)
+        elif isinstance(raw, list | tuple) and isinstance(part, int) and 0 <= part < len(raw):
+            raw = raw[part]
+        else:
+            return None
+    return raw
+
+
+def _inside(field: FieldInfo | None, wanted: Callable[[object], bool]) -> list[typing.Any]:
+    """All parts of a field's annotation that are wanted."""
+    hits: list[typing.Any] = []
+    waiting: list[object] = [field.annotation] if field is not None else []
+    while waiting:
+        part = waiting.pop(0)
+        if wanted(part):
+            hits.append(part)
+        elif typing.get_origin(part) is not Literal:
+            waiting.extend(typing.get_args(part))
+    return hits
+
+
+def _path_in(raw: object, loc: Path, *, keep_last: bool) -> Path:
+    """The part of pydantic's location that stands in the mapping: without the names of a union's branches."""
+    path: list[str | int] = []
+    for part in loc:
+        if (isinstance(raw, Mapping) and part in raw) or (isinstance(raw, list | tuple) and isinstance(part, int)):
+            raw = value_at(raw, (part,))
+            path.append(part)
+    return (*path, loc[-1]) if keep_last else tuple(path)
+
+
+def _allowed_at(model: type[BaseModel], path: Path) -> str:
+    while path and field_at(model, path) is None:  # inside a value that is free in its keys
+        path = path[:-1]
+    field = field_at(model, path)
+    if field is not None and field.description and not (path and isinstance(path[-1], int)):
+        return field.description
+    inner = model_of(field)
+    return f"a mapping with the keys {listed(inner.model_fields)}" if inner is not None else "another value"
+
+
+def _refused(model: type[BaseModel], path: Path, value: object) -> str:
+    words = [
+        word
+        for literal in _inside(field_at(model, path), lambda part: typing.get_origin(part) is Literal)
+        for word in typing.get_args(literal)
+        if isinstance(word, str)
+    ]
+    return found(value, _allowed_at(model, path), nearest(value, words))
+
+
+def _elsewhere(model: type[BaseModel], key: str | int) -> str | None:
+    """Where a key that stands in the wrong section belongs."""
+    for name, field in model.model_fields.items():
+        inner = model_of(field)
+        if inner is not None and key in inner.model_fields:
+            return f"{name}.{key}"
+    return None

@@ -1,0 +1,1 @@
+"""Who may drive a study: leases, heartbeats, and what dead controllers left."""

@@ -1,0 +1,144 @@
+"""Pools whose controllers died while they were open: what the store knows of them, and settling them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from studies.money.ledger import PriceHistory
+from studies.records.records import NANO
+from studies.storage.leases.lease import Lease
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store, held_lease
+from studies.storage.writing.changes import Charged
+from studies.storage.writing.commit_writer import insert_charges, marks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenAttempt:
+    """An attempt that was running when its controller died.
+
+    Attributes:
+        trial_id: Id of the trial's row.
+        attempt: Number of the attempt within its trial.
+        slots: Numbers of the slots that it held.
+    """
+
+    trial_id: int
+    attempt: int
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeadPool:
+    """A pool whose controller died.
+
+    Attributes:
+        prices: Price of one slot.
+        charged_until: Moment up to which each slot that cost money is charged, in seconds since 1970, by slot.
+        alive_until: Last sign of life (heartbeat or commit), in seconds since 1970; what happened later is unknown.
+        attempts: Attempts that were running on it.
+        confirms: Whether trainings of `automl confirm` ran on it, which are no attempts.
+    """
+
+    prices: PriceHistory
+    charged_until: Mapping[int, float]
+    alive_until: float
+    attempts: tuple[OpenAttempt, ...]
+    confirms: bool
+
+
+def are_left(store: Store, study_id: int) -> bool:
+    """Return whether a study has a lease that was not released, or a pool that was not closed."""
+    c = t.leases.c
+    is_open = c.pool_opened_at.is_not(None) & c.pool_closed_at.is_(None)
+    query = sa.select(c.id).where(c.study_id == study_id, c.released_at.is_(None) | is_open)
+    with store.snapshot() as connection:
+        return connection.execute(query.limit(1)).first() is not None
+
+
+def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence[Charged]]) -> None:
+    """Charge and close, in one transaction, the pools that dead controllers left open; a second call finds none.
+
+    Args:
+        store: Store that holds the study.
+        lease: Lease of the present controller; pools of earlier leases are settled.
+        charges_of: Function that says what of a pool's time is not charged yet.
+
+    Raises:
+        LeaseLostError: Another controller has taken the study over; nothing is charged.
+    """
+    dead = sa.select(t.leases).where(
+        t.leases.c.study_id == lease.study_id,
+        t.leases.c.id < lease.id,
+        t.leases.c.pool_opened_at.is_not(None),
+        t.leases.c.pool_closed_at.is_(None),
+    )
+    with store.engine.begin() as connection:
+        held_lease(connection, lease.study_id, lease.token)
+        rows = connection.execute(dead).all()
+        if not rows:
+            return
+        connection.execute(_next_revision(lease.study_id))
+        for row in rows:
+            pool = _dead_pool(connection, row)
+            insert_charges(connection, lease.study_id, row.id, charges_of(pool))
+            closed = sa.update(t.leases).where(t.leases.c.id == row.id)
+            connection.execute(closed.values(pool_closed_at=pool.alive_until))
+        _note_overshoot(connection, lease.study_id)
+
+
+def note_overshoot(store: Store, lease: Lease) -> None:
+    """Write down what a study has spent beyond its budget, as a confirmation may."""
+    with store.engine.begin() as connection:
+        held_lease(connection, lease.study_id, lease.token)
+        connection.execute(_next_revision(lease.study_id))
+        _note_overshoot(connection, lease.study_id)
+
+
+def _note_overshoot(connection: sa.Connection, study_id: int) -> None:
+    study = (t.studies.c.id == study_id,)
+    limit = (connection.execute(sa.select(t.studies.c.spec).where(*study)).scalar_one().get("budget") or {}).get("usd")
+    if limit is None:
+        return
+    spent = sa.select(sa.func.coalesce(sa.func.sum(t.charges.c.cost_nano_usd), 0))
+    spent_nano_usd = int(connection.execute(spent.where(t.charges.c.study_id == study_id)).scalar_one())
+    overshoot = max(0, spent_nano_usd - round(limit * NANO))
+    connection.execute(sa.update(t.studies).where(*study).values(overshoot_nano_usd=overshoot))
+
+
+def _next_revision(study_id: int) -> sa.Update:
+    """The views have to see what is settled, as they see what is committed."""
+    return sa.update(t.studies).where(t.studies.c.id == study_id).values(revision=t.studies.c.revision + 1)
+
+
+def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
+    running = connection.execute(
+        sa.select(t.attempts).where(t.attempts.c.lease_id == row.id, t.attempts.c.outcome == "running")
+    ).all()
+    rates = connection.execute(
+        sa.select(t.pool_rates).where(t.pool_rates.c.lease_id == row.id).order_by(t.pool_rates.c.id)
+    ).all()
+    confirmed = sa.select(t.charges.c.id).where(t.charges.c.lease_id == row.id, t.charges.c.kind == "confirm").limit(1)
+    prices, charged_until = PriceHistory(row.usd_per_slot_hour), marks(connection, row.id)
+    before = set(range(row.pool_slots))
+    for rate in rates:
+        prices.change(rate.usd_per_slot_hour, rate.since)
+        # A slot whose device came back has the mark of its loss until its next charge.
+        for slot in set(rate.slot_numbers) - before:
+            charged_until[slot] = max(charged_until[slot], rate.since)
+        before = set(rate.slot_numbers)
+    cost_money = rates[-1].slot_numbers if rates else charged_until
+    return DeadPool(
+        prices=prices,
+        charged_until={slot: since for slot, since in charged_until.items() if slot in cost_money},
+        # A commit is a sign of life as well, and may be later than the last heartbeat.
+        alive_until=max(row.heartbeat_at, row.pool_opened_at, *charged_until.values()),
+        attempts=tuple(
+            OpenAttempt(trial_id=one.trial_id, attempt=one.attempt, slots=tuple(one.slots)) for one in running
+        ),
+        confirms=connection.execute(confirmed).first() is not None,
+    )

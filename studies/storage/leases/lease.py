@@ -1,0 +1,310 @@
+"""The lease: of several controllers of a study, one drives it and the others wait.
+
+It lives in the database, is renewed by a heartbeat, and runs out when that stops; at once when the holder's process ran
+where this process can see that it is gone. Every commit checks that the lease is still held, so a controller that was
+suspended and comes back late cannot write any more.
+
+Whether a lease has run out is a question to the database's clock alone: clocks of two hosts may differ by minutes. The
+other times of a lease are the holder's own, like the times of its charges: that of the lease's begin, and what has
+passed since then by the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shlex
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from studies import util
+from studies.storage.leases import processes
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import clock_of
+from studies.storage.study_store import LeaseLostError, Store, StoreError, held_lease, new_id
+from studies.storage.writing.retrying import retry_patiently
+
+HEARTBEAT_SECONDS = 2.0
+EXPIRY_SECONDS = 10.0
+_SECOND_LOOK_SECONDS = 2 * HEARTBEAT_SECONDS
+_LONGEST_OUTAGE_SECONDS = 1000.0
+"""Time after which a lease that has run out is nobody's: controllers wait ten minutes for a database that is away."""
+_WAITS_FOR_ROOM = (t.studies.c.state == "drained", t.studies.c.stop_reason == "storage")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """A controller's right to drive a study.
+
+    Attributes:
+        id: Id of the lease's row.
+        token: What tells it from all other leases, of any store and any time; by this each write finds out whether the
+            lease is still held.
+        study_id: Id of the study's row.
+        acquired_at: Moment at which it was taken, in seconds since 1970 by the holder's clock (`steady_clock`).
+    """
+
+    id: int
+    token: str = field(repr=False)
+    study_id: int
+    acquired_at: float
+
+    @staticmethod
+    def now() -> float:
+        """The present moment in seconds since 1970, by the clock that `acquired_at` was read from."""
+        return util.now()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """Who drives a study now.
+
+    Attributes:
+        lease_id: Id of the lease's row.
+        host: Name of the host on which it runs.
+        pid: Its process id there.
+        stop_requested: Whether a drain was asked for.
+    """
+
+    lease_id: int
+    host: str
+    pid: int
+    stop_requested: bool
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def acquire(
+    store: Store,
+    study_id: int,
+    *,
+    job_id: int | None = None,
+    patiently: Callable[[Callable[[], Any]], Any] = retry_patiently,
+    at_once: bool = False,
+) -> Lease | Holder:
+    """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat.
+
+    A lease that ran out a while ago may be that of a holder which could not renew it, since the database was away, or
+    the machine slept: it has the time of two heartbeats to do so.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        job_id: Job that confirms the study, and pays for what is charged under the lease; None leaves that to the
+            study's own.
+        patiently: Function that repeats an action as long as the database is away.
+        at_once: Whether the caller knows that a living holder had that time.
+
+    Raises:
+        StoreError: The study was deleted.
+    """
+    token, ran_out_at = new_id(), math.inf if at_once else None
+    while True:
+        try:
+            taken = patiently(partial(_try_acquire, store, study_id, token, job_id, ran_out_at))
+        except IntegrityError:  # another controller was quicker, or there is no such study any more
+            taken = patiently(lambda: _holder_of_existing(store, study_id))
+        if isinstance(taken, Lease | Holder):
+            return taken
+        if taken is not None:
+            time.sleep(_SECOND_LOOK_SECONDS)
+            ran_out_at = taken
+
+
+def _try_acquire(
+    store: Store, study_id: int, token: str, job_id: int | None, seen_run_out_at: float | None
+) -> Lease | Holder | float:
+    """Take the lease, or return its holder; or the moment at which it ran out, if it may be renewed yet.
+
+    That is taken which ran out at the moment that was seen before; if that is infinite, at whatever moment.
+    """
+    with store.engine.begin() as connection:
+        row = _unreleased(connection, study_id)
+        if row is not None and row.holder == token:  # taken by the first attempt, whose answer was lost
+            return Lease(id=row.id, token=token, study_id=study_id, acquired_at=row.acquired_at)
+        if row is not None and _alive(row):
+            return _holder(row)
+        if row is not None and _may_be_renewed(row) and seen_run_out_at not in {row.expires_at, math.inf}:
+            return float(row.expires_at)
+        if row is not None:
+            release_row(connection, row.id, row.heartbeat_at)
+        return _insert(connection, study_id, token, job_id)
+
+
+def _holder_of_existing(store: Store, study_id: int) -> Holder | None:
+    with store.snapshot() as connection:
+        if connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id == study_id)).first() is None:
+            raise StoreError("study: it was deleted in the meantime; allowed: a study of this store")
+        return _living(connection, study_id)
+
+
+def current_holder(store: Store, study_id: int) -> Holder | None:
+    """The controller that drives the study, or None."""
+    with store.snapshot() as connection:
+        return _living(connection, study_id)
+
+
+def refuse_driven(connection: sa.Connection, study_id: int, name: str) -> None:
+    """Raise `StoreError` if a controller drives a study: it would not hear of a change."""
+    holder = _living(connection, study_id)
+    if holder is not None:
+        raise driven_error(name, holder)
+
+
+def driven_error(name: str, holder: object) -> StoreError:
+    """Return the error of who needs a study that somebody drives."""
+    return StoreError(f"study: found {name!r}, which {holder} drives; allowed: `automl stop {shlex.quote(name)}` first")
+
+
+def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
+    """Whether one of several controllers of a study was asked to drain.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        since: Id of the first lease that counts.
+        before: Id of the lease from which on none counts; None counts all.
+    """
+    mine = [t.leases.c.study_id == study_id, t.leases.c.id >= since, t.leases.c.stop_requested]
+    if before is not None:
+        mine.append(t.leases.c.id < before)
+    with store.snapshot() as connection:
+        return connection.execute(sa.select(t.leases.c.id).where(*mine)).first() is not None
+
+
+def tokens_of(store: Store, study_id: int) -> frozenset[str]:
+    """Tokens of all leases that a study has had; no two leases of any store have the same."""
+    query = sa.select(t.leases.c.holder).where(t.leases.c.study_id == study_id)
+    with store.snapshot() as connection:
+        return frozenset(connection.execute(query).scalars())
+
+
+def driven_studies(connection: sa.Connection) -> frozenset[int]:
+    """Ids of the studies that a living controller drives: the state of one whose controller died stays `running`."""
+    rows = connection.execute(_with_expiry(connection).where(t.leases.c.released_at.is_(None)))
+    return frozenset(row.study_id for row in rows if _alive(row))
+
+
+def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
+    """Time in which controllers held the lease, each up to the end of its pool, its release or its last heartbeat.
+
+    What a controller does after it has closed its pool is not the study's time, as it is not in the ledger. The time of
+    a living holder counts up to its last heartbeat too, as that of a dead one does once its lease is released: so the
+    sum never decreases.
+    """
+    query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
+    ends = (
+        (lease, lease.pool_closed_at or lease.released_at or lease.heartbeat_at) for lease in connection.execute(query)
+    )
+    return sum((max(end - lease.acquired_at, 0.0) for lease, end in ends), 0.0)
+
+
+def release(store: Store, lease: Lease, at: float | None = None) -> None:
+    """Give the lease back, if it is still held.
+
+    Args:
+        store: Store that holds the lease.
+        lease: Lease to give back.
+        at: Moment of the release, for virtual time; None is now.
+    """
+    with suppress(LeaseLostError), store.engine.begin() as connection:
+        lease_id = held_lease(connection, lease.study_id, lease.token)
+        release_row(connection, lease_id, lease.now() if at is None else at)
+
+
+def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
+    """Mark a lease as released at a moment.
+
+    A stop that was requested after the controller had drained for want of room on a disk is handed on to its process,
+    which waits for room without a lease.
+    """
+    where = (t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
+    connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at))
+    stopped = sa.select(t.leases.c.study_id).where(t.leases.c.id == lease_id, t.leases.c.stop_requested)
+    waits = (t.studies.c.id.in_(stopped), *_WAITS_FOR_ROOM)
+    connection.execute(sa.update(t.studies).where(*waits).values(stop_reason="stopped"))
+
+
+def request_stop(store: Store, study_id: int) -> bool:
+    """Ask the controller to drain; False if none holds the lease."""
+    with store.engine.begin() as connection:
+        row = _unreleased(connection, study_id)
+        if row is None or not _alive(row):
+            return False
+        still_held = (t.leases.c.id == row.id, t.leases.c.released_at.is_(None))
+        asked = connection.execute(sa.update(t.leases).where(*still_held).values(stop_requested=True))
+        return asked.rowcount == 1
+
+
+def stop_waiting(store: Store, study_id: int) -> bool:
+    """Let a study that waits for room on a disk be stopped, by the process that waits and by those that stand by.
+
+    Returns:
+        False if it does not wait for that.
+    """
+    latest = sa.select(sa.func.max(t.leases.c.id)).where(t.leases.c.study_id == study_id).scalar_subquery()
+    waits = (t.studies.c.id == study_id, *_WAITS_FOR_ROOM)
+    with store.engine.begin() as connection:
+        if connection.execute(sa.update(t.studies).where(*waits).values(stop_reason="stopped")).rowcount == 0:
+            return False
+        connection.execute(sa.update(t.leases).where(t.leases.c.id == latest).values(stop_requested=True))
+        return True
+
+
+def _with_expiry(connection: sa.Connection) -> sa.Select[Any]:
+    """All leases, with what the database's clock says of each."""
+    now = clock_of(connection)
+    has_run_out, since = now >= t.leases.c.expires_at, now - t.leases.c.expires_at
+    return sa.select(t.leases, has_run_out.label("has_run_out"), since.label("run_out_seconds"))
+
+
+def _unreleased(connection: sa.Connection, study_id: int) -> sa.Row[Any] | None:
+    mine = (t.leases.c.study_id == study_id, t.leases.c.released_at.is_(None))
+    return connection.execute(_with_expiry(connection).where(*mine)).first()
+
+
+def _living(connection: sa.Connection, study_id: int) -> Holder | None:
+    row = _unreleased(connection, study_id)
+    return None if row is None or not _alive(row) else _holder(row)
+
+
+def _holder(row: sa.Row[Any]) -> Holder:
+    return Holder(
+        lease_id=row.id,
+        host=row.host,
+        pid=row.pid,
+        stop_requested=row.stop_requested,
+    )
+
+
+def _alive(row: sa.Row[Any]) -> bool:
+    return not row.has_run_out and not processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
+
+
+def _may_be_renewed(row: sa.Row[Any]) -> bool:
+    """Whether the holder of a lease that does not hold any more may live, and have had no way to renew it."""
+    is_gone = processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
+    return not is_gone and row.run_out_seconds < _LONGEST_OUTAGE_SECONDS
+
+
+def _insert(connection: sa.Connection, study_id: int, token: str, job_id: int | None) -> Lease:
+    pid, now = os.getpid(), util.now()
+    row = {
+        "study_id": study_id, "holder": token, "host": socket.gethostname(), "pid": pid,
+        "process_started_at": processes.started_at(pid) or 0.0, "process_space": processes.space(),
+        "acquired_at": now, "heartbeat_at": now, "expires_at": clock_of(connection) + EXPIRY_SECONDS,
+        "stop_requested": False, "pool_slots": 0, "usd_per_slot_hour": 0.0, "job_id": job_id,
+    }  # fmt: skip
+    lease_id = connection.execute(sa.insert(t.leases).values(row).returning(t.leases.c.id)).scalar_one()
+    return Lease(id=int(lease_id), token=token, study_id=study_id, acquired_at=now)

@@ -1,0 +1,303 @@
+"""Reads rows and makes records of them: all code downstream sees a study in this form only."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import sqlalchemy as sa
+
+from studies.records.forecasts import from_plain
+from studies.records.records import (
+    NANO,
+    OWN_CHARGES,
+    AttemptRecord,
+    BudgetLine,
+    ChargeRecord,
+    ConfirmationRecord,
+    DecisionRecord,
+    EpochRecord,
+    Objective,
+    StudyLine,
+    StudyRecord,
+    TrialRecord,
+    ViewRecord,
+)
+from studies.records.suggested_parameters import asked_in
+from studies.results.constraints import constraints_in
+from studies.storage.leases.lease import alive_seconds, driven_studies
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store, as_time
+from studies.storage.views.cursors import is_off, progress
+from studies.storage.writing.changes import Confirmed
+
+Rows = Mapping[int, Sequence[sa.Row[Any]]]
+
+
+def load_study(store: Store, name: str) -> StudyRecord:
+    """The study with everything in it, read in one transaction.
+
+    Raises:
+        StoreError: There is no such study.
+    """
+    row = store.require(name)
+    with store.snapshot() as connection:
+        row = connection.execute(sa.select(t.studies).where(t.studies.c.id == row.id)).one()
+        trials = _load_trials(connection, row.id)
+        numbers = {trial.id: trial.number for trial in trials}
+        charges = _load_charges(connection, row.id, numbers)
+        confirmations = _load_confirmations(connection, row.id, numbers)
+        alive = alive_seconds(connection, row.id)
+        driven = row.id in driven_studies(connection)
+        slots_there = _slots_there(connection, row.id)
+    views = tuple(
+        ViewRecord(view=view, behind=one.behind, error=one.error if one.behind else None, link=one.link)
+        for view, one in progress(store, name).items()
+        if one.is_wanted
+    )
+    return study_record(
+        row,
+        budget=_budget_lines(row, trials, charges, alive),
+        alive_seconds=alive,
+        driven=driven,
+        views=views,
+        trials=tuple(trials),
+        charges=charges,
+        mlflow_uri=None if is_off(row.spec["mlflow"]) else str(row.spec["mlflow"]),
+        slots_there=slots_there,
+        confirmations=confirmations,
+    )
+
+
+def study_record(row: Any, **others: Any) -> StudyRecord:
+    """A study's row as a record, with what was read of its other rows."""
+    objectives = tuple(Objective(**objective) for objective in row.spec["objectives"])
+    return record_of(StudyRecord, row, objectives=objectives, constraints=constraints_in(row.spec), **others)
+
+
+def list_studies(store: Store) -> list[StudyLine]:
+    """All studies, oldest first; trials are counted and charges are summed by the database."""
+    s, started = t.studies.c, t.trials.c
+    trials = sa.select(sa.func.count()).where(started.study_id == s.id, started.number.is_not(None)).scalar_subquery()
+    cost = sa.select(sa.func.sum(t.charges.c.cost_nano_usd)).where(t.charges.c.study_id == s.id).scalar_subquery()
+    query = sa.select(s.id, s.name, s.state, s.created_at, trials.label("trials"), cost.label("cost")).order_by(s.id)
+    with store.snapshot() as connection:
+        driven = driven_studies(connection)
+        return [
+            StudyLine(
+                name=row.name,
+                state=row.state,
+                driven=row.id in driven,
+                trials=row.trials,
+                cost_nano_usd=int(row.cost or 0),
+                created_at=created_at,
+            )
+            for row in connection.execute(query)
+            if (created_at := as_time(row.created_at)) is not None
+        ]
+
+
+def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
+    """Paths of all checkpoints that rows of a study mention."""
+    kept = (
+        sa.select(t.epochs.c.checkpoint)
+        .join(t.trials, t.trials.c.id == t.epochs.c.trial_id)
+        .where(t.trials.c.study_id == study_id, t.epochs.c.checkpoint.is_not(None))
+    )
+    resumable = sa.select(t.trials.c.resume_checkpoint).where(
+        t.trials.c.study_id == study_id, t.trials.c.resume_checkpoint.is_not(None)
+    )
+    confirmed = sa.select(t.confirmations.c.checkpoint).where(
+        t.confirmations.c.study_id == study_id, t.confirmations.c.checkpoint.is_not(None)
+    )
+    with store.snapshot() as connection:
+        return {str(path) for query in (kept, resumable, confirmed) for path in connection.execute(query).scalars()}
+
+
+def _slots_there(connection: sa.Connection, study_id: int) -> int | None:
+    """Number of slots of the open pool that cost money now; None if no pool is open."""
+    lease = t.leases.c
+    is_open = (lease.pool_opened_at.is_not(None), lease.pool_closed_at.is_(None), lease.released_at.is_(None))
+    pool = connection.execute(
+        sa.select(lease.id, lease.pool_slots).where(lease.study_id == study_id, *is_open).order_by(lease.id.desc())
+    ).first()
+    if pool is None:
+        return None
+    rates = sa.select(t.pool_rates.c.slot_numbers).where(t.pool_rates.c.lease_id == pool.id)
+    numbers = connection.execute(rates.order_by(t.pool_rates.c.id.desc()).limit(1)).scalar()
+    return int(pool.pool_slots) if numbers is None else len(numbers)
+
+
+def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
+    mine = sa.select(t.trials.c.id).where(t.trials.c.study_id == study_id)
+    epochs = _by_trial(connection, t.epochs, mine, t.epochs.c.epoch)
+    decisions = _by_trial(connection, t.decisions, mine, t.decisions.c.id)
+    attempts = _by_trial(connection, t.attempts, mine, t.attempts.c.attempt)
+    paid = {trial_id: int(row.paid) for trial_id, row in own_charges(connection, study_id).items()}
+    wanted = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.is_trial)
+    rows = connection.execute(wanted.order_by(t.trials.c.id))
+    return [
+        trial_record(
+            row,
+            tuple(record_of(EpochRecord, one) for one in epochs.get(row.id, ())),
+            paid.get(row.id, 0),
+            decisions=tuple(record_of(DecisionRecord, one) for one in decisions.get(row.id, ())),
+            attempts=tuple(record_of(AttemptRecord, one) for one in attempts.get(row.id, ())),
+        )
+        for row in rows
+    ]
+
+
+def own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
+    """Cost, seconds and slot time of each trial's start and training, and of its training alone, by trial id."""
+    is_training = t.charges.c.kind == "train"
+    sums = connection.execute(
+        sa.select(
+            t.charges.c.trial_id,
+            sa.func.sum(t.charges.c.cost_nano_usd).label("paid"),
+            sa.func.sum(t.charges.c.seconds).label("seconds"),
+            sa.func.sum(t.charges.c.slots * t.charges.c.seconds).label("slot_seconds"),
+            sa.func.sum(sa.case((is_training, t.charges.c.seconds), else_=0.0)).label("train_seconds"),
+            sa.func.sum(sa.case((is_training, t.charges.c.cost_nano_usd), else_=0)).label("train_nano_usd"),
+        )
+        .where(t.charges.c.study_id == study_id, t.charges.c.kind.in_(OWN_CHARGES))
+        .group_by(t.charges.c.trial_id)
+    )
+    return {row.trial_id: row for row in sums}
+
+
+def _by_trial(
+    connection: sa.Connection, table: sa.Table, mine: sa.Select[tuple[int]], order: sa.Column[Any]
+) -> dict[int, list[sa.Row[Any]]]:
+    found: dict[int, list[sa.Row[Any]]] = defaultdict(list)
+    for row in connection.execute(sa.select(table).where(table.c.trial_id.in_(mine)).order_by(table.c.trial_id, order)):
+        found[row.trial_id].append(row)
+    return found
+
+
+def trial_record(
+    row: Any,
+    epochs: tuple[EpochRecord, ...],
+    paid: int,
+    *,
+    decisions: tuple[DecisionRecord, ...] = (),
+    attempts: tuple[AttemptRecord, ...] = (),
+) -> TrialRecord:
+    """A trial's row as a record, with what was read of its other rows."""
+    return record_of(
+        TrialRecord,
+        row,
+        epochs=epochs,
+        decisions=decisions,
+        attempts=attempts,
+        paid_nano_usd=paid,
+        asked=asked_in(row.sampler_attributes),
+    )
+
+
+def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
+    """A row as a record: each field that is a column of the table is read from the row.
+
+    Args:
+        kind: Class of the record.
+        row: Row of the table of such records, or anything with its columns as attributes.
+        **others: Fields that are not read from the row.
+    """
+    read = {
+        name: getattr(row, name) if convert is None else convert(getattr(row, name))
+        for name, convert in _columns_of(kind)
+        if name not in others
+    }
+    return kind(**read, **others)
+
+
+@functools.cache
+def _columns_of(kind: Callable[..., Any]) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
+    """Columns that a record has as fields, each with what makes the field's value of the column's."""
+    columns = _TABLES[kind].c
+    return tuple(
+        (one.name, as_time if "datetime" in str(one.type) else _CONVERTED.get(one.name))
+        for one in dataclasses.fields(cast("Any", kind))
+        if one.name in columns
+    )
+
+
+def numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Metrics as they were before NaN and infinity became None."""
+    return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
+
+
+Record = TypeVar("Record")
+_TABLES: dict[Callable[..., Any], sa.Table] = {
+    TrialRecord: t.trials, EpochRecord: t.epochs, DecisionRecord: t.decisions, AttemptRecord: t.attempts,
+    ChargeRecord: t.charges, ConfirmationRecord: t.confirmations, Confirmed: t.confirmations, StudyRecord: t.studies,
+}  # fmt: skip
+_CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "metrics": numbers,
+    "forecasts": from_plain,
+    "cost_nano_usd": int,
+    "overshoot_nano_usd": int,
+    "slots": lambda slots: tuple(slots) if isinstance(slots, list) else slots,
+    "slot_numbers": lambda slots: tuple(slots or ()),
+}
+
+
+def _load_charges(
+    connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
+) -> tuple[ChargeRecord, ...]:
+    query = sa.select(t.charges).where(t.charges.c.study_id == study_id).order_by(t.charges.c.id)
+    return tuple(record_of(ChargeRecord, row, trial=numbers.get(row.trial_id)) for row in connection.execute(query))
+
+
+def _load_confirmations(
+    connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
+) -> tuple[ConfirmationRecord, ...]:
+    """Return the latest training of each trial, epoch and seed, with the model that it or an earlier one has kept."""
+    query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
+    latest: dict[tuple[int, int, int], ConfirmationRecord] = {}
+    for row in connection.execute(query):
+        trial = numbers.get(row.trial_id)
+        if trial is not None:
+            epoch = row.epochs if row.epoch is None else row.epoch
+            earlier = latest.get((trial, epoch, row.seed))
+            kept = earlier.checkpoint if row.checkpoint is None and earlier is not None else row.checkpoint
+            latest[trial, epoch, row.seed] = record_of(
+                ConfirmationRecord, row, trial=trial, epoch=epoch, checkpoint=kept
+            )
+    return tuple(latest.values())
+
+
+def confirmed_since_begin_of(store: Store, study_id: int, job_id: int) -> list[Confirmed]:
+    """What was confirmed of a study since the first run of a job that confirms it, oldest first.
+
+    Seeds are deterministic, so a training that somebody else has confirmed meanwhile is the one that the job wants.
+    """
+    c, mine = t.confirmations.c, (t.leases.c.study_id == study_id, t.leases.c.job_id == job_id)
+    begin = sa.select(sa.func.min(t.leases.c.acquired_at)).where(*mine).scalar_subquery()
+    query = sa.select(t.confirmations).where(c.study_id == study_id, c.confirmed_at >= begin)
+    with store.snapshot() as connection:
+        rows = connection.execute(query.order_by(c.id))
+        return [record_of(Confirmed, row, at=row.confirmed_at) for row in rows]
+
+
+def _budget_lines(
+    row: sa.Row[Any], trials: list[TrialRecord], charges: tuple[ChargeRecord, ...], alive: float
+) -> dict[str, BudgetLine]:
+    limits: Mapping[str, float | None] = row.spec["budget"]
+    spent = sum(charge.cost_nano_usd for charge in charges) / NANO
+    live = row.state == "running"
+    return {
+        "usd": BudgetLine(
+            limit=limits.get("usd"), spent=spent, reserved=int(row.reserved_nano_usd) / NANO if live else 0.0
+        ),
+        "hours": BudgetLine(
+            limit=limits.get("hours"),
+            spent=alive / 3600,
+            reserved=row.reserved_seconds / 3600 if live else 0.0,
+        ),
+        "trials": BudgetLine(limit=limits.get("trials"), spent=sum(trial.number is not None for trial in trials)),
+    }

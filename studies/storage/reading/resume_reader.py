@@ -1,0 +1,157 @@
+"""Reads what a controller that resumes a study has to know: of most epochs no more than what they took."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+from studies.records.records import FINISHING, EpochRecord
+from studies.records.resume_state import ResumeState, StoredTrial
+from studies.storage.leases.lease import alive_seconds
+from studies.storage.reading.reader import numbers, own_charges, record_of, trial_record
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
+
+ROWS_AT_ONCE = 5_000
+Amounts = tuple[list[float], list[int]]
+
+
+def load_resume_state(
+    store: Store, study_id: int, *, before_lease: int, looked_at: Collection[int] | None = None
+) -> ResumeState:
+    """The state that earlier controllers stored, for the one that holds a lease now.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        before_lease: Id of the lease whose time is not counted.
+        looked_at: Epochs whose metrics are wanted beside milestones and the last epochs of trials; None for all.
+    """
+    mine = sa.select(t.trials.c.id).where(t.trials.c.study_id == study_id)
+    with store.snapshot() as connection:
+        amounts = _amounts(connection, mine)
+        epochs = _epochs(connection, mine, looked_at)
+        outcomes = _outcomes(connection, mine)
+        ranks = _ranks_of_narrow_epochs(connection, mine)
+        own = own_charges(connection, study_id)
+        finished = _finished_from(connection, mine)
+        wanted = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.is_trial)
+        rows = connection.execute(wanted.order_by(t.trials.c.id))
+        trials = tuple(
+            _stored(
+                row,
+                amounts[row.id],
+                tuple(epochs[row.id]),
+                tuple(outcomes[row.id]),
+                own.get(row.id),
+                epoch_ranks=ranks[row.id],
+                finished_from=finished.get(row.id),
+            )
+            for row in rows
+        )
+        spent = sa.select(sa.func.coalesce(sa.func.sum(t.charges.c.cost_nano_usd), 0))
+        return ResumeState(
+            trials=trials,
+            spent_nano_usd=int(connection.execute(spent.where(t.charges.c.study_id == study_id)).scalar_one()),
+            alive_seconds=alive_seconds(connection, study_id, without=before_lease),
+        )
+
+
+def _amounts(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, Amounts]:
+    """Durations and costs of all epochs by trial, in the order of the epochs."""
+    e = t.epochs.c
+    query = sa.select(e.trial_id, e.wall_seconds, e.cost_nano_usd).where(e.trial_id.in_(mine))
+    found: dict[int, Amounts] = defaultdict(lambda: ([], []))
+    rows = connection.execute(query.order_by(e.trial_id, e.epoch)).yield_per(ROWS_AT_ONCE)
+    for trial_id, seconds, cost in rows:
+        all_seconds, costs = found[trial_id]
+        all_seconds.append(seconds)
+        costs.append(int(cost))
+    return found
+
+
+def _epochs(
+    connection: sa.Connection, mine: sa.Select[tuple[int]], looked_at: Collection[int] | None
+) -> dict[int, list[EpochRecord]]:
+    """The epochs that are looked at again, by trial, ascending."""
+    e = t.epochs.c
+    columns = (e.epoch, e.wall_seconds, e.cost_nano_usd, e.checkpoint, e.is_milestone, e.measured_at)
+    # As text: one document of many rows is read several times as fast as one for each row.
+    query = sa.select(e.trial_id, sa.cast(e.metrics, sa.Text), *columns).where(e.trial_id.in_(mine))
+    if looked_at is not None:
+        last = sa.select(e.trial_id, sa.func.max(e.epoch)).where(e.trial_id.in_(mine)).group_by(e.trial_id)
+        is_last = sa.tuple_(e.trial_id, e.epoch).in_(last)
+        query = query.where(sa.or_(e.is_milestone, e.epoch.in_(sorted(looked_at)), is_last))
+    found: dict[int, list[EpochRecord]] = defaultdict(list)
+    for rows in connection.execute(query.order_by(e.trial_id, e.epoch)).partitions(ROWS_AT_ONCE):
+        for row, metrics in zip(rows, _parsed(row[1] for row in rows), strict=True):
+            found[row.trial_id].append(record_of(EpochRecord, row, metrics=numbers(metrics)))
+    return found
+
+
+def _parsed(documents: Iterable[str]) -> Iterator[dict[str, float | None]]:
+    return iter(json.loads(f"[{','.join(documents)}]"))
+
+
+def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, list[str]]:
+    """How each attempt ended, by trial."""
+    a = t.attempts.c
+    found: dict[int, list[str]] = defaultdict(list)
+    query = sa.select(a.trial_id, a.outcome).where(a.trial_id.in_(mine)).order_by(a.trial_id, a.attempt)
+    for trial_id, outcome in connection.execute(query):
+        found[trial_id].append(outcome)
+    return found
+
+
+def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, dict[int, int]]:
+    """Number of ranks of the epochs that attempts with fewer ranks than their trials recorded, by trial and epoch."""
+    e, a = t.epochs.c, t.attempts.c
+    within = sa.and_(a.started_at < e.measured_at, sa.or_(a.ended_at.is_(None), e.measured_at <= a.ended_at))
+    query = (
+        sa.select(e.trial_id, e.epoch, a.world_size)
+        .join_from(t.attempts, t.trials, a.trial_id == t.trials.c.id)
+        .join(t.epochs, sa.and_(e.trial_id == a.trial_id, within))
+        .where(a.trial_id.in_(mine), a.world_size != t.trials.c.world_size)
+    )
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for trial_id, epoch, ranks in connection.execute(query):
+        found[trial_id][epoch] = ranks
+    return found
+
+
+def _finished_from(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, int]:
+    """Epoch after which each leader that had been cut short was trained on, by trial."""
+    d = t.decisions.c
+    begun = (d.trial_id.in_(mine), d.action == "continue", d.reason.startswith(FINISHING, autoescape=True))
+    query = sa.select(d.trial_id, sa.func.min(d.epoch)).where(*begun).group_by(d.trial_id)
+    return {trial_id: int(epoch) for trial_id, epoch in connection.execute(query)}
+
+
+def _stored(
+    row: sa.Row[Any],
+    amounts: Amounts,
+    epochs: tuple[EpochRecord, ...],
+    outcomes: tuple[str, ...],
+    own: Any,
+    *,
+    epoch_ranks: dict[int, int],
+    finished_from: int | None,
+) -> StoredTrial:
+    return StoredTrial(
+        record=trial_record(row, epochs, int(own.paid) if own else 0),
+        paused_by=row.paused_by,
+        wall_seconds=own.seconds if own else 0.0,
+        slot_seconds=own.slot_seconds if own else 0.0,
+        sampler_attributes=row.sampler_attributes,
+        epoch_seconds=amounts[0],
+        epoch_costs_nano_usd=amounts[1],
+        epoch_ranks=epoch_ranks,
+        outcomes=outcomes,
+        train_seconds=own.train_seconds if own else 0.0,
+        train_nano_usd=int(own.train_nano_usd) if own else 0,
+        finished_from=finished_from,
+    )

@@ -1,0 +1,1 @@
+"""Tables, engines and migrations of the store."""

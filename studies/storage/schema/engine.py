@@ -1,0 +1,264 @@
+"""Opening a database: pragmas, migrations, and errors that tell the user which URL and why, without its password."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
+
+from search_spaces.user_errors import UserError
+from search_spaces.wording import install_command
+from studies.storage.schema.tables import VERSION_TABLE
+
+SQLITE_BUSY_SECONDS = 30.0
+SQLITE_RETRY_SECONDS = 0.02
+SQLITE_LONGEST_WAL_PAGES = 8192
+"""Number of pages (32 MiB) from which on a commit copies the write-ahead log; `retrying.py` does so before."""
+SQLITE_CACHE_KIB = 32 * 1024
+"""Memory for pages of a connection, as far as it is used: 2 MiB, the default, hold no index of a large study."""
+POSTGRESQL_TIMEOUTS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""Settings of libpq, in seconds but for the last one, in milliseconds. A host that vanishes sends no packet that would
+end a connection: without them the kernel waits two hours for an answer, and 15 minutes for an acknowledgement."""
+MIGRATION_LOCK = 7_209_432_116
+"""Any number that others who lock in the same database are unlikely to use."""
+
+
+class StoreError(UserError):
+    """The store cannot be opened, or does not hold what was asked for. One line, fit for the user."""
+
+
+class StoreAwayError(StoreError):
+    """The database does not answer now, or its file cannot be reached: the same may succeed later."""
+
+
+def shown(url: sa.URL) -> str:
+    """The URL with its password hidden."""
+    return url.render_as_string(hide_password=True)
+
+
+def parse_url(text: str) -> sa.URL:
+    """A SQLAlchemy URL; `postgresql://` gets the psycopg driver.
+
+    Raises:
+        StoreError: The text is no URL, or names a database that is not supported.
+    """
+    try:
+        url = sa.make_url(text)
+    except ArgumentError:
+        raise StoreError("store: cannot read the URL; allowed: sqlite:///FILE or postgresql://HOST/DATABASE") from None
+    if url.drivername in {"postgresql", "postgres"}:
+        url = url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() not in {"sqlite", "postgresql"}:
+        raise StoreError(f"store: {shown(url)}: found {url.get_backend_name()}, allowed: sqlite, postgresql")
+    if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
+        raise StoreError(f"store: {shown(url)}: a study needs a file, since several processes read it")
+    return url
+
+
+def absolute_url(text: str, folder: Path) -> str:
+    """The same URL with a relative SQLite file resolved against `folder`, password included: for opening only."""
+    url = parse_url(text)
+    if url.get_backend_name() == "sqlite" and not str(url.database).startswith("file:"):
+        url = url.set(database=str((folder / str(url.database)).absolute()))
+    return url.render_as_string(hide_password=False)
+
+
+def exists(url_text: str) -> bool:
+    """Whether there is a store with our tables behind the URL; creates nothing.
+
+    Raises:
+        StoreError: The database cannot be reached.
+    """
+    url = parse_url(url_text)
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        return False
+    engine = make_engine(url_text)
+    try:
+        with engine.connect().execution_options(automl_read_only=True) as connection:
+            return sa.inspect(connection).has_table("automl_studies")
+    except SQLAlchemyError as error:
+        raise StoreError(_cannot_open(url, error)) from None
+    finally:
+        engine.dispose()
+
+
+def open_engine(url_text: str) -> sa.Engine:
+    """An engine on a database whose `automl_` tables are up to date.
+
+    Raises:
+        StoreAwayError: The database does not answer.
+        StoreError: The database cannot be opened, written to, or is newer than this program.
+    """
+    url = parse_url(url_text)
+    engine = make_engine(url_text)
+    try:
+        _migrate(engine)
+    except BaseException as error:
+        engine.dispose()
+        if isinstance(error, ModuleNotFoundError):
+            raise StoreError(f"store: {shown(url)}: {error}; {install_command('postgresql')}") from None
+        if isinstance(error, OperationalError | OSError):
+            raise StoreAwayError(_cannot_open(url, error)) from None
+        if isinstance(error, SQLAlchemyError):
+            raise StoreError(_cannot_open(url, error)) from None
+        raise
+    return engine
+
+
+def make_engine(url_text: str) -> sa.Engine:
+    """An engine with the pragmas that SQLite needs to be safe with several processes; nothing is opened yet."""
+    url = parse_url(url_text)
+    try:
+        if url.get_backend_name() != "sqlite":
+            return sa.create_engine(url, pool_pre_ping=True, connect_args=connect_args(url))
+        engine = sa.create_engine(url, connect_args=connect_args(url))
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise StoreError(f"store: {shown(url)}: {error}; {install_command('postgresql')}") from None
+    sa.event.listen(engine, "connect", _set_pragmas)
+    sa.event.listen(engine, "begin", _begin_immediately)
+    return engine
+
+
+def connect_args(url: sa.URL) -> dict[str, Any]:
+    """How long a driver waits, as arguments of its connections; what the URL says itself stands."""
+    if url.get_backend_name() == "sqlite":
+        return {"timeout": SQLITE_BUSY_SECONDS}
+    if url.get_backend_name() == "postgresql":
+        return {name: value for name, value in POSTGRESQL_TIMEOUTS.items() if name not in url.query}
+    return {}
+
+
+def _set_pragmas(connection: Any, _: object) -> None:
+    # The driver's own transaction handling starts them lazily, as readers; a reader that turns writer may be refused
+    # at once ("database is locked") however long the busy timeout is. So SQLAlchemy begins them, as writers.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    _switch_to_wal(cursor)
+    for pragma in (
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        f"wal_autocheckpoint={SQLITE_LONGEST_WAL_PAGES}",
+        f"cache_size=-{SQLITE_CACHE_KIB}",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _switch_to_wal(cursor: Any) -> None:
+    # The change of a new file's mode turns a reader into a writer, which is refused at once and not after the busy
+    # timeout when somebody else does the same.
+    deadline = time.monotonic() + SQLITE_BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(SQLITE_RETRY_SECONDS)
+
+
+def clock_of(connection: sa.Connection) -> sa.ColumnElement[float]:
+    """The database's own clock, in seconds since 1970: the one clock that the controllers of a study share."""
+    if connection.dialect.name == "sqlite":
+        return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Float)
+    return sa.literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)", sa.Float)
+
+
+def _begin_immediately(connection: sa.Connection) -> None:
+    read_only = connection.get_execution_options().get("automl_read_only", False)
+    if connection.info.get("automl_read_only") != read_only:
+        connection.exec_driver_sql(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
+        connection.info["automl_read_only"] = read_only
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def is_current(url_text: str) -> bool:
+    """Whether the `automl_` tables of a database are of this version; it is not written to."""
+    url = parse_url(url_text)
+    engine = sa.create_engine(url, connect_args=connect_args(url))
+    try:
+        with engine.connect() as connection:
+            return _version(connection) == _head()
+    finally:
+        engine.dispose()
+
+
+def schemas(url_text: str) -> tuple[str | None, str | None]:
+    """Version of the `automl_` tables of a database, None without any, and the version that this program writes.
+
+    The database is not written to.
+
+    Raises:
+        StoreError: The database cannot be reached.
+    """
+    url = parse_url(url_text)
+    engine = make_engine(url_text)
+    try:
+        with engine.connect().execution_options(automl_read_only=True) as connection:
+            return _version(connection), _head()
+    except SQLAlchemyError as error:
+        raise StoreError(_cannot_open(url, error)) from None
+    finally:
+        engine.dispose()
+
+
+def _migrate(engine: sa.Engine) -> None:
+    with engine.connect().execution_options(automl_read_only=True) as connection:
+        if _version(connection) == _head():
+            return
+    _upgrade(engine, _migrations())
+
+
+def _migrations() -> Any:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent.parent / "migrations").replace("%", "%%"))
+    return config
+
+
+@functools.cache
+def _head() -> str | None:
+    """Version of the tables that this program knows; found by loading all migrations."""
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_migrations()).get_current_head()
+
+
+def _upgrade(engine: sa.Engine, config: Any) -> None:
+    from alembic import command
+    from alembic.util import CommandError
+
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            # Of several processes that find no tables one makes them, and the others find them made. SQLite's begin
+            # is exclusive anyway.
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise StoreError(f"store: {shown(engine.url)}: made by a newer version of automl ({error})") from None
+
+
+def _version(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - a constant
+
+
+def _cannot_open(url: sa.URL, error: BaseException) -> str:
+    cause = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
+    return f"store: {shown(url)}: cannot be opened ({cause[0]})"

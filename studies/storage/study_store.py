@@ -1,0 +1,390 @@
+"""The store: studies that one controller writes, in transactions guarded by its lease, and all commands read."""
+
+from __future__ import annotations
+
+import functools
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from search_spaces.user_errors import RunError
+from studies.records.records import CANCELLABLE_STATES, TrialState
+from studies.storage.schema import tables as t
+from studies.storage.schema.engine import StoreError, clock_of, open_engine
+from studies.storage.writing import changes as ch
+from studies.storage.writing.commit_writer import CommitWriter
+from studies.storage.writing.retrying import retry_patiently
+
+StudyRow = sa.Row[Any]
+"""Row of the table of studies."""
+
+
+class LeaseLostError(RunError):
+    """Another controller has taken the study over: this one must stop at once and write nothing."""
+
+
+class StudyExistsError(StoreError):
+    """The store holds a study of this name already."""
+
+
+def new_id() -> str:
+    """An id of a commit or an insertion, by which a repetition finds out whether it was applied before."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedTrial:
+    """A configuration that waits for slots."""
+
+    id: int
+    params: Mapping[str, Any]
+    world_size: int
+    origin: str
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialLine:
+    """A trial without what it has measured."""
+
+    id: int
+    number: int | None
+    state: TrialState
+    origin: str
+    reason: str
+
+
+class Store:
+    """One database with our tables.
+
+    Args:
+        url: URL of the database: sqlite:///FILE or postgresql://..., as SQLAlchemy reads it.
+        engine: Engine that is open already, for tests.
+
+    Raises:
+        StoreError: The database cannot be opened.
+    """
+
+    def __init__(self, url: str, *, engine: sa.Engine | None = None) -> None:
+        self.url = url
+        self.engine = engine or open_engine(url)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sa.Connection]:
+        """A transaction for reading that sees one moment, whatever is committed in the meantime."""
+        options: dict[str, Any] = {"automl_read_only": True}
+        if self.engine.dialect.name == "postgresql":
+            options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        with self.engine.connect().execution_options(**options) as connection, connection.begin():
+            yield connection
+
+    # ------------------------------------------------------------------ studies
+
+    def study_names(self) -> list[str]:
+        """Names of all studies, oldest first."""
+        with self.snapshot() as connection:
+            return list(connection.execute(sa.select(t.studies.c.name).order_by(t.studies.c.id)).scalars())
+
+    def study_row(self, name: str) -> sa.Row[Any] | None:
+        """The study's row, or None."""
+        with self.snapshot() as connection:
+            return connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first()
+
+    def require(self, name: str) -> sa.Row[Any]:
+        """The study's row.
+
+        Raises:
+            StoreError: There is no such study; the message names the studies of the store.
+        """
+        row = self.study_row(name)
+        if row is None:
+            names = self.study_names()
+            known = ", ".join(names[-10:]) if names else "none yet"
+            raise StoreError(f"study: found {name!r}, allowed: a study of this store ({known})")
+        return row
+
+    def create_study(
+        self,
+        name: str,
+        spec: Mapping[str, Any],
+        base_folder: str,
+        at: float,
+        earlier_studies: Sequence[Mapping[str, Any]] = (),
+    ) -> int:
+        """Insert a study, running and empty; returns its id.
+
+        Raises:
+            StudyExistsError: There is a study of this name, perhaps made by another process at this moment.
+        """
+        row = {
+            "uid": new_id(), "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
+            "base_folder": base_folder, "sampler_attributes": {}, "reserved_nano_usd": 0, "reserved_seconds": 0.0,
+            "overshoot_nano_usd": 0, "revision": 0, "created_at": at, "earlier_studies": list(earlier_studies) or None,
+        }  # fmt: skip
+        return retry_patiently(lambda: self._insert_or_find_study(row))
+
+    def _insert_or_find_study(self, row: Mapping[str, Any]) -> int:
+        try:
+            return self._insert_study(row)
+        except IntegrityError:
+            found = self.study_row(row["name"])
+            if found is None:
+                raise
+            if found.uid == row["uid"]:  # made by the first attempt, whose answer was lost
+                return int(found.id)
+        raise StudyExistsError(f"study: found {row['name']!r}, which the store holds already; allowed: another name")
+
+    def _insert_study(self, row: Mapping[str, Any]) -> int:
+        with self.engine.begin() as connection:
+            study_id = int(connection.execute(sa.insert(t.studies).returning(t.studies.c.id), row).scalar_one())
+            views: list[dict[str, Any]] = [
+                {"study_id": study_id, "view": view, "revision": 0, "rebuild": False, "details": {}}
+                for view in ("optuna", "mlflow")
+            ]
+            connection.execute(sa.insert(t.view_cursors), views)
+        return study_id
+
+    def change_spec(
+        self,
+        study_id: int,
+        spec: Mapping[str, Any],
+        *,
+        resets_price: bool = False,
+        check: Callable[[sa.Connection], None] = lambda _: None,
+    ) -> None:
+        """Replace the spec in force, which has another budget, resources or checkpoints.
+
+        Args:
+            study_id: Id of the study's row.
+            spec: Spec as stored.
+            resets_price: Whether its price replaces the one that `set_price` has set.
+            check: Function that raises if the spec may not be changed now; called in the same transaction.
+        """
+        with self.engine.begin() as connection:
+            check(connection)
+            row = sa.update(t.studies).where(t.studies.c.id == study_id).values(spec=dict(spec))
+            connection.execute(row.values(usd_per_slot_hour=None) if resets_price else row)
+
+    def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
+        """Store what was counted of examples of the study's space; every process counts the same."""
+        with self.engine.begin() as connection:
+            counted = [dict(one) for one in examples]
+            connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(counted_examples=counted))
+
+    # ------------------------------------------------------------------ the queue
+
+    def enqueue(
+        self,
+        study_id: int,
+        params: Mapping[str, Any],
+        *,
+        world_size: int,
+        origin: str,
+        attributes: Mapping[str, Any] | None = None,
+        study_attributes: Mapping[str, Any] | None = None,
+        lease_token: str | None = None,
+        enqueue_id: str | None = None,
+    ) -> int:
+        """Insert a queued configuration, once; returns its id.
+
+        Args:
+            study_id: Id of the study's row.
+            params: Parameters by name.
+            world_size: Number of ranks.
+            origin: "sampler", "enqueue" or "baseline".
+            attributes: What the sampler stores with its suggestion.
+            study_attributes: What the sampler stores with the study.
+            lease_token: Token of a controller's lease, which must still be held; None for any other process.
+            enqueue_id: Id of this insertion (`new_id`), the same when it is repeated since its outcome is unknown.
+
+        Raises:
+            LeaseLostError: The lease was taken over; nothing is written.
+        """
+        enqueue_id = enqueue_id or new_id()
+        row = {
+            "study_id": study_id, "state": "queued", "params": dict(params), "world_size": world_size, "origin": origin,
+            "sampler_attributes": dict(attributes or {}), "reason": "", "resume_epoch": 0, "revision": 0,
+            "enqueue_id": enqueue_id, "created_at": time.time(),
+        }  # fmt: skip
+        try:
+            return self._insert_trial(row, study_attributes, lease_token)
+        except IntegrityError:
+            with self.snapshot() as connection:
+                found = connection.execute(sa.select(t.trials.c.id).where(t.trials.c.enqueue_id == enqueue_id)).scalar()
+            if found is None:
+                raise
+            return int(found)  # inserted by an earlier attempt, whose answer was lost
+
+    def _insert_trial(
+        self, row: Mapping[str, Any], study_attributes: Mapping[str, Any] | None, lease_token: str | None
+    ) -> int:
+        with self.engine.begin() as connection:
+            if lease_token is not None:
+                held_lease(connection, row["study_id"], lease_token)
+            if study_attributes:
+                update = sa.update(t.studies).where(t.studies.c.id == row["study_id"])
+                connection.execute(update.values(sampler_attributes=dict(study_attributes)))
+            return int(connection.execute(sa.insert(t.trials).returning(t.trials.c.id), row).scalar_one())
+
+    def queued(self, study_id: int) -> list[QueuedTrial]:
+        """Configurations that wait, oldest first."""
+        query = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.trials.c.state == "queued")
+        with self.snapshot() as connection:
+            return [
+                QueuedTrial(
+                    id=row.id,
+                    params=row.params,
+                    world_size=row.world_size,
+                    origin=row.origin,
+                    attributes=row.sampler_attributes,
+                )
+                for row in connection.execute(query.order_by(t.trials.c.id))
+            ]
+
+    def find_trial(self, study_id: int, *, number: int | None = None, trial_id: int | None = None) -> TrialLine | None:
+        """What is known of a trial without reading its epochs, by its number or the id of its row; None without it."""
+        c = t.trials.c
+        which = c.id == trial_id if number is None else c.number == number
+        query = sa.select(c.id, c.number, c.state, c.origin, c.reason).where(c.study_id == study_id, which)
+        with self.snapshot() as connection:
+            row = connection.execute(query).mappings().first()
+        return None if row is None else TrialLine(**row)
+
+    def request_cancel(self, trial_id: int) -> bool:
+        """Ask the study's controller, the present or the next one, to end a trial for good.
+
+        The request stands in the trial's row, so it outlives a controller.
+
+        Returns:
+            False if the trial has ended.
+        """
+        which = (t.trials.c.id == trial_id, t.trials.c.state.in_(CANCELLABLE_STATES))
+        with self.engine.begin() as connection:
+            update = sa.update(t.trials).where(*which).values(cancel_requested_at=clock_of(connection))
+            return connection.execute(update).rowcount == 1
+
+    def cancel_requests(self, study_id: int) -> list[int]:
+        """Ids of the trials whose end was asked for, and which have not ended."""
+        query = sa.select(t.trials.c.id).where(
+            t.trials.c.study_id == study_id,
+            t.trials.c.state.in_(CANCELLABLE_STATES),
+            t.trials.c.cancel_requested_at.is_not(None),
+        )
+        with self.snapshot() as connection:
+            return list(connection.execute(query.order_by(t.trials.c.id)).scalars())
+
+    # ------------------------------------------------------------------ the price
+
+    def set_price(self, study_id: int, usd_per_slot_hour: float) -> None:
+        """Replace the spec's price of a slot; the study's controller, the present or the next one, takes it in."""
+        with self.engine.begin() as connection:
+            row = sa.update(t.studies).where(t.studies.c.id == study_id)
+            connection.execute(row.values(usd_per_slot_hour=usd_per_slot_hour))
+
+    def price_that_was_set(self, study_id: int) -> float | None:
+        """Dollars per slot and hour that replace those of the spec; None if nobody has set a price."""
+        query = sa.select(t.studies.c.usd_per_slot_hour).where(t.studies.c.id == study_id)
+        with self.snapshot() as connection:
+            price: float | None = connection.execute(query).scalar_one()
+        return price
+
+    # ------------------------------------------------------------------ commits
+
+    def commit(
+        self, study_id: int, lease_token: str | None, changes: Iterable[ch.Change], *, commit_id: str | None = None
+    ) -> None:
+        """Write all changes in one transaction, once.
+
+        The study's row keeps the id of its last commit. A connection that breaks in a COMMIT leaves open whether that
+        was applied: the same commit again, with the same id, finds its id there and writes nothing.
+
+        Args:
+            study_id: Id of the study's row.
+            lease_token: Token of the controller's lease, which must still be held; None where no controller can be
+                (tests).
+            changes: Changes in the order in which they were decided.
+            commit_id: Id of this commit (`new_id`), the same when it is repeated since its outcome is unknown.
+
+        Raises:
+            LeaseLostError: The lease was taken over; nothing is written.
+        """
+        rows = list(changes)
+        with self.engine.begin() as connection:
+            lease_id = None if lease_token is None else held_lease(connection, study_id, lease_token)
+            of_study = [row.columns for row in rows if isinstance(row, ch.StudyChanged)]
+            columns = {name: value for one in of_study for name, value in one.items()}
+            commit_id = commit_id or new_id()
+            revision = connection.execute(
+                _new_revision(tuple(sorted(columns))),
+                {**columns, "of_study": study_id, "commit_id": commit_id},
+            ).scalar()
+            if revision is not None:
+                CommitWriter(connection, study_id, lease_id, int(revision)).write(rows)
+            elif connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id == study_id)).first() is None:
+                raise StoreError(f"study: found id {study_id}, allowed: the id of a study of this store")
+
+
+@functools.cache  # making a statement takes SQLAlchemy longer than SQLite takes to carry it out
+def _new_revision(names: tuple[str, ...]) -> ReturningUpdate[int]:
+    """Sets columns of a study's row with its next revision, unless the commit `commit_id` has done so already."""
+    commit_id: sa.BindParameter[str] = sa.bindparam("commit_id")
+    columns: dict[str, Any] = {name: sa.bindparam(name) for name in names}
+    return (
+        sa.update(t.studies)
+        .where(t.studies.c.id == sa.bindparam("of_study"), t.studies.c.last_commit.is_distinct_from(commit_id))
+        .values(**columns, revision=t.studies.c.revision + 1, last_commit=commit_id)
+        .returning(t.studies.c.revision)
+    )
+
+
+_HELD_LEASE = (
+    sa.select(t.leases.c.id)
+    .where(
+        t.leases.c.study_id == sa.bindparam("of_study"),
+        t.leases.c.holder == sa.bindparam("token"),  # SQLite gives the ids of deleted rows out again, a token is unique
+        t.leases.c.released_at.is_(None),
+    )
+    .with_for_update()
+)
+
+
+def held_lease(connection: sa.Connection, study_id: int, token: str) -> int:
+    """Id of the lease that was taken with a token; nobody else can take the study as long as the transaction lasts.
+
+    Raises:
+        LeaseLostError: It is not held any more.
+    """
+    lease_id: int | None = connection.execute(_HELD_LEASE, {"of_study": study_id, "token": token}).scalar()
+    if lease_id is None:
+        raise LeaseLostError("another controller has taken this study over")
+    return lease_id
+
+
+def as_time(seconds: float | None) -> datetime | None:
+    """Seconds since 1970 as a UTC time."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
+
+
+__all__ = [
+    "LeaseLostError",
+    "QueuedTrial",
+    "Store",
+    "StoreError",
+    "StudyExistsError",
+    "StudyRow",
+    "as_time",
+    "held_lease",
+    "new_id",
+]

@@ -1,0 +1,1 @@
+"""Mirrors of the store for Optuna Dashboard and MLflow."""

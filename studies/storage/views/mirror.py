@@ -1,0 +1,300 @@
+"""Mirrors committed rows of the store into its views (Optuna, MLflow): once, or for as long as a study runs.
+
+A view that fails stops neither another view nor the study: its error is kept in its cursor, and the next pass tries
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from studies.storage.study_store import Store
+from studies.storage.views import view_pace
+from studies.storage.views.cursors import (
+    VIEWS,
+    Progress,
+    ViewBusyError,
+    ViewName,
+    ask_for_rebuild,
+    claimed,
+    lag,
+    note_link,
+    progress,
+    set_cursor,
+)
+from studies.storage.views.view_pace import Pace, timed
+from studies.storage.views.view_rows import Pending, View, ViewDamagedError, load_mirrored_study, load_pending
+from studies.util import redact
+
+BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 30.0
+CLAIM_WAIT_SECONDS = 120.0
+LINGER_SECONDS = 60.0  # a controller may start the views first and reopen its closed study then
+log = logging.getLogger(__name__)
+
+
+class Mirror:
+    """Brings one view of one study up to date.
+
+    Args:
+        store: Store that holds the study.
+        study_name: Name of the study.
+        name: Name of the view.
+    """
+
+    def __init__(self, store: Store, study_name: str, name: ViewName) -> None:
+        self._store, self._study_name, self._name = store, study_name, name
+        self._view = _make_view(name, store.url)
+        self._left_at: int | None = None
+        self._link = ""
+
+    def advance(self, *, wait_seconds: float, opens: bool = False) -> Progress:
+        """Mirror what is committed, in one pass; a pass that finds nothing new costs one query.
+
+        Args:
+            wait_seconds: Longest time to wait for another process that mirrors this view.
+            opens: Whether to make the pass even if there is nothing new, so that the study is there and the next pass
+                is a quick one.
+
+        Returns:
+            Progress of the view before the pass.
+
+        Raises:
+            Exception: Whatever Optuna, MLflow or a database raises; the next pass tries again.
+        """
+        where = progress(self._store, self._study_name)[self._name]
+        if not (where.behind or (opens and where.is_wanted)):
+            return where
+        study_id = where.study_id
+        with claimed(self._store, study_id, self._name, wait_seconds=wait_seconds) as renew:
+            now = progress(self._store, self._study_name)[self._name]
+            try:
+                self._pass(now, renew)
+            except BaseException:
+                self._view.forget()
+                raise
+        return where
+
+    def close(self) -> None:
+        """Give the view's connections back."""
+        self._view.close()
+
+    def _pass(self, now: Progress, renew: Callable[[], None]) -> None:
+        if now.revision != self._left_at:
+            self._view.forget()  # another process has mirrored this view since
+        since = now.revision
+        if now.must_rebuild:
+            self._clear(now.study_id)
+            since = 0
+        pending = load_pending(self._store, now.study_id, since)
+        try:
+            self._view.mirror(self._store, pending, renew)
+        except ViewDamagedError as damage:
+            log.warning("%s; the %s view is made anew", damage, self._name)
+            self._clear(now.study_id)
+            pending = load_pending(self._store, now.study_id, 0)
+            self._view.mirror(self._store, pending, renew)
+        self._advance_cursor(pending)
+
+    def _clear(self, study_id: int) -> None:
+        self._view.clear(load_mirrored_study(self._store, study_id))
+        # The request is answered here and not after the mirroring: a reopening in the meantime makes a new request.
+        set_cursor(self._store, study_id, self._name, revision=0, rebuild=False)
+
+    def _advance_cursor(self, pending: Pending) -> None:
+        set_cursor(self._store, pending.study.id, self._name, revision=pending.study.revision, error=None)
+        self._left_at = pending.study.revision
+        link = self._view.link(pending.study)
+        if link != self._link:
+            note_link(self._store, pending.study.id, self._name, link)
+            self._link = link
+
+
+def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS) -> dict[ViewName, str | None]:
+    """Bring the views up to the last commit, at the priority of this process.
+
+    Args:
+        store: Store that holds the study.
+        study_name: Name of the study.
+        views: Views to bring up; one that the spec switches off is left out.
+
+    Returns:
+        For each view None, or the error in one line.
+
+    Raises:
+        StoreError: There is no such study.
+    """
+    wanted = [view for view, behind in lag(store, study_name).items() if view in views]
+    return {view: _catch_up_one(store, study_name, view) for view in wanted}
+
+
+def rebuild(store: Store, study_name: str) -> dict[ViewName, str | None]:
+    """Clear all views and mirror the whole study again; returns what `catch_up` returns.
+
+    Raises:
+        StoreError: There is no such study.
+    """
+    ask_for_rebuild(store, store.require(study_name).id)
+    return catch_up(store, study_name)
+
+
+def load(store: Store, study_name: str) -> None:
+    """Do what takes seconds of a core before the first pass: load Optuna and MLflow, and make MLflow's database."""
+    for where in progress(store, study_name).values():
+        if where.is_wanted:
+            view = _make_view(where.view, store.url)
+            # What is wrong is said where the view is mirrored.
+            with suppress(Exception):
+                view.load(load_mirrored_study(store, where.study_id))
+            view.close()
+
+
+def keep_report(store: Store, study_name: str, report: Path) -> None:
+    """Keep the report of a study in MLflow, unless there is no such view.
+
+    Args:
+        store: Store that holds the study.
+        study_name: Name of the study.
+        report: Path of the HTML page.
+
+    Raises:
+        Exception: Whatever MLflow or a database raises.
+    """
+    where = progress(store, study_name)["mlflow"]
+    if not where.is_wanted:
+        return
+    from studies.storage.views.mlflow_view import MlflowView
+
+    view = MlflowView(store.url)
+    try:
+        view.keep_report(load_mirrored_study(store, where.study_id), report)
+    finally:
+        view.close()
+
+
+def follow(
+    store: Store,
+    study_name: str,
+    until: Callable[[], bool],
+    *,
+    views: tuple[ViewName, ...] = VIEWS,
+    ends_with_study: bool = False,
+    hurried: threading.Event | None = None,
+) -> None:
+    """Mirror new commits until told to stop; each view has a thread, so that a server that hangs delays no other view.
+
+    Args:
+        store: Store that holds the study.
+        study_name: Name of the study.
+        until: Asked about twice a second by each thread. What was committed before it turned true is mirrored.
+        views: Views to mirror; one that the spec switches off is left out.
+        ends_with_study: Whether to return once the study is over and everything is mirrored.
+        hurried: Event that says that a command waits for the views; once it is set, passes follow without rests.
+    """
+    shared = Pace(until, hurried or threading.Event())
+    threads = [
+        threading.Thread(
+            target=_follow_one,
+            args=(store, study_name, view, shared, ends_with_study),
+            name=f"view-{view}",
+            daemon=True,
+        )
+        for view in lag(store, study_name)
+        if view in views
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shared.close()
+
+
+def _follow_one(store: Store, study_name: str, view: ViewName, shared: Pace, ends_with_study: bool) -> None:
+    mirror = Mirror(store, study_name, view)
+    began, backoff, is_open = time.monotonic(), BACKOFF_FIRST_SECONDS, False
+    try:
+        while True:
+            last, at = shared.until(), time.monotonic()
+            wait_seconds = CLAIM_WAIT_SECONDS if last else 0.0
+            try:
+                # The first pass makes databases, which must not be cut off: not in a thread that starves.
+                carry_out = shared.carry_out if is_open else timed
+                where, used = carry_out(partial(mirror.advance, wait_seconds=wait_seconds, opens=not is_open))
+                backoff = BACKOFF_FIRST_SECONDS
+                over = ends_with_study and where.is_over and where.behind == 0
+                if last or (over and at - began > LINGER_SECONDS):
+                    return
+                seconds = shared.rest_after(used if is_open else 0.0) if where.behind else view_pace.POLL_SECONDS
+                if where.state != "running":
+                    seconds = view_pace.POLL_SECONDS
+                is_open = True
+            except ViewBusyError:
+                if last:
+                    return
+                seconds = view_pace.REST_SECONDS
+            except Exception as error:  # noqa: BLE001 - a view must survive whatever Optuna, MLflow or a network does
+                _note_error(store, study_name, view, error)
+                if last:
+                    return
+                shared.rest(backoff, hurried_seconds=BACKOFF_FIRST_SECONDS)
+                backoff = min(2 * backoff, BACKOFF_MOST_SECONDS)
+                continue
+            shared.rest(seconds)
+    finally:
+        mirror.close()
+
+
+def _catch_up_one(store: Store, study_name: str, view: ViewName) -> str | None:
+    try:
+        mirror = Mirror(store, study_name, view)
+        try:
+            mirror.advance(wait_seconds=CLAIM_WAIT_SECONDS)
+        finally:
+            mirror.close()
+    except Exception as error:  # noqa: BLE001 - no failure of one view may stop the other
+        return _note_error(store, study_name, view, error)
+    return None
+
+
+def _note_error(store: Store, study_name: str, view: ViewName, error: Exception) -> str:
+    """Write the error where `automl status` finds it; returns it in one line."""
+    text = one_line(error)
+    if isinstance(error, ViewBusyError):
+        return text
+    try:
+        where = progress(store, study_name)[view]
+        if where.error != text:
+            log.warning("the %s view: %s", view, text)
+            set_cursor(store, where.study_id, view, error=text)
+    except SQLAlchemyError:
+        log.warning("the store does not answer")
+    return text
+
+
+def one_line(error: BaseException) -> str:
+    """Name of an error and first line of its cause, without passwords."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    said = str(getattr(cause, "orig", None) or cause).strip().splitlines() or [""]
+    return redact(f"{type(cause).__name__}: {said[0]}")[:500]
+
+
+def _make_view(name: ViewName, store_url: str) -> View:
+    if name == "optuna":
+        from studies.storage.views.optuna_view import OptunaView
+
+        return OptunaView(store_url)
+    from studies.storage.views.mlflow_view import MlflowView
+
+    return MlflowView(store_url)
+
+
+__all__ = ["Mirror", "catch_up", "follow", "lag", "one_line", "rebuild"]

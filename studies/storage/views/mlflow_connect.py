@@ -1,0 +1,242 @@
+"""Opening MLflow: quietly, without telemetry, on a database of its own, and with the study's experiment there."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError
+
+from search_spaces.wording import found
+from studies.storage.schema.engine import connect_args, parse_url
+from studies.storage.views.view_rows import ViewError
+from studies.util import redact
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout may be one JSON document
+    # The views retry by themselves; MLflow's own seven retries would hold a pass up for minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+
+SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https")
+UI_URL = "http://127.0.0.1:5000"
+_LONGEST_ERROR = 300
+ALLOWED = "sqlite:///FILE, http://HOST:PORT, https://HOST, postgresql://HOST/DATABASE, off"
+
+
+def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) -> str:
+    """The tracking URI with a relative SQLite file resolved against a folder.
+
+    Args:
+        mlflow: URI as the user gave it.
+        base_folder: Folder in which a relative path starts.
+        store_url: URL of the study's store; None where there is no study.
+
+    Raises:
+        ViewError: It is no URI that MLflow writes to, or the store's own database: MLflow and Optuna each need a table
+            called `alembic_version`.
+    """
+    uri, file = mlflow, sqlite_file(mlflow)
+    if file is not None:
+        uri = f"sqlite:///{(Path(base_folder) / file).absolute()}"
+    if store_url is not None and _place(uri) == _place(parse_url(store_url).render_as_string(hide_password=False)):
+        raise ViewError(f"mlflow: {redact(mlflow)} is the store's own database; give MLflow another one, or `off`")
+    return uri
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite URI; None for any other.
+
+    Raises:
+        ViewError: It is no URI that MLflow writes to.
+    """
+    url = _url(uri)
+    scheme = url.get_backend_name()
+    if scheme not in SCHEMES or (scheme == "sqlite" and url.database in {None, "", ":memory:"}):
+        raise ViewError(f"mlflow: {found(uri, ALLOWED)}")
+    return Path(str(url.database)) if scheme == "sqlite" else None
+
+
+def open_client(uri: str) -> MlflowClient:
+    """A client for the tracking URI; a SQLite file and its folder are made if they are missing.
+
+    Raises:
+        ViewError: The folder cannot be made.
+    """
+    _import_quietly()
+    from mlflow.tracking import MlflowClient
+
+    if not uri.startswith("sqlite:"):
+        return MlflowClient(uri)
+    path = Path(str(_url(uri).database))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ViewError(f"mlflow: the folder {path.parent} cannot be made ({error.strerror})") from None
+    # Two processes that make the same database at once break each other's migrations.
+    with _alone_in(path.parent):
+        if not path.exists():
+            _use_write_ahead_log(path)
+        return MlflowClient(uri)
+
+
+def check_database(uri: str) -> None:
+    """Refuse, at once and without writing, a database that does not answer, or that is another program's.
+
+    MLflow would try for minutes to reach it, and would put its tables beside those of a store or of Optuna before it
+    finds that it cannot keep the number of their version.
+
+    Args:
+        uri: Tracking URI; a server's is left alone.
+
+    Raises:
+        ViewError: The database does not answer, or is another program's.
+    """
+    url = _url(uri)
+    is_file = url.get_backend_name() == "sqlite"
+    if url.get_backend_name() in {"http", "https"} or (is_file and not Path(str(url.database)).exists()):
+        return
+    try:
+        engine = sa.create_engine(url, connect_args=connect_args(url))
+        try:
+            tables = set(sa.inspect(engine).get_table_names())
+        finally:
+            engine.dispose()
+    except Exception as error:  # noqa: BLE001 - drivers raise what they like; the user gets one line
+        raise ViewError(f"found {redact(uri)!r}, which does not answer: {in_one_line(error)}") from None
+    if "experiments" not in tables and any(not name.startswith("alembic_") for name in tables):
+        raise ViewError(f"found {redact(uri)!r}, which is another program's database; allowed: one of MLflow's own")
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error of MLflow, of a driver or of a connection says, without SQL statements and credentials."""
+    cause: BaseException | None = error
+    told: BaseException | None = None
+    while cause is not None and told is None:
+        told = getattr(cause, "orig", None)  # in SQLAlchemy's errors that of the driver
+        cause = cause.__cause__ or cause.__context__
+    told = told or error
+    said = " ".join(str(told).split()) or type(told).__name__
+    return redact(said if len(said) <= _LONGEST_ERROR else f"{said[:_LONGEST_ERROR]}...")
+
+
+def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
+    """The id of the experiment with this name, made or restored if need be."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=_artifact_location(uri)))
+        except MlflowException:
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if found.lifecycle_stage == "deleted":
+        client.restore_experiment(found.experiment_id)
+    return str(found.experiment_id)
+
+
+def runs_url(uri: str, experiment: str) -> str:
+    """Address of the page with an experiment's runs.
+
+    Args:
+        uri: Tracking URI. Of a database it is the page that `mlflow ui` serves by default.
+        experiment: Id of the experiment.
+    """
+    url = _url(uri)
+    is_server = url.get_backend_name() in {"http", "https"}
+    without_user = sa.URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
+    place = str(without_user).rstrip("/") if is_server else UI_URL
+    return f"{place}/#/experiments/{experiment}/runs"
+
+
+def _artifact_location(uri: str) -> str | None:
+    """Beside a SQLite file, wherever this process was started; a server knows its own place."""
+    if not uri.startswith("sqlite:"):
+        return None
+    return (Path(str(_url(uri).database)).parent / "mlartifacts").as_uri()
+
+
+def _url(text: str) -> sa.URL:
+    try:
+        return sa.make_url(text)
+    except ArgumentError:
+        raise ViewError(f"mlflow: {found(text, ALLOWED)}") from None
+
+
+def _place(text: str) -> tuple[Any, ...] | None:
+    """Which database a URL means, whatever driver, user or spelling; None for what is no database."""
+    url = _url(text)
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return backend, os.path.realpath(str(url.database))
+    if backend != "postgresql":
+        return None
+    host = url.host or url.query.get("host") or "localhost"
+    return backend, host, url.port or 5432, url.database
+
+
+def _import_quietly() -> None:
+    """MLflow's modules warn while they are imported, and its migrations talk to the terminal."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _use_write_ahead_log(path: Path) -> None:
+    """Lets MLflow's user interface read while the view writes; the setting stays in the file."""
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+    engine.dispose()
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder, which leaves no file behind."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def main() -> None:
+    """Read where, and make the experiment."""
+    question = json.load(sys.stdin)
+    try:
+        check_database(question["uri"])
+        experiment_id(open_client(question["uri"]), question["uri"], question["study"])
+    except Exception as error:  # noqa: BLE001 - MLflow and drivers raise what they like; the user gets one line
+        sys.stdout.write(in_one_line(error))
+
+
+if __name__ == "__main__":
+    main()

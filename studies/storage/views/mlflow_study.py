@@ -1,0 +1,230 @@
+"""What the run of a study holds in MLflow beside its trials: spec, data, figures, the machine's load, the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from studies.records.records import NANO, StudyRecord
+from studies.results.confirmations import confirmation_of, confirmed_runs
+from studies.results.feasibility import best_values, hypervolume
+from studies.storage.reading.reader import load_study
+from studies.storage.study_store import Store
+from studies.storage.views.mlflow_runs import KnownRun, param_values, points, write
+from studies.storage.views.view_rows import MirroredStudy
+from studies.util import redact, redact_deep
+
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
+    from mlflow.tracking import MlflowClient
+
+SPEC_TAG = "automl.spec_sha256"
+SPEC_FILE = "spec.json"
+CONFIRMED_TAG = "automl.confirmed"
+"""Epoch, number of seeds, part of the data, and what was measured of each objective, as JSON."""
+FIGURES_SECONDS = 10.0
+FIGURES_SHARE = 0.02
+"""Share of a core for the figures of a running study, for which all of its rows are read."""
+LOAD_SECONDS = 10.0
+DIGEST_CHARS = 32  # MLflow takes 36
+MOST_HASHED_BYTES = 64 * 2**20
+MOST_HASHED_FILES = 10_000
+log = logging.getLogger(__name__)
+
+
+class StudyRun:
+    """Keeps the run of one study up to date.
+
+    Args:
+        clock: Monotonic clock.
+        processor_clock: Clock of the processor time of this thread.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, processor_clock: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._clock, self._processor_clock = clock, processor_clock
+        self._figures_due = self._load_due = -1.0
+        self._load: MachineLoad | None = None
+
+    def describe(
+        self, client: MlflowClient, run: KnownRun, runs: Mapping[int, KnownRun], store: Store, study: MirroredStudy
+    ) -> None:
+        """Write what is new: the spec if it has changed, figures and load if they are due, what was confirmed.
+
+        Args:
+            client: Client of MLflow.
+            run: Run of the study.
+            runs: Runs of its trials by number.
+            store: Store that holds the study.
+            study: The study's row.
+        """
+        _describe_spec(client, run, study)
+        metrics: dict[str, float] = {}
+        is_over, now = study.state != "running", self._clock()
+        if is_over or now >= self._figures_due:
+            before = self._processor_clock()
+            record = load_study(store, study.name)
+            metrics |= figures(record)
+            for number in {one.trial for one in record.confirmations} & runs.keys():
+                _describe_confirmed(client, runs[number], record, number)
+            used = self._processor_clock() - before
+            self._figures_due = now + max(FIGURES_SECONDS, used / FIGURES_SHARE)
+        if not is_over and now >= self._load_due:
+            self._load = self._load or MachineLoad()
+            metrics |= self._load.metrics()
+            self._load_due = now + LOAD_SECONDS
+        # The figures of a study that is over are the same point, whenever they are written.
+        at = study.ended_at if is_over and study.ended_at is not None else time.time()
+        write(client, run, points(metrics, round(at - study.created_at), at))
+
+
+def figures(study: StudyRecord) -> dict[str, float]:
+    """Metrics of a study: what was spent, how much was trained, hypervolume, and the archive's best value by objective.
+
+    Args:
+        study: The study as committed.
+    """
+    found = {
+        "spent_usd": study.cost_nano_usd / NANO,
+        "spent_hours": study.alive_seconds / 3600,
+        "trials": float(len(study.started)),
+        "epochs": float(sum(len(trial.epochs) for trial in study.started)),
+    }
+    volume = hypervolume(study)
+    if volume is not None:
+        found["hypervolume"] = volume
+    return found | {f"best_{metric}": value for metric, value in best_values(study).items()}
+
+
+def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord, number: int) -> None:
+    """Log mean and standard deviation of the objectives with fresh seeds, of the point that was confirmed last."""
+    confirmed = confirmation_of(record, number)
+    if confirmed is None:
+        return
+    metrics: dict[str, float | None] = {}
+    for name in (one.metric for one in record.objectives):
+        if found := confirmed["metrics"].get(name):
+            metrics |= {f"confirmed_{name}": found["mean"], f"confirmed_{name}_deviation": found["deviation"]}
+    told = {name: confirmed[name] for name in ("epoch", "seeds", "measured_on")} | metrics
+    if run.tags.get(CONFIRMED_TAG) == (tag := json.dumps(told)):
+        return
+    # The latest value of a metric is that of the largest step, whatever was confirmed last.
+    at = max(one.confirmed_at for one in confirmed_runs(record, number)).timestamp()
+    write(client, run, points(metrics, 0, at), tags={CONFIRMED_TAG: tag})
+
+
+def spec_params(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The spec as parameters of a run, such as `budget.usd`: what is nested deeper is JSON; credentials are hidden."""
+    flat: dict[str, object] = {}
+    for name, value in spec.items():
+        section = value if isinstance(value, Mapping) else None
+        flat |= {name: value} if section is None else {f"{name}.{key}": one for key, one in section.items()}
+    return param_values({name: _text(value) for name, value in flat.items() if value is not None})
+
+
+def _text(value: object) -> str:
+    return redact(value) if isinstance(value, str) else json.dumps(redact_deep(value))
+
+
+def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) -> None:
+    """Log spec and data, once for each spec that is in force: `resume --set` changes it, and then the file counts."""
+    digest = study.spec_sha256
+    if run.tags.get(SPEC_TAG) == digest:
+        return
+    try:
+        client.log_text(run.run_id, study.spec_text, SPEC_FILE)
+    except Exception as error:  # noqa: BLE001 - a server may keep artifacts where this process may not write
+        log.warning("the spec cannot be kept in MLflow: %s", redact(str(error)))
+    client.log_inputs(run.run_id, datasets(study.spec))
+    write(client, run, params=spec_params(study.spec), tags={SPEC_TAG: digest})
+
+
+# ---------------------------------------------------------------------- data
+
+
+def datasets(spec: Mapping[str, Any]) -> list[DatasetInput]:
+    """The data of a study as inputs of its run: the files that the task's options name, else the task itself.
+
+    Args:
+        spec: Spec in force, whose paths are absolute.
+    """
+    options = spec.get("task_options") or {}
+    files = {name: Path(one) for name, one in options.items() if isinstance(one, str) and Path(one).is_absolute()}
+    found = []
+    for name, path in files.items():
+        with suppress(OSError, ValueError):  # an option that only looks like a path, or a file that nobody may read
+            if path.exists():
+                found.append(_input(f"{path.name}", digest_of(path), "local", {"uri": str(path)}, name))
+    if found:
+        return found
+    task = json.dumps([spec.get("task"), options], sort_keys=True, default=str)
+    return [_input(str(spec.get("task")), _hash(task.encode()), "code", {"task": str(spec.get("task"))}, "data")]
+
+
+def _input(name: str, digest: str, source_type: str, source: Mapping[str, str], option: str) -> DatasetInput:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    context = "test" if option.startswith("test") else "training"
+    dataset = Dataset(name, digest, source_type, json.dumps(source))
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
+
+
+def digest_of(path: Path) -> str:
+    """A digest that changes with the data: of the bytes of a small file, else of names, sizes and times of files."""
+    if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
+        return _hash(path.read_bytes())
+    files = [path] if path.is_file() else _first_files(path)
+    facts = [(str(one.relative_to(path)), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+    return _hash(json.dumps(sorted(facts)).encode())
+
+
+def _first_files(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for one in folder.rglob("*"):
+        if len(found) == MOST_HASHED_FILES:
+            break
+        if one.is_file():
+            found.append(one)
+    return found
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:DIGEST_CHARS]
+
+
+# ---------------------------------------------------------------------- the machine
+
+
+class MachineLoad:
+    """The load of the machine of this process, under the names that MLflow has for it."""
+
+    def __init__(self) -> None:
+        self._monitors = list(_monitors())
+        self.metrics()  # the first measurement of a processor's use has nothing to compare with
+
+    def metrics(self) -> dict[str, float]:
+        """Use of processor and memory since the last call, and of GPUs where there are any."""
+        found: dict[str, float] = {}
+        for monitor in self._monitors:
+            monitor.collect_metrics()
+            found |= {f"system/{name}": float(value) for name, value in monitor.aggregate_metrics().items()}
+            monitor.clear_metrics()
+        return found
+
+
+def _monitors() -> Iterator[Any]:
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+
+    yield CPUMonitor()  # type: ignore[no-untyped-call]
+    try:
+        yield GPUMonitor()  # type: ignore[no-untyped-call]
+    except Exception:  # noqa: BLE001 - there is none, or nothing that could ask it
+        return

@@ -1,0 +1,161 @@
+"""When the views are mirrored, and at which priority: soon after each commit, with little of what ranks need.
+
+A pass is made in otherwise idle processor time where there is some. Beside busy processes a thread of the lowest
+priority would get next to nothing, and would keep its locks in the store meanwhile; there a pass is made by a thread of
+the process's own priority, and the budget of processor time is what protects the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from studies.storage.views.cursors import VIEWS
+
+POLL_SECONDS = 0.5
+REST_SECONDS = 2.0
+"""Rest after a pass: rows that have accumulated are mirrored for half the processor time that they cost one by one, and
+of trials of half a second three in four meet no pass."""
+HURRIED_SECONDS = 0.1
+SHARE = 0.08
+"""Share of a core for all views together; loading Optuna and MLflow comes on top, once."""
+SAVED_SECONDS = 1.0
+MOST_REST_SECONDS = 60.0
+FREE_CORES = 0.25
+"""Cores that have to have been idle lately for a pass in idle time."""
+FREE_CORES_SECONDS = 0.5
+T = TypeVar("T")
+
+
+class ProcessorBudget:
+    """Processor time that the views of a process may use.
+
+    Args:
+        now: Monotonic time at which it begins to fill.
+        share: Share of a core.
+        saved_seconds: Most processor time that is saved up; it is there at the beginning.
+    """
+
+    def __init__(self, now: float, share: float = SHARE, saved_seconds: float = SAVED_SECONDS) -> None:
+        self._share, self._most = share, saved_seconds
+        self._left, self._at = saved_seconds, now
+        self._lock = threading.Lock()
+
+    def use(self, seconds: float, now: float) -> float:
+        """Take processor time that was used; returns seconds after which some is left again."""
+        with self._lock:
+            self._left = min(self._most, self._left + self._share * (now - self._at)) - seconds
+            self._at = now
+            return max(-self._left / self._share, 0.0)
+
+
+class FreeCores:
+    """Measures how many of the cores that this process may use have been idle since the last measurement.
+
+    Args:
+        idle_seconds: Returns the seconds for which those cores have been idle since some moment; None if nobody knows.
+        clock: Monotonic clock.
+    """
+
+    def __init__(
+        self,
+        idle_seconds: Callable[[], float | None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._idle_seconds, self._clock = idle_seconds or idle_core_seconds, clock
+        self._at, self._idle = clock(), self._idle_seconds()
+        self._found = 0.0
+        self._lock = threading.Lock()
+
+    def number(self) -> float:
+        """Idle cores, on average since a moment that was at least half a second ago; 0 if nobody knows."""
+        with self._lock:
+            now = self._clock()
+            if now - self._at >= FREE_CORES_SECONDS:
+                idle = self._idle_seconds()
+                self._found = 0.0 if idle is None or self._idle is None else (idle - self._idle) / (now - self._at)
+                self._at, self._idle = now, idle
+            return self._found
+
+
+class Pace:
+    """Decides when each view is looked at, and by which thread.
+
+    Args:
+        until: Function that says whether to end.
+        hurried: Event that says that a command waits for the views: passes follow without rests, and no rank trains.
+        budget: Processor time of all views.
+        free_cores: Cores that are idle.
+    """
+
+    def __init__(
+        self,
+        until: Callable[[], bool],
+        hurried: threading.Event,
+        budget: ProcessorBudget | None = None,
+        free_cores: FreeCores | None = None,
+    ) -> None:
+        self.until, self._hurried = until, hurried
+        self._budget = budget or ProcessorBudget(time.monotonic(), SHARE)
+        self._free_cores = free_cores or FreeCores()
+        self._idle_threads = ThreadPoolExecutor(len(VIEWS), "idle", initializer=take_idle_time_only)
+
+    def carry_out(self, make_pass: Callable[[], T]) -> tuple[T, float]:
+        """Make a pass; returns what it returns, and the processor time that it took."""
+        if self._hurried.is_set() or self._free_cores.number() < FREE_CORES:
+            return timed(make_pass)
+        return self._idle_threads.submit(timed, make_pass).result()
+
+    def rest_after(self, used_seconds: float) -> float:
+        """Seconds to rest after a pass that took this much processor time."""
+        return min(max(REST_SECONDS, self._budget.use(used_seconds, time.monotonic())), MOST_REST_SECONDS)
+
+    def rest(self, seconds: float, hurried_seconds: float = HURRIED_SECONDS) -> None:
+        """Rest for these seconds; for `hurried_seconds` if a command waits for the views, not at all at the end."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self.until():
+            if self._hurried.wait(min(left, POLL_SECONDS)):
+                time.sleep(max(min(end - time.monotonic(), hurried_seconds), 0.0))
+                return
+
+    def close(self) -> None:
+        """End the threads."""
+        self._idle_threads.shutdown()
+
+
+def timed(make_pass: Callable[[], T]) -> tuple[T, float]:
+    """Make a pass in this thread; returns what it returns, and the processor time that it took."""
+    before = time.thread_time()
+    made = make_pass()
+    return made, time.thread_time() - before
+
+
+def take_idle_time_only() -> None:
+    """Let this thread give way to the ranks.
+
+    They are batch threads, and one that wakes up displaces at once only an idle thread. That holds within a session
+    only where Linux groups processes by session, so the process stays in the controller's.
+    """
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, 19)
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
+        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+
+
+def idle_core_seconds() -> float | None:
+    """Seconds for which the cores that this process may use have been idle since the boot; None if nobody knows."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        found = [fields for fields in map(str.split, lines) if fields and fields[0] in mine]
+        # Idle, and waiting for a disk: a core that waits is free as well.
+        ticks = sum(int(fields[4]) + int(fields[5]) for fields in found)
+    except (AttributeError, OSError, ValueError, IndexError):
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK") if found else None

@@ -1,0 +1,261 @@
+"""Rows that the views read: a study, and those of its trials that changed since a revision, as committed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from search_spaces.suggestions import Asked
+from studies.records.records import OWN_CHARGES, Constraint, Objective, StudyState, TrialState
+from studies.records.suggested_parameters import asked_in
+from studies.results.constraints import constraints_in
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store
+from studies.storage.views.cursors import ViewName
+from studies.util import redact_deep
+from trainers.protocol import ParameterValue
+
+CHUNK = 200
+
+
+class ViewError(Exception):
+    """A view cannot be made from this study or at this place; one line for the user."""
+
+
+class ViewDamagedError(Exception):
+    """The view is not what earlier passes left; clearing it and mirroring everything mends it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MirroredStudy:
+    """A study as the views need it; times are seconds since 1970."""
+
+    id: int
+    uid: str
+    name: str
+    state: StudyState
+    stop_reason: str | None
+    spec: Mapping[str, Any]
+    base_folder: str
+    revision: int
+    created_at: float
+    ended_at: float | None
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """Objectives in the order of the spec."""
+        return tuple(Objective(**objective) for objective in self.spec["objectives"])
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """Constraints in the order of the spec."""
+        return constraints_in(self.spec)
+
+    @property
+    def spec_text(self) -> str:
+        """The spec as JSON, with credentials hidden."""
+        return json.dumps(redact_deep(self.spec), indent=1)
+
+    @property
+    def spec_sha256(self) -> str:
+        """SHA-256 of that text, by which views tell specs apart."""
+        return hashlib.sha256(self.spec_text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MirroredEpoch:
+    """One committed epoch; a metric of None was not finite. `measured_at` is in seconds since 1970."""
+
+    epoch: int
+    metrics: Mapping[str, float | None]
+    measured_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MirroredTrial:
+    """A trial that has started.
+
+    Attributes:
+        epochs: Requested epochs, ascending: only the last one, or all after some epoch.
+        facts: Facts of the latest attempt that reached its first step, such as the scaled learning rate.
+        paid_nano_usd: Sum of its start and train charges.
+        asked: Those of its parameters that it asked for as it ran, with their domains.
+    """
+
+    id: int
+    number: int
+    state: TrialState
+    failure: str | None
+    reason: str
+    params: Mapping[str, ParameterValue]
+    world_size: int
+    origin: str
+    started_at: float | None
+    ended_at: float | None
+    epochs: tuple[MirroredEpoch, ...]
+    facts: Mapping[str, object]
+    paid_nano_usd: int
+    asked: Mapping[str, Asked] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pending:
+    """Rows that a view lacks.
+
+    Attributes:
+        study: The study as committed.
+        since: Revision up to which the view is complete.
+        started: Number of started trials.
+        trials: Number and id of each trial that changed since, or is mirrored anew, by number.
+    """
+
+    study: MirroredStudy
+    since: int
+    started: int
+    trials: tuple[tuple[int, int], ...]
+
+
+class View(Protocol):
+    """A derived copy of a study. Every method may be interrupted anywhere and repeated."""
+
+    name: ViewName
+
+    def load(self, study: MirroredStudy) -> None:
+        """Do what takes seconds before the first pass."""
+
+    def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
+        """Bring the view up to `pending`; calls `renew()` now and then.
+
+        Raises:
+            ViewDamagedError: It has to be cleared first.
+        """
+
+    def clear(self, study: MirroredStudy) -> None:
+        """Remove the study from the view."""
+
+    def link(self, study: MirroredStudy) -> str:
+        """Address at which people see the study; empty if it has none of its own."""
+
+    def forget(self) -> None:
+        """Drop the cache of the view's content, since another process may have changed it."""
+
+    def close(self) -> None:
+        """Give connections back."""
+
+
+def load_mirrored_study(store: Store, study_id: int) -> MirroredStudy:
+    """The study's row as views need it."""
+    with store.engine.connect().execution_options(automl_read_only=True) as connection:
+        return _study(connection, study_id)
+
+
+def load_pending(store: Store, study_id: int, since: int) -> Pending:
+    """The trials that changed after a revision.
+
+    The study's revision is read first: a commit between the two reads makes trials appear that the cursor does not
+    cover, and they are mirrored again, which does no harm.
+    """
+    with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
+        study = _study(connection, study_id)
+        mine = (t.trials.c.study_id == study_id, t.trials.c.number.is_not(None))
+        query = sa.select(t.trials.c.number, t.trials.c.id).where(*mine, t.trials.c.revision > since)
+        rows = connection.execute(query.order_by(t.trials.c.number)).all()
+        started = connection.execute(sa.select(sa.func.count()).select_from(t.trials).where(*mine)).scalar_one()
+    trials = tuple((int(number), trial_id) for number, trial_id in rows if number is not None)
+    return Pending(study=study, since=since, started=started, trials=trials)
+
+
+def with_trials(store: Store, pending: Pending, numbers: Collection[int]) -> Pending:
+    """Add started trials to those that are mirrored; a number that no trial has adds none."""
+    if not numbers:
+        return pending
+    c = t.trials.c
+    query = sa.select(c.number, c.id).where(c.study_id == pending.study.id, c.number.in_(numbers))
+    with store.engine.connect().execution_options(automl_read_only=True) as connection:
+        found = {(int(number), trial_id) for number, trial_id in connection.execute(query) if number is not None}
+    return replace(pending, trials=tuple(sorted({*pending.trials, *found})))
+
+
+def _study(connection: sa.Connection, study_id: int) -> MirroredStudy:
+    row = connection.execute(sa.select(t.studies).where(t.studies.c.id == study_id)).one()
+    return MirroredStudy(
+        id=row.id,
+        uid=row.uid,
+        name=row.name,
+        state=row.state,
+        stop_reason=row.stop_reason,
+        spec=row.spec,
+        base_folder=row.base_folder,
+        revision=row.revision,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+    )
+
+
+def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | None = None) -> list[MirroredTrial]:
+    """Trials by number, with epochs.
+
+    Args:
+        store: Store that holds the trials.
+        ids: Ids of at most `CHUNK` trials.
+        after: Epoch by trial id after which all epochs are read; None reads only the last epoch of each trial.
+    """
+    with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
+        query = sa.select(t.trials).where(t.trials.c.id.in_(ids)).order_by(t.trials.c.number)
+        rows = connection.execute(query).all()
+        facts, paid = _facts(connection, ids), _paid(connection, ids)
+        # Epochs last: where each statement sees the newest commits, a finished trial must not lack its last epoch.
+        epochs = {row.id: _epochs(connection, row.id, None if after is None else after[row.id]) for row in rows}
+    return [_trial(row, epochs[row.id], facts.get(row.id, {}), paid.get(row.id, 0)) for row in rows]
+
+
+def _epochs(connection: sa.Connection, trial_id: int, after: int | None) -> tuple[MirroredEpoch, ...]:
+    columns = (t.epochs.c.epoch, t.epochs.c.metrics, t.epochs.c.measured_at)
+    query = sa.select(*columns).where(t.epochs.c.trial_id == trial_id)
+    if after is None:
+        query = query.order_by(t.epochs.c.epoch.desc()).limit(1)
+    else:
+        query = query.where(t.epochs.c.epoch > after).order_by(t.epochs.c.epoch)
+    return tuple(
+        MirroredEpoch(epoch=epoch, metrics=metrics, measured_at=at) for epoch, metrics, at in connection.execute(query)
+    )
+
+
+def _facts(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Mapping[str, object]]:
+    query = sa.select(t.attempts.c.trial_id, t.attempts.c.facts).where(t.attempts.c.trial_id.in_(ids))
+    rows = connection.execute(query.order_by(t.attempts.c.attempt))
+    return {trial_id: facts for trial_id, facts in rows if facts}
+
+
+def _paid(connection: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
+    query = sa.select(t.charges.c.trial_id, sa.func.sum(t.charges.c.cost_nano_usd)).where(
+        t.charges.c.trial_id.in_(ids), t.charges.c.kind.in_(OWN_CHARGES)
+    )
+    rows = connection.execute(query.group_by(t.charges.c.trial_id))
+    return {trial_id: int(paid) for trial_id, paid in rows if trial_id is not None}
+
+
+def _trial(
+    row: sa.Row[Any], epochs: tuple[MirroredEpoch, ...], facts: Mapping[str, object], paid: int
+) -> MirroredTrial:
+    return MirroredTrial(
+        id=row.id,
+        number=row.number,
+        state=row.state,
+        failure=row.failure,
+        reason=row.reason,
+        params=row.params,
+        world_size=row.world_size,
+        origin=row.origin,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        epochs=epochs,
+        facts=facts,
+        paid_nano_usd=paid,
+        asked=asked_in(row.sampler_attributes),
+    )

@@ -1,0 +1,290 @@
+"""The controller's side of the views: a process of their own, so that Optuna and MLflow cannot slow a study down."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from sqlalchemy.exc import SQLAlchemyError
+
+from studies.storage.schema.engine import StoreError
+from studies.storage.study_store import Store
+from studies.storage.views.cursors import Progress, forget_errors, progress
+from studies.storage.views.mirror import follow, keep_report, load
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What the program is to do.
+
+    Attributes:
+        store: URL of the store.
+        study: Name of the study.
+        parent_pid: Process with which this one ends.
+    """
+
+    store: str
+    study: str
+    parent_pid: int
+
+    def to_line(self) -> str:
+        """The order as one line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> Order:
+        """The order of a line that `to_line` wrote."""
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What a command asks of the program later; any wish is one to begin.
+
+    Attributes:
+        hurry: Whether to mirror without rests from now on.
+        report: Path of the report that is to be kept in MLflow; the program ends afterwards.
+    """
+
+    hurry: bool = False
+    report: str | None = None
+
+    def to_line(self) -> str:
+        """The wish as one line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+class _Wishes:
+    """The wishes on stdin, read by a thread."""
+
+    def __init__(self) -> None:
+        self.begun, self.hurried, self.ends = threading.Event(), threading.Event(), threading.Event()
+        self.report: str | None = None
+        threading.Thread(target=self._read, name="wishes", daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            wish = Wish(**json.loads(line))
+            if wish.hurry:
+                self.hurried.set()
+            if wish.report is not None:
+                self.report = wish.report
+                self.ends.set()
+            self.begun.set()
+        self.hurried.set()
+        self.begun.set()
+
+
+def main() -> None:
+    """Mirror the study until it is over, the parent process has ended, or a report is to be kept; then keep it."""
+    order = Order.from_line(sys.stdin.readline())
+    wishes = _Wishes()
+    is_orphan = _is_gone(order.parent_pid)
+    _be_a_batch_process()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+
+    def is_over() -> bool:
+        return wishes.ends.is_set() or is_orphan()
+
+    with closing(Store(order.store)) as store:
+        load(store, order.study)
+        wishes.begun.wait()
+        follow(store, order.study, is_over, ends_with_study=True, hurried=wishes.hurried)
+        if wishes.report is not None:
+            keep_report(store, order.study, Path(wishes.report))
+
+
+def _be_a_batch_process() -> None:
+    """Displace no rank when it wakes up."""
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _is_gone(pid: int) -> Callable[[], bool]:
+    """A function that says whether the process with this id has ended; an id that is reused is another process."""
+    try:
+        process = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return lambda: True
+
+    def gone() -> bool:
+        try:
+            return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return True
+
+    return gone
+
+
+if __name__ == "__main__":
+    main()
+
+
+STOP_SECONDS = 5.0
+FAILING_SECONDS = 5.0
+"""Time for two more tries."""
+POLL_SECONDS = 0.1
+
+
+class ViewsProcess:
+    """Mirrors one study in another process.
+
+    Args:
+        store_url: URL of the store; a password in it goes through a pipe and not through the arguments.
+        study: Name of the study.
+        log_file: Where the process says what went wrong; None throws it away.
+    """
+
+    def __init__(self, store_url: str, study: str, *, log_file: Path | None = None) -> None:
+        self._store_url, self._study, self._log_file = store_url, study, log_file
+        self._process: subprocess.Popen[str] | None = None
+        self._store: Store | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process, dead or alive; None before the start."""
+        return None if self._process is None else self._process.pid
+
+    def load(self) -> None:
+        """Start the process, unless it runs: it loads Optuna and MLflow, which takes seconds, and waits for `start`."""
+        if not self.is_running:
+            self._process = self._launch(Order(store=self._store_url, study=self._study, parent_pid=os.getpid()))
+
+    def start(self) -> None:
+        """Let the process mirror; it ends by itself with the study, or with this process."""
+        self._forget_errors()
+        self.load()
+        self._wish(Wish())
+
+    def hurry(self) -> None:
+        """Let the process mirror without rests from now on: a command waits for it, or soon will."""
+        self._wish(Wish(hurry=True))
+
+    def wait_until_caught_up(self, seconds: float) -> bool:
+        """Wait until the views hold the last commit.
+
+        Returns:
+            False if they do not after so long, or the process of one that is behind has died,
+            or each of them that is behind has failed and got no further for some seconds: what is refused now is
+            refused in half a minute, too.
+        """
+        self.hurry()
+        end, failing_since, failing = time.monotonic() + seconds, math.inf, None
+        while True:
+            is_running = self.is_running
+            behind, now = self._behind(), time.monotonic()
+            if behind == []:
+                return True
+            before, failing = failing, _failing(behind)
+            if failing is None or failing != before:
+                failing_since = math.inf if failing is None else now
+            if not is_running or now >= end or now - failing_since >= FAILING_SECONDS:
+                return False
+            time.sleep(POLL_SECONDS)
+
+    def keep_report(self, report: Path, seconds: float) -> bool:
+        """Let the process keep a report in MLflow, which is the last thing that it does.
+
+        Args:
+            report: Path of the HTML page.
+            seconds: Longest time to wait for that.
+
+        Returns:
+            Whether it was kept, or there is no view in MLflow.
+        """
+        process = self._process
+        if process is None or not self.is_running:
+            return False
+        self._wish(Wish(report=str(report)))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(seconds) == 0
+        return False
+
+    def stop(self) -> None:
+        """End the process; what it was doing can be done again."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _wish(self, wish: Wish) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(wish.to_line())
+                self._process.stdin.flush()
+
+    def _launch(self, order: Order) -> subprocess.Popen[str]:
+        output = subprocess.DEVNULL if self._log_file is None else os.open(
+            self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )  # fmt: skip
+        try:
+            # -P: a user's own folder called `studies` or `mlflow` must not be imported for ours.
+            # A process group of its own: Ctrl-C drains the study, which the views then still have to mirror.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "studies.storage.views.views_process"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                text=True,
+                process_group=0,
+            )
+        finally:
+            if output >= 0:
+                os.close(output)
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        # A process that died at once is noticed by `wait_until_caught_up`.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(order.to_line())
+            process.stdin.flush()
+        return process
+
+    def _behind(self) -> list[Progress] | None:
+        """The views that lack something; None if the store does not answer."""
+        try:
+            return [one for one in progress(self._opened(), self._study).values() if one.behind]
+        except (SQLAlchemyError, StoreError):
+            return None
+
+    def _forget_errors(self) -> None:
+        """Remove what went wrong for an earlier process: it says nothing about the one that starts now."""
+        with contextlib.suppress(SQLAlchemyError, StoreError):  # it only shortens the waiting at the end
+            forget_errors(self._opened(), self._study)
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            self._store = Store(self._store_url)
+        return self._store
+
+
+def _failing(behind: list[Progress] | None) -> dict[str, int] | None:
+    """How far each view is, if all that are behind have failed at their last try."""
+    if not behind or any(one.error is None for one in behind):
+        return None
+    return {one.view: one.revision for one in behind}

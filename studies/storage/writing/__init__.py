@@ -1,0 +1,1 @@
+"""Changes become rows, in one transaction each."""

@@ -1,0 +1,234 @@
+"""What the controller asks the store to write: plain values, applied in order, in one transaction.
+
+No SQLAlchemy here, so that the state machine can name rows and columns without touching a database. The columns of a
+change are typed mappings: a misspelt column fails at the type check, whichever store takes the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from studies.records.forecasts import Forecasts
+from studies.records.records import Action, ChargeKind, StopReason, StudyState, TrialState
+from trainers.protocol import Failure, ParameterValue
+
+
+class StudyColumns(TypedDict, total=False):
+    """Columns of a study's row that a controller sets; times in seconds since 1970."""
+
+    state: StudyState
+    stop_reason: StopReason | None
+    error: str | None
+    closed_by: Mapping[str, float | None]
+    reference_point: Mapping[str, float] | None
+    reserved_nano_usd: int
+    reserved_seconds: float
+    overshoot_nano_usd: int
+    ended_at: float | None
+
+
+class TrialColumns(TypedDict, total=False):
+    """Columns of a trial's row that a controller sets; times in seconds since 1970."""
+
+    number: int | None
+    state: TrialState
+    failure: Failure | None
+    params: Mapping[str, ParameterValue]
+    sampler_attributes: Mapping[str, object]
+    reason: str
+    error: str | None
+    resume_checkpoint: str | None
+    resume_epoch: int
+    paused_by: str | None
+    started_at: float | None
+    ended_at: float | None
+
+
+class AttemptColumns(TypedDict, total=False):
+    """Columns of an attempt's row that a controller sets after it was inserted; times in seconds since 1970."""
+
+    outcome: str
+    facts: Mapping[str, object]
+    charged_until: float
+    ended_at: float | None
+
+
+class PoolColumns(TypedDict, total=False):
+    """Columns of a lease's row that say when its controller held how many slots; times in seconds since 1970."""
+
+    pool_slots: int
+    pool_opened_at: float | None
+    pool_closed_at: float | None
+    usd_per_slot_hour: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyChanged:
+    """New values in the study's row."""
+
+    columns: StudyColumns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialChanged:
+    """New values in a trial's row; the store adds the revision by which the views find the row."""
+
+    trial_id: int
+    columns: TrialColumns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptOpened:
+    """A trial was dispatched to a gang on `slots`."""
+
+    trial_id: int
+    attempt: int
+    slots: tuple[int, ...]
+    start_epoch: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptChanged:
+    """New values in an attempt's row."""
+
+    trial_id: int
+    attempt: int
+    columns: AttemptColumns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochMeasured:
+    """One epoch of a trial, written once however often a fault makes it be repeated."""
+
+    trial_id: int
+    epoch: int
+    metrics: Mapping[str, float]
+    wall_seconds: float
+    cost_nano_usd: int
+    checkpoint: str | None
+    is_milestone: bool
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointKept:
+    """A milestone's file is kept (path) or no longer kept (None)."""
+
+    trial_id: int
+    epoch: int
+    checkpoint: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """Why a trial went on, was paused or was stopped."""
+
+    trial_id: int
+    epoch: int
+    action: Action
+    reason: str
+    numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    forecasts: Forecasts = field(default_factory=dict)
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Charged:
+    """One line of the ledger: some slots of the lease's pool, for one interval.
+
+    Attributes:
+        kind: What the time was used for.
+        trial_id: Id of the trial's row, None for overhead of no trial.
+        attempt: Number of the attempt within its trial.
+        slots: Number of slots.
+        slot_numbers: Numbers of these slots within the pool.
+        since: Begin of the interval, in seconds since 1970 by the pool's clock.
+        seconds: Length of the interval.
+        usd_per_slot_hour: Price of one slot.
+        cost_nano_usd: Cost of all slots together.
+        at: End of the interval.
+    """
+
+    kind: ChargeKind
+    trial_id: int | None
+    attempt: int | None
+    slots: int
+    slot_numbers: tuple[int, ...]
+    since: float
+    seconds: float
+    usd_per_slot_hour: float
+    cost_nano_usd: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Confirmed:
+    """A configuration was trained again with a fresh seed, outside the search.
+
+    Attributes:
+        trial_id: Id of the trial's row.
+        seed: Seed of the training.
+        epoch: Epoch of the point that is confirmed.
+        epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
+        metrics: Metrics of the last epoch by name, those of the test part with their prefix.
+        wall_seconds: Time from the lease of the slots to the end.
+        cost_nano_usd: Cost of the slots for that time.
+        checkpoint: Path or URL of the file with the model, None if it was not kept.
+        at: End of the training, in seconds since 1970.
+    """
+
+    trial_id: int
+    seed: int
+    epoch: int
+    epochs: int
+    metrics: Mapping[str, float]
+    wall_seconds: float
+    cost_nano_usd: int
+    checkpoint: str | None
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolChanged:
+    """New values in the lease's row: when this controller held how many slots."""
+
+    columns: PoolColumns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolRateChanged:
+    """The price of a slot, or the number of slots that cost money, changed while the pool was open.
+
+    Attributes:
+        since: Moment from which on it is so, in seconds since 1970.
+        slot_numbers: Numbers of the slots that cost money.
+        usd_per_slot_hour: Price of one slot.
+    """
+
+    since: float
+    slot_numbers: tuple[int, ...]
+    usd_per_slot_hour: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ViewsToRebuild:
+    """The Optuna view holds states that it cannot leave again, and must be cleared and mirrored anew."""
+
+
+Change = (
+    StudyChanged
+    | TrialChanged
+    | AttemptOpened
+    | AttemptChanged
+    | EpochMeasured
+    | CheckpointKept
+    | Decided
+    | Charged
+    | Confirmed
+    | PoolChanged
+    | PoolRateChanged
+    | ViewsToRebuild
+)

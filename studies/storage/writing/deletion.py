@@ -1,0 +1,117 @@
+"""Deleting a study from the store, and its copies from Optuna's tables and from MLflow."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from studies.storage.reading.reader import mentioned_checkpoints
+from studies.storage.schema import tables as t
+from studies.storage.study_store import Store, held_lease
+from studies.storage.views.cursors import ViewName, claimed, is_off
+from studies.storage.views.mirror import one_line
+from studies.storage.views.mlflow_connect import check_database, open_client, sqlite_file, tracking_uri
+from studies.storage.views.view_rows import MirroredStudy, ViewError, load_mirrored_study
+from studies.storage.writing.retrying import retry_patiently
+
+CLAIM_SECONDS = 30.0
+"""Longest wait for a process that mirrors the study at this moment."""
+
+
+def checkpoints_of_others(store: Store, study_id: int) -> set[str]:
+    """Paths of the checkpoints that rows of the store's other studies mention."""
+    with store.snapshot() as connection:
+        others = connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id != study_id)).scalars().all()
+    return {path for other in others for path in mentioned_checkpoints(store, other)}
+
+
+def delete_rows(store: Store, study_id: int, lease_token: str) -> None:
+    """Delete a study's row, and with it all rows that refer to it.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+        lease_token: Token of a lease of this process, which must still be held.
+
+    Raises:
+        LeaseLostError: A controller has taken the study over; nothing is deleted.
+    """
+    retry_patiently(lambda: _delete_rows(store, study_id, lease_token))
+
+
+def _delete_rows(store: Store, study_id: int, lease_token: str) -> None:
+    mine = t.studies.c.id == study_id
+    with store.engine.begin() as connection:
+        there = connection.execute(sa.select(t.studies.c.id).where(mine).with_for_update()).first()
+        if there is None:  # deleted by the first attempt, whose answer was lost
+            return
+        held_lease(connection, study_id, lease_token)
+        connection.execute(sa.delete(t.studies).where(mine))
+
+
+def delete_copies(store: Store, study_id: int) -> dict[ViewName, str | None]:
+    """Delete the study from Optuna's tables, and its runs from MLflow.
+
+    Args:
+        store: Store that holds the study.
+        study_id: Id of the study's row.
+
+    Returns:
+        For each view None, or the error in one line. A view that the spec switches off is left out.
+    """
+    study = load_mirrored_study(store, study_id)
+    found: dict[ViewName, str | None] = {"optuna": _tried(store, study, "optuna")}
+    if not is_off(study.spec.get("mlflow")):
+        found["mlflow"] = _tried(store, study, "mlflow")
+    return found
+
+
+def _tried(store: Store, study: MirroredStudy, view: ViewName) -> str | None:
+    try:
+        with claimed(store, study.id, view, wait_seconds=CLAIM_SECONDS):
+            if view == "optuna":
+                _delete_optuna(store, study)
+            else:
+                _delete_mlflow(store, study)
+    except Exception as error:  # noqa: BLE001 - what Optuna, MLflow or a server raises must not keep the rows
+        return one_line(error)
+    return None
+
+
+def _delete_optuna(store: Store, study: MirroredStudy) -> None:
+    from studies.storage.views.optuna_view import OptunaView  # loads Optuna
+
+    with store.engine.connect().execution_options(automl_read_only=True) as connection:
+        if not sa.inspect(connection).has_table("study_user_attributes"):
+            return  # nothing was ever mirrored, and Optuna would make its tables now
+    view = OptunaView(store.url)
+    try:
+        view.clear(study)
+    except ViewError:
+        return  # a study of this name that people have made themselves
+    finally:
+        view.close()
+
+
+def _delete_mlflow(store: Store, study: MirroredStudy) -> None:
+    """Delete the study's runs, as MLflow deletes, and its experiment if that is empty then.
+
+    Runs that belong to registered models stay, and so do those that the user's own code has started.
+    """
+    from studies.storage.views.mlflow_view import MlflowView
+
+    uri = tracking_uri(str(study.spec["mlflow"]), study.base_folder, store.url)
+    file = sqlite_file(uri)
+    if file is not None and not file.exists():
+        return
+    check_database(uri)
+    client = open_client(uri)
+    experiment = client.get_experiment_by_name(study.name)
+    if experiment is None or experiment.lifecycle_stage == "deleted":
+        return
+    view = MlflowView(store.url)
+    try:
+        view.clear(study)
+    finally:
+        view.close()
+    if not client.search_runs([experiment.experiment_id], max_results=1):
+        client.delete_experiment(experiment.experiment_id)

@@ -1,0 +1,151 @@
+"""Repeating what a database did not answer: with growing pauses, for a while, or as long as its disk is full."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+PATIENCE_SECONDS = 5.0
+"""Sum of the pauses of `retry_patiently`; each attempt waits for a locked database by itself."""
+RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS = 0.1, 5.0
+
+
+def retry(
+    action: Callable[[], T],
+    meanwhile: str = "waiting for it",
+    *,
+    warn: Callable[[str], None] = log.warning,
+    give_up_after_seconds: float = 600.0,
+) -> T:
+    """Repeat an action, with growing pauses, as long as the database does not answer.
+
+    Args:
+        action: Action that is safe to repeat, such as a transaction.
+        meanwhile: What happens meanwhile, for people.
+        warn: Function that is called before each pause, with a line that names the cause.
+        give_up_after_seconds: Sum of the pauses after which the error is raised.
+
+    Raises:
+        OperationalError: The database stayed away for longer than that. A full or read-only disk is waited for without
+            end: somebody has to make room, and what is measured would be lost.
+    """
+    pause, waited = RETRY_FIRST_SECONDS, 0.0
+    while True:
+        try:
+            return action()
+        except DBAPIError as error:
+            if not is_away(error):
+                raise
+            if waited >= give_up_after_seconds and not is_full(error):
+                raise
+            warn(f"the store does not answer ({str(error.orig).splitlines()[0]}); {meanwhile}")
+            time.sleep(pause)
+            waited += pause
+            pause = min(2 * pause, RETRY_MOST_SECONDS)
+
+
+def is_away(error: DBAPIError) -> bool:
+    """Return whether the database did not answer, so that the same may succeed later.
+
+    A PostgreSQL that takes no writing transaction is about to be, or no more, the one that does.
+    """
+    is_read_only = getattr(error.orig, "sqlstate", None) == "25006"
+    return isinstance(error, OperationalError) or error.connection_invalidated or is_read_only
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Return whether the database answers, and its disk is full, damaged or read-only."""
+    cause: Any = error.orig
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return (code & 0xFF) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
+    return getattr(cause, "sqlstate", None) in {"53100", "58030"}
+
+
+def retry_patiently(action: Callable[[], T]) -> T:
+    """Repeat an action for some seconds if the database is locked or away; a warning says so.
+
+    Raises:
+        OperationalError: The database stayed away for longer than that.
+    """
+    return retry(action, give_up_after_seconds=PATIENCE_SECONDS)
+
+
+COPY_SECONDS = 1.0
+"""Time between two looks at whether there is something to copy."""
+COPY_COMMITS = 50
+"""Number of commits that are copied together: about as many as make 1,000 pages."""
+
+
+@contextmanager
+def copied_beside(engine: sa.Engine) -> Iterator[None]:
+    """Copy the log in a thread for as long as the block runs; other databases do so by themselves."""
+    if engine.dialect.name != "sqlite":
+        yield
+        return
+    copier = WalCopier(engine)
+    sa.event.listen(engine, "commit", copier.note_commit)
+    thread = threading.Thread(target=copier.copy_on, name="wal-copier", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        copier.stop()
+        thread.join()
+        sa.event.remove(engine, "commit", copier.note_commit)
+
+
+class WalCopier:
+    """Copies the log whenever there were enough commits.
+
+    Args:
+        engine: Engine whose commits are counted.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._over = threading.Event()
+        self._commits = 0
+
+    def note_commit(self, connection: sa.Connection) -> None:  # noqa: ARG002 - the interface of an event
+        """Count a commit; one that two threads count at the same time may be lost."""
+        self._commits += 1
+
+    def copy_on(self) -> None:
+        """Copy until `stop` is called."""
+        while not self._over.wait(COPY_SECONDS):
+            if self._commits >= COPY_COMMITS:
+                self._commits = 0
+                self._try_to_copy()
+
+    def stop(self) -> None:
+        """Let `copy_on` return."""
+        self._over.set()
+
+    def _try_to_copy(self) -> None:
+        try:
+            copy(self._engine)
+        except sqlite3.Error as error:  # a full disk, say: commits meet it as well, and know what to do
+            log.debug("the write-ahead log could not be copied (%s)", error)
+
+
+def copy(engine: sa.Engine) -> None:
+    """Copy as much of the log as is possible without waiting for anybody.
+
+    Raises:
+        sqlite3.Error: It cannot be copied.
+    """
+    # Not by `engine.connect()`, which begins a transaction: within one nothing can be copied.
+    with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
+        cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        cursor.fetchall()

@@ -1,0 +1,30 @@
+"""Hides credentials in text for people, logs and browsers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from search_spaces.wording import without_password as redact
+
+
+def redact_deep(value: object) -> object:
+    """A copy of plain data (mappings, lists, scalars) in which every string, keys included, is redacted."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {redact_deep(key): redact_deep(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_deep(item) for item in value]
+    return value
+
+
+__all__ = ["redact", "redact_deep"]
+
+
+_BEGAN_AT = time.time() - time.monotonic()
+
+
+def now() -> float:
+    """The present moment in seconds since 1970, by a clock that nobody sets."""
+    return _BEGAN_AT + time.monotonic()

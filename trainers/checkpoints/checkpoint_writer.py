@@ -1,0 +1,254 @@
+"""When a trial writes a checkpoint, what is in it, and which ranks write.
+
+Files are written by a thread while training goes on, and news that name a file are told once it is whole:
+
+FileWriter ── begins ──► Write ◄── waits for it ── Pending, which holds the news that name the file
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from trainers.checkpoints import checkpoint as checkpoints
+from trainers.checkpoints.checkpoint_place import counting
+from trainers.checkpoints.shared_checkpoint import open_together, write_shared
+from trainers.checkpoints.state_copy import StateCopies
+from trainers.data.seeds import SCHEME
+from trainers.failures import classified, classify
+from trainers.protocol import EpochPart, Measurement, TrainingError, TrialSpec
+from trainers.ranks.gather_over_store import StoreGather
+from trainers.ranks.process import PeakMemory
+from trainers.ranks.process_group import Group
+from trainers.trial_settings import Settings
+
+LOOK_SECONDS = 1.0
+"""Time between two looks of a thread that waits whether the write has got on."""
+
+N = TypeVar("N", Measurement, EpochPart)
+Save = Callable[[Mapping[str, Any]], int]
+"""Writes a content to a file, or to several, and returns their size in bytes."""
+
+
+class Write:
+    """A file that is being written by a thread, or that is written."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._size, self._parts = 0, 0
+        self._error: TrainingError | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._done.is_set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended without a whole file."""
+        return self.is_done and self._error is not None
+
+    def run(self, work: Callable[[], int]) -> None:
+        """Write the file, in this thread."""
+        try:
+            with counting(self._count):
+                self._size = work()
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it has to hear of it
+            self._error = classify(error)
+        finally:
+            self._done.set()
+
+    def wait(self, tick: Callable[[], None] = lambda: None) -> int:
+        """Return the size of the file in bytes, once it is whole."""
+        seen = 0
+        while not self._done.wait(LOOK_SECONDS):
+            if self._parts != seen:
+                seen = self._parts
+                tick()
+        if self._error is not None:
+            raise self._error
+        return self._size
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for its end, so many seconds at most; returns whether it has ended."""
+        return self._done.wait(max(seconds, 0.0))
+
+    def _count(self) -> None:
+        self._parts += 1
+
+
+def written(size: int) -> Write:
+    """Return a file of this size in bytes that is written."""
+    write = Write()
+    write.run(lambda: size)
+    return write
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pending(Generic[N]):
+    """News that name a file, and may be told once that is whole.
+
+    Attributes:
+        news: The news, without the size of the file.
+        write: The file; None if there is none, or another rank writes it.
+    """
+
+    news: N
+    write: Write | None = None
+
+    def told(self) -> N:
+        """Return the news once the file is whole."""
+        return self.news if self.write is None else replace(self.news, checkpoint_bytes=self.write.wait())
+
+
+class FileWriter:
+    """Writes one content after the other: in this thread, or from a copy while this thread goes on."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._tick = tick
+        self._copies = StateCopies()
+        self._last = written(0)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a file is being written."""
+        return not self._last.is_done
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last file could not be written; the next one raises why."""
+        return self._last.has_failed
+
+    def write(self, content: Callable[[], Mapping[str, Any]], save: Save, *, in_background: bool) -> Write:
+        """Write a content, after waiting for the last one.
+
+        Args:
+            content: Returns the content, whose tensors may be those that are trained.
+            in_background: Whether a thread writes a copy; else the file is whole when this returns.
+
+        Raises:
+            TrainingError: The last file could not be written, or this one, if it is not written by a thread.
+        """
+        self._last.wait(self._tick)
+        if not in_background:
+            with counting(self._tick), classified():
+                return written(save(content()))
+        copied = self._copies.of(content())
+        write = Write()
+        work = threading.Thread(target=write.run, args=(lambda: save(copied),), name="checkpoint", daemon=True)
+        work.start()
+        self._last = write  # a thread that cannot be started leaves nothing to wait for
+        return write
+
+    def close(self) -> None:
+        """Wait for the last file; who waits for it hears how it ended."""
+        with suppress(TrainingError):
+            self._last.wait(self._tick)
+
+
+_RESTS = 20
+"""How many times as long as training waited for a checkpoint it goes on before the next one within an epoch."""
+
+
+class CheckpointWriter:
+    """Writes a trial's checkpoints: rank 0 alone, or where state is shared out each rank its share."""
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        settings: Settings,
+        group: Group,
+        tick: Callable[[], None],
+        *,
+        memory: PeakMemory | None = None,
+        is_shared: bool = False,
+    ) -> None:
+        self._spec, self._group, self._memory, self._is_shared = spec, group, memory, is_shared
+        self._effective_batch = settings.effective_batch
+        self._in_background = settings.writes_in_background(group.device.type)
+        self._files = FileWriter(tick)
+        self._written_at, self._wait_seconds = time.monotonic(), 0.0
+
+    def is_due(self, *, within_epoch: bool = False) -> bool:
+        """Return whether `checkpoint_every_seconds` have passed since the last checkpoint, which is whole by now.
+
+        Within an epoch training waits for checkpoints no more than a twentieth of the time. After one that could not be
+        written the next one is due at once: where all ranks are about to write, all of them can raise why it failed.
+        """
+        if self._files.has_failed:
+            return True
+        least_rest = _RESTS * self._wait_seconds if within_epoch else 0.0
+        since = time.monotonic() - self._written_at
+        return not self._files.is_busy and since >= max(self._spec.checkpoint_every_seconds, least_rest)
+
+    def read(self, path: str, *, together: bool) -> dict[str, Any]:
+        """Return the content of the checkpoint to go on from; the peak memory that it names is counted.
+
+        Args:
+            together: Whether all ranks read at once, so that what one finds wrong is raised on all of them.
+        """
+        content = open_together(path, self._group) if together else checkpoints.open_checkpoint(path)
+        checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
+        if self._memory is not None:
+            self._memory.include(content["static"].get("peak_memory_bytes", 0.0))
+        return content
+
+    def write(
+        self, content: Callable[[], Mapping[str, Any]], epoch: int, step: int | None = None, *, goes_on: bool = False
+    ) -> tuple[str | None, Write | None]:
+        """Write a checkpoint, after waiting for the last one to be whole.
+
+        Args:
+            content: Returns what this rank gives to it.
+            step: Number of optimizer steps done, where the epoch has not ended.
+            goes_on: Whether the caller trains on at once, and waits for the file where it has to be whole.
+
+        Returns:
+            Its path, None for a trial that writes none; and the file, None on a rank that writes none.
+        """
+        path = checkpoints.checkpoint_path(self._spec, epoch, step)
+        if path is None or not (self._is_shared or self._group.rank == 0):
+            return path, None
+        began = time.monotonic()
+        write = self._files.write(content, self._save_to(path), in_background=goes_on and self._in_background)
+        self._written_at = time.monotonic()
+        self._wait_seconds = self._written_at - began
+        return path, write
+
+    def _save_to(self, path: str) -> Save:
+        if not self._is_shared:
+            return partial(checkpoints.write_atomically, path=path)
+        # A rank that goes on writes in a thread, and one that waits here does not: both gather in the same way.
+        gather = StoreGather(path, self._group) if self._in_background else None
+        return partial(write_shared, path=path, group=self._group, gather=gather)
+
+    def content(self, epoch: int, metrics: Mapping[str, float], **parts: Any) -> dict[str, Any]:
+        """Return what this rank gives to a checkpoint after so many epochs, see `trainers.checkpoints.checkpoint`.
+
+        Args:
+            parts: Parts of the checkpoint that the trial has, others being empty; what stays the same is added to.
+        """
+        static = {"latency_ms": 0.0, "effective_batch": self._effective_batch} | parts.pop("static", {})
+        if self._memory is not None:
+            static["peak_memory_bytes"] = max(self._memory.peak_bytes(), metrics.get("peak_memory_bytes", 0.0))
+        return {
+            "format": checkpoints.FORMAT,
+            "model": {},
+            "optimizer": {},
+            "scheduler": {},
+            "rng": {"seed": self._spec.seed, "scheme": SCHEME},
+            "position": {"epoch": epoch, "step": 0},
+            "static": static,
+            "spec": checkpoints.essentials(self._spec),
+            "metrics": dict(metrics),
+            **parts,
+        }
+
+    def close(self) -> None:
+        """Wait for the last checkpoint."""
+        self._files.close()

@@ -1,0 +1,178 @@
+"""A trained model as one file that its owner can take away: weights, parameters, and how to load it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, BinaryIO, cast
+
+from torch import nn
+
+from trainers.checkpoints.checkpoint import open_checkpoint, read_plain, rebuild, task_of_file, write_atomically
+from trainers.checkpoints.stored_tensors import mapped_whole
+from trainers.commands.kept_folder import FILES
+from trainers.contract.task import Task
+from trainers.failures import CheckpointError, StorageError
+from trainers.functions.state_to_save import USUAL_NAME, line_that_loads, with_whole_tensors
+
+_KEYS = frozenset({"weights", "params", "task", "task_options"})
+
+
+def how_to_load(path: str | Path, task: str, python_path: Sequence[str] = ()) -> str:
+    """Return the lines of Python that rebuild the model from an exported file, and its validation metrics.
+
+    They name a task of one's own, since `load` does not trust the file to do so.
+    """
+    own = f", task={task!r}, python_path={list(python_path)!r}" if ":" in task else ""
+    return f"""\
+from trainers.loop.evaluation import evaluate
+from trainers.checkpoints.model_export import load
+
+model, task, params = load({str(path)!r}{own})
+print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r})["metrics"]
+"""
+
+
+def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str) -> str:
+    """Return the lines of Python that read what a training function handed over for its checkpoints."""
+    return f"""\
+import torch
+
+exported = torch.load({str(path)!r}, weights_only=True)
+state = exported["state"]  # {", ".join(state)}, as trial.epochs was given
+{taking}
+"""
+
+
+def _of_modules(state: Mapping[str, Any]) -> str:
+    """Return the line that takes the model out of a state of torch's modules, for checkpoints that do not tell it."""
+    return line_that_loads(USUAL_NAME if USUAL_NAME in state else next(iter(state), USUAL_NAME))
+
+
+def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
+    """Return the lines of Python that write the files which a command has kept."""
+    return f"""\
+import pathlib, torch
+
+exported = torch.load({str(path)!r}, weights_only=True)
+for name, content in exported["files"].items():  # {", ".join(list(files)[:3])}
+    file = pathlib.Path("exported") / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content.numpy().tobytes())
+"""
+
+
+def _lines_that_load(
+    out: str | Path,
+    content: Mapping[str, Any],
+    state: Mapping[str, Any] | None,
+    place: str | Path | None,
+) -> str:
+    path, spec = out if place is None else place, content["spec"]
+    if FILES in content:
+        return _how_to_load_files(path, content[FILES])
+    if state is not None:
+        return _how_to_load_state(path, state, content.get("how_to_load") or _of_modules(state))
+    # Who has the file elsewhere has the task's code elsewhere, too.
+    return how_to_load(path, spec["task"], spec.get("python_path", []) if place is None else ["."])
+
+
+def export_model(
+    checkpoint: str | Path,
+    out: str | Path,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    of_task: str | None = None,
+    place: str | Path | None = None,
+) -> dict[str, Any]:
+    """Write the model of a checkpoint to `out` and return what was written, without the weights.
+
+    Weights go from file to file, so the model may be larger than this machine's memory. If ranks have written them in
+    shares, they are put together in a file beside `out` first, which needs as much room again for that time.
+
+    Args:
+        checkpoint: A milestone's file.
+        out: The file to write, replaced if it is there.
+        extra: More plain values to put beside the model, such as the study's spec.
+        of_task: Name of the task that the checkpoint has to be of; None takes the checkpoint's word.
+        place: Where its user will have the file, for the lines that load it; None is `out`.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be read, is of another task, or `out` cannot be written.
+    """
+    content = open_checkpoint(checkpoint)
+    spec = content["spec"]
+    if of_task is not None and spec["task"] != of_task:
+        raise CheckpointError(f"checkpoint {checkpoint} is of task {spec['task']!r}, not {of_task!r}")
+    state, files = with_whole_tensors(content.get("function")), content.get(FILES)
+    exported = {
+        **({} if state is None else {"state": state}),
+        **({} if files is None else {FILES: files}),
+        "params": spec["params"],
+        "task": spec["task"],
+        "task_options": spec["task_options"],
+        "python_path": spec.get("python_path", []),
+        "spec": spec,
+        "epoch": content["position"]["epoch"],
+        "metrics": content["metrics"],
+        "how_to_load": _lines_that_load(out, content, state, place),
+        **(extra or {}),
+    }
+    target = Path(out).absolute()
+    with weights_on_disk(content["model"], target) as weights:
+        write_atomically({"weights": weights, **exported}, target)
+    return exported
+
+
+@contextmanager
+def weights_on_disk(weights: Mapping[str, Any], out: Path) -> Iterator[Mapping[str, Any]]:
+    """Return weights of a checkpoint as tensors that lie on the disk, each whole.
+
+    Raises:
+        StorageError: The folder of `out` does not take the file that they are put together in.
+        CheckpointError: A share cannot be read.
+    """
+    try:
+        with NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as scratch:
+            whole = mapped_whole(weights, cast("BinaryIO", scratch))
+            yield whole
+    except OSError as error:
+        raise StorageError(f"cannot write {out}: {type(error).__name__}: {error}") from error
+
+
+def load_exported(path: str | Path) -> dict[str, Any]:
+    """Return the content of an exported file.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or was not written by `export_model`.
+    """
+    content = read_plain(path)
+    if not content.keys() >= _KEYS:
+        raise CheckpointError(f"{path} is no exported model; it holds {sorted(map(str, content))}")
+    if not isinstance(content["params"], dict) or not isinstance(content["weights"], dict):
+        raise CheckpointError(f"{path} is damaged: its params or weights are no mappings")
+    return content
+
+
+def load(
+    path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()
+) -> tuple[nn.Module, Task, dict[str, Any]]:
+    """Return an exported model in evaluation mode, its task and its parameters.
+
+    A file may come from anybody, so nothing is imported that only the file names: a built-in task is found by its
+    name, any other one has to be named here.
+
+    Args:
+        path: The exported file.
+        task: The task of the model, or its name, such as "my_task:MyTask".
+        python_path: Folders in which the named task is looked for.
+
+    Raises:
+        CheckpointError: The file cannot be read, or its weights do not fit the task's model any more.
+        TaskLoadError: The task cannot be found, or only the file names it.
+    """
+    content = load_exported(path)
+    made = task_of_file(path, content, task, python_path)
+    return rebuild(path, made, content["params"], content["weights"]), made, content["params"]

@@ -1,0 +1,324 @@
+"""Checkpoints in an object store, through fsspec.
+
+Next to each checkpoint is its *manifest*, a small object with the sizes and checksums of the checkpoint's own object
+and of its parts. It is written last and deleted first, and readers begin with it: what no manifest names is no
+checkpoint. So nothing depends on what a listing shows, and an upload that was cut short is never read.
+
+    epoch-0003.attempt-1.pt            the checkpoint, as it would be in a folder
+    epoch-0003.attempt-1.pt.manifest   {"format": 1, "files": {"epoch-0003.attempt-1.pt": {"bytes": 9, "sha256": ""}}}
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from fsspec import filesystem
+from fsspec.callbacks import Callback
+from fsspec.exceptions import FSTimeoutError
+
+from search_spaces.user_errors import RunError
+from search_spaces.wording import one_line, without_password
+from trainers.checkpoints.checkpoint_cache import Content, DamagedObjectError, cache_of_this_machine, hashed
+from trainers.checkpoints.checkpoint_place import NO_PARTS, Parts, Save, tick
+from trainers.checkpoints.locations import SCHEMES, joined, name_of, scheme_of
+
+MANIFEST = ".manifest"
+"""What the name of a manifest has after that of its checkpoint."""
+FORMAT = 1
+ANSWER_SECONDS = 60.0
+"""Time that a store has for an answer, beside that for the bytes; below the silence for which ranks are killed."""
+SLOWEST_BYTES_PER_SECOND = 2**20
+_LONGEST_CAUSE = 300
+_SECRET = ("SECRET", "TOKEN", "KEY", "PASSWORD", "CONNECTION_STRING", "CREDENTIAL")
+"""Parts of the names of environment variables whose values no message may hold."""
+_NOT_ALLOWED = frozenset(
+    {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError", "RefreshError",
+     "ClientAuthenticationError", "CredentialUnavailableError", "ParamValidationError", "InvalidRegionError"}
+)  # fmt: skip
+"""Classes of errors of the libraries that no waiting will change."""
+_READING: dict[str, dict[str, Any]] = {"s3": {"max_concurrency": 1}}
+"""Options for reading a small object: without them s3fs asks for its size first, and hears no cause of a refusal."""
+_CHANGED_AT = ("LastModified", "mtime", "last_modified", "updated")
+
+
+class ObjectStoreError(RunError, OSError):
+    """An object store does not do what it is asked: like an error of a disk, so `strerror` has the cause.
+
+    Attributes:
+        is_lasting: Whether somebody has to change something, such as credentials, before it works.
+    """
+
+    def __init__(self, cause: str, *, is_lasting: bool = False) -> None:
+        super().__init__(errno.EIO, cause)
+        self.is_lasting = is_lasting
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectStoreError, (self.strerror,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredObject:
+    """An object that a listing shows, or an upload that was never finished.
+
+    Attributes:
+        bytes: Size in bytes; 0 of an upload.
+        modified_at: Moment of its last change, in seconds since 1970.
+        upload_id: Name that the store gave the upload; empty for an object.
+    """
+
+    url: str
+    bytes: int
+    modified_at: float
+    upload_id: str = ""
+
+
+class ObjectStore:
+    """A store of one kind; see `trainers.checkpoints.checkpoint_place.Place`.
+
+    Args:
+        scheme: Scheme of its URLs.
+    """
+
+    def __init__(self, scheme: str) -> None:
+        self._scheme = scheme
+
+    def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
+        """Write the object, then its manifest; see `Place`."""
+        files = {name_of(path): self._upload(path, save), **parts}
+        self.write_note(
+            path + MANIFEST, json.dumps({"format": FORMAT, "files": {n: _plain(c) for n, c in files.items()}})
+        )
+        return sum(content.bytes for content in files.values())
+
+    def write_part(self, path: str, save: Save) -> Content:
+        """Write an object without a manifest; see `Place`."""
+        return self._upload(path, save)
+
+    def open(self, path: str, *, fresh: bool = False) -> BinaryIO:
+        """Read the manifest, and open a copy of the object that it names; see `Place`."""
+        return self.open_part(path, self._manifest(path)[name_of(path)], fresh=fresh)
+
+    def open_part(self, path: str, content: Content, *, fresh: bool = False) -> BinaryIO:
+        """Open a copy of an object; see `Place`."""
+
+        def fetch(to: Path) -> None:
+            try:
+                self._ask(path, "get_file", path, str(to), size=content.bytes, callback=_Counting())
+            except FileNotFoundError as error:
+                if self.is_there(path):  # what is not there is the folder of the copies
+                    raise ObjectStoreError(f"{to}: {error.strerror or error}") from error
+                raise
+
+        return cache_of_this_machine().open(path, content, fetch, fresh=fresh)
+
+    def delete(self, path: str) -> None:
+        """Delete the manifest, and then what it names; see `Place`."""
+        names = {name_of(path)}
+        with suppress(FileNotFoundError, DamagedObjectError):
+            names |= self._manifest(path).keys()
+        folder = path.removesuffix(name_of(path)).rstrip("/")
+        for url in (path + MANIFEST, *(joined(folder, name) for name in sorted(names))):
+            self.delete_note(url)
+            with suppress(OSError):
+                cache_of_this_machine().forget(url)
+
+    def withdraw(self, path: str) -> None:
+        """Delete the manifest alone; see `Place`."""
+        self.delete_note(path + MANIFEST)
+
+    def size(self, path: str) -> int:
+        """Add up what the manifest says; see `Place`."""
+        try:
+            return sum(content.bytes for content in self._manifest(path).values())
+        except DamagedObjectError as error:
+            raise ObjectStoreError(str(error)) from error
+
+    def write_note(self, path: str, text: str) -> None:
+        """Write a small object; see `Place`."""
+        self._put(path, "pipe_file", path, text.encode())
+
+    def read_note(self, path: str) -> str:
+        """Read a small object; see `Place`."""
+        try:
+            return cast("bytes", self._ask(path, "cat_file", path, **_READING.get(self._scheme, {}))).decode(
+                errors="replace"
+            )
+        except FileNotFoundError:
+            self._check_bucket(path)
+            raise
+
+    def delete_note(self, path: str) -> None:
+        """Delete an object, if it is there; see `Place`."""
+        with suppress(FileNotFoundError):
+            self._ask(path, "rm_file", path)
+
+    def try_out(self, folder: str, size: int) -> None:
+        """Upload an object as a checkpoint is, and delete it; see `Place`."""
+        url = joined(folder, ".room")
+        self._upload(url, lambda file: _write_zeros(file, size), is_kept=False)
+        self.delete_note(url)
+
+    def objects_below(self, folder: str) -> Iterator[StoredObject]:
+        """Yield what a listing shows below a folder; it may show what is gone, and miss what is there."""
+        try:
+            found = self._ask(folder, "find", folder, detail=True)
+        except FileNotFoundError:
+            self._check_bucket(folder)
+            return
+        for name, about in found.items():
+            if about.get("type") == "file":
+                url = f"{self._scheme}://{name}"
+                yield StoredObject(url=url, bytes=int(about.get("size") or 0), modified_at=_moment(about))
+
+    def is_there(self, url: str) -> bool:
+        """Return whether the store has an object, asked for by its name."""
+        try:
+            return bool(self._ask(url, "info", url).get("type") == "file")
+        except FileNotFoundError:
+            self._check_bucket(url)
+            return False
+
+    def unfinished_uploads(self, folder: str) -> Iterator[StoredObject]:
+        """Yield uploads below a folder that were begun and never finished, which cost room.
+
+        S3 keeps them until somebody ends them; the other stores drop theirs after a week.
+        """
+        if self._scheme != "s3":
+            return
+        bucket, _, key = folder.partition("://")[2].partition("/")
+        prefix = f"{key}/" if key else ""
+        told = self._ask(folder, "call_s3", "list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+        for upload in told.get("Uploads") or ():
+            url = f"{self._scheme}://{bucket}/{upload['Key']}"
+            began_at = _moment({"LastModified": upload.get("Initiated")})
+            yield StoredObject(url=url, bytes=0, modified_at=began_at, upload_id=str(upload["UploadId"]))
+
+    def end_upload(self, upload: StoredObject) -> None:
+        """End an upload that was never finished."""
+        bucket, _, key = upload.url.partition("://")[2].partition("/")
+        with suppress(FileNotFoundError):
+            names = {"Bucket": bucket, "Key": key, "UploadId": upload.upload_id}
+            self._ask(upload.url, "call_s3", "abort_multipart_upload", names)
+
+    def _manifest(self, path: str) -> dict[str, Content]:
+        """What a checkpoint's object and its parts hold, by name."""
+        text = self.read_note(path + MANIFEST)
+        own = name_of(path)
+        stem = own.removesuffix(".pt")
+        try:
+            files = {name: Content(bytes=int(one["bytes"]), sha256=str(one["sha256"]))
+                     for name, one in json.loads(text)["files"].items()}  # fmt: skip
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DamagedObjectError(f"{path}{MANIFEST} is no manifest ({type(error).__name__})") from error
+        # Whoever may write to the store could name anything, and what a manifest names is deleted with it.
+        if own not in files or any("/" in name or not name.startswith(f"{stem}.") for name in files):
+            raise DamagedObjectError(f"{path}{MANIFEST} names other files than the checkpoint's")
+        return files
+
+    def _upload(self, path: str, save: Save, *, is_kept: bool = True) -> Content:
+        """Write an object by way of a file of this machine, which becomes the copy that is read here."""
+        cache = cache_of_this_machine()
+        with cache.draft() as draft:
+            with draft.open("wb") as file:
+                content = hashed(save, file)
+            self._put(path, "put_file", str(draft), path, size=content.bytes, callback=_Counting())
+            if is_kept:
+                with suppress(OSError):  # the object is there; without a copy it is fetched
+                    cache.keep(draft, path, content)
+        return content
+
+    def _put(self, path: str, method: str, *arguments: Any, **options: Any) -> None:
+        try:
+            self._ask(path, method, *arguments, **options)
+        except FileNotFoundError as error:
+            self._check_bucket(path)
+            raise _fault(error, path) from error
+
+    def _check_bucket(self, path: str) -> None:
+        """Tell a checkpoint that is gone from a whole store that is gone, with which it may come back."""
+        bucket = _bucket_of(path)
+        try:
+            self._ask(bucket, "info", bucket)
+        except FileNotFoundError as error:
+            raise ObjectStoreError(f"{bucket} does not exist", is_lasting=True) from error
+
+    def _ask(self, about: str, method: str, *arguments: Any, size: int = 0, **options: Any) -> Any:
+        """Call a method of fsspec's."""
+        seconds = ANSWER_SECONDS + size / SLOWEST_BYTES_PER_SECOND
+        try:
+            store = filesystem(self._scheme, use_listings_cache=False)
+            return getattr(store, method)(*arguments, timeout=seconds, **options)
+        except FileNotFoundError:
+            raise
+        except FSTimeoutError as error:
+            raise ObjectStoreError(f"{_bucket_of(about)} gave no answer in {seconds:.0f} s") from error
+        except Exception as error:  # each library has errors of its own
+            if "Checksum" in type(error).__name__:
+                raise DamagedObjectError(f"{about} came with other bytes than were written") from error
+            raise _fault(error, about) from error
+
+
+class _Counting(Callback):  # type: ignore[misc]
+    """Counts what is sent or fetched, so that a rank with a large file does not look silent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tick: Callable[[], None] = tick()
+
+    def call(self, *_: Any, **__: Any) -> None:
+        self._tick()
+
+
+def _fault(error: Exception, path: str) -> ObjectStoreError:
+    """What a library raised, in one line without anybody's credentials."""
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    lasting = isinstance(error, PermissionError | ValueError) or not _NOT_ALLOWED.isdisjoint(
+        c.__name__ for c in type(error).__mro__
+    )
+    text = without_secrets(" ".join(str(said).split()))[:_LONGEST_CAUSE]
+    return ObjectStoreError(f"{_bucket_of(path)}: {text}", is_lasting=lasting)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text in one line without passwords in URLs, and without the values of variables that hold secrets."""
+    names = tuple(prefix for scheme in SCHEMES.values() for prefix in scheme.environment)
+    for name, value in os.environ.items():
+        if len(value) > 3 and name.startswith(names) and any(part in name for part in _SECRET):
+            text = text.replace(value, "***")
+    return one_line(without_password(text))
+
+
+def _bucket_of(path: str) -> str:
+    scheme, rest = scheme_of(path), path.partition("://")[2]
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+def _moment(about: dict[str, Any]) -> float:
+    """When an object was changed last, in seconds since 1970; as late as can be if the store does not say."""
+    for key in _CHANGED_AT:
+        value = about.get(key)
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            return value.timestamp()
+    return float("inf")
+
+
+def _plain(content: Content) -> dict[str, Any]:
+    return {"bytes": content.bytes, "sha256": content.sha256}
+
+
+def _write_zeros(file: BinaryIO, size: int) -> None:
+    file.write(bytes(size))

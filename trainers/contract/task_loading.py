@@ -1,0 +1,264 @@
+"""Finds what a study trains by its name: a task, a training function, or a command. Does not import torch."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.machinery
+import inspect
+import pkgutil
+import re
+import socket
+import sys
+import traceback
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias, cast
+
+from search_spaces.user_errors import UserError
+from trainers.commands.command import COMMAND, Command
+from trainers.contract.task import Task, refuse_our_metrics
+from trainers.contract.training_function import TrainingFunction, is_training_function, problem_of
+from trainers.contract.user_code import OUR_PACKAGES, error_line
+from trainers.protocol import TaskError
+
+Trainable: TypeAlias = "Task | TrainingFunction | Command"
+
+_REQUIRED = ("train_data", "validation_data", "model", "loss", "metrics")
+
+
+class TaskLoadError(TaskError, UserError):
+    """A task cannot be found, imported or constructed; the message is one line that says what is allowed."""
+
+
+def load_trainable(
+    name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()
+) -> Trainable:
+    """Return the task called `name`, the training function that it names, or the command that the options describe.
+
+    Args:
+        name: As for `load_task`, or "module:function", or "command".
+        options: Keyword arguments of the constructor, or of the function.
+    """
+    if name == COMMAND:
+        try:
+            return Command.of(options or {})
+        except ValueError as error:
+            raise TaskLoadError(f"task {name!r}: task_options.{error}") from None
+    found = import_task(name, python_path)
+    if not is_training_function(found):
+        return load_task(name, options, python_path)
+    check_options(name, partial(found, None), options or {})
+    problem = problem_of(found)
+    if problem is not None:
+        raise TaskLoadError(f"task {name!r}: {problem}")
+    return TrainingFunction(function=found, options=options or {})
+
+
+def load_task(name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()) -> Task:
+    """Return the task called `name`.
+
+    Args:
+        name: A built-in task (a module of `trainers.tasks`, which has one class of the same name in CamelCase), or
+            "module:Class" for one of the user's own.
+        python_path: Folders put in front of `sys.path`, where the user's module is looked for first.
+
+    Raises:
+        TaskLoadError: There is no such task, or it cannot be imported or constructed, or lacks a method.
+    """
+    found = import_task(name, python_path)
+    if is_training_function(found):
+        raise TaskLoadError(
+            f"task {name!r}: found a training function, which makes no model by itself; allowed: a task"
+        )
+    check_options(name, found, options or {})
+    try:
+        task = found(**(options or {}))
+    except TaskError as error:
+        raise TaskLoadError(f"task {name!r}: {error}") from error
+    except Exception as error:
+        raise TaskLoadError(f"task {name!r}: {_which(error, options or {})}{_error_line(error)}") from error
+    missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
+    if missing:
+        raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
+    _check_names(name, task)
+    return cast("Task", task)
+
+
+def import_task(name: str, python_path: Sequence[str] = ()) -> Any:
+    """Return what `name` names, a task's class as a rule, without calling it.
+
+    Raises:
+        TaskLoadError: There is no such task, or its module cannot be imported.
+    """
+    if name == COMMAND:
+        return Command
+    _extend_path(python_path)
+    return _own(name, python_path) if ":" in name else _built_in(name)
+
+
+def built_in_tasks() -> tuple[str, ...]:
+    """Return the names of the built-in tasks, sorted."""
+    import trainers.tasks
+
+    modules = pkgutil.iter_modules(trainers.tasks.__path__)
+    return tuple(sorted(module.name for module in modules if not module.ispkg))
+
+
+def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which options of a built-in task are paths: those that always are, and those that are if it is there.
+
+    A task of one's own has none: it is not imported for this.
+    """
+    if name not in built_in_tasks():
+        return (), ()
+    found = _built_in(name)
+    return tuple(getattr(found, "path_options", ())), tuple(getattr(found, "maybe_path_options", ()))
+
+
+def options_of_new_studies(name: str) -> dict[str, object]:
+    """Return the options that a built-in task has in a new study whose spec does not name them.
+
+    Other defaults are those of the constructor, which studies of before keep.
+    """
+    return dict(getattr(_built_in(name), "options_of_new_studies", {})) if name in built_in_tasks() else {}
+
+
+def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> None:
+    """Refuse options that the constructor does not take, and the lack of those that it needs."""
+    try:
+        taken = inspect.signature(task_class).parameters
+    except (TypeError, ValueError):  # a callable that does not say
+        return
+    by_name = [p for p in taken.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [p.name for p in by_name]
+    if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        for key in options:
+            if key not in names:
+                allowed = f"allowed: {', '.join(names)}" if names else "which takes none"
+                raise TaskLoadError(
+                    f"task {name!r}: task_options: found the unknown key {key!r}, {allowed}{_nearest(key, names)}"
+                )
+    for needed in [p.name for p in by_name if p.default is p.empty and p.name not in options]:
+        raise TaskLoadError(f"task {name!r}: task_options: found no {needed!r}, which the task needs")
+
+
+def _check_names(name: str, task: Any) -> None:
+    """Refuse `parameters` and `metric_names` that are no sequences of names, and names that are taken."""
+    for attribute in ("parameters", "metric_names"):
+        names = getattr(task, attribute, None)
+        if names is None:
+            continue
+        is_names = isinstance(names, Collection) and not isinstance(names, str | Mapping)
+        if not is_names or not all(isinstance(one, str) for one in names):
+            example = repr((names,)) if isinstance(names, str) else '("width",)'
+            place = f"task {name!r}: {type(task).__name__}.{attribute}"
+            raise TaskLoadError(f"{place}: found {names!r}, allowed: a tuple of names, such as {example}")
+    try:
+        refuse_our_metrics(task, getattr(task, "metric_names", None) or ())
+    except TaskError as error:
+        raise TaskLoadError(f"task {name!r}: {error}") from None
+
+
+def _which(error: BaseException, options: Mapping[str, object]) -> str:
+    """Return which option a constructor's error is about: the only one, or the one that it names, or all of them."""
+    named = [key for key in options if re.search(rf"\b{re.escape(key)}\b", str(error))] or list(options)
+    if not named:
+        return ""
+    if len(named) == 1:
+        return f"task_options.{named[0]}: found {options[named[0]]!r}: "
+    return f"task_options: found {dict(options)}: "
+
+
+def _error_line(error: BaseException) -> str:
+    return error_line("".join(traceback.format_exception(error)))
+
+
+def _built_in(name: str) -> Any:
+    names = built_in_tasks()
+    if name not in names:
+        raise TaskLoadError(f"unknown task {name!r}{_nearest(name, names)}; built in: {', '.join(names)}; "
+                            'a task of your own is named "module:Class"')  # fmt: skip
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    return getattr(importlib.import_module(f"trainers.tasks.{name}"), class_name)
+
+
+def _own(name: str, python_path: Sequence[str]) -> Any:
+    module_name, _, class_name = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *class_name.split(".")]):
+        raise TaskLoadError(f'task {name!r} is not of the form "module:Class"')
+    module = _import(name, module_name, python_path)
+    found: Any = module
+    for part in class_name.split("."):
+        if not hasattr(found, part):
+            classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+            raise TaskLoadError(f"task {name!r}: {module.__file__} has no {class_name!r}"
+                                f"{_nearest(class_name, classes)}")  # fmt: skip
+        found = getattr(found, part)
+    if not callable(found):
+        raise TaskLoadError(f"task {name!r}: {class_name} is no class but {type(found).__name__}")
+    return found
+
+
+def _import(name: str, module_name: str, python_path: Sequence[str]) -> ModuleType:
+    _forget_namesake(module_name.partition(".")[0], python_path)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise TaskLoadError(f"task {name!r}: cannot import {module_name}: {_one_line(error)}") from error
+        folders = [str(folder) for folder in python_path] or sys.path[:1]
+        gone = [folder for folder in folders if not Path(folder).is_dir()]
+        if gone:
+            raise TaskLoadError(
+                f"task {name!r}: no module {error.name!r}, since the folder {gone[0]} is not on this machine "
+                f"({socket.gethostname()}); allowed: a folder that all machines of the cluster have at this place"
+            ) from error
+        near = _nearest(module_name, [path.stem for folder in folders for path in Path(folder).glob("*.py")])
+        raise TaskLoadError(f"task {name!r}: no module {error.name!r}{near}; looked in {', '.join(folders)} "
+                            "and the installed packages") from error  # fmt: skip
+    except Exception as error:
+        raise TaskLoadError(f"task {name!r}: cannot import {module_name}: {_one_line(error)}") from error
+
+
+def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
+    """Forget a module of the same name from another folder, as a process that serves several studies may hold."""
+    wanted = importlib.machinery.PathFinder.find_spec(top, list(python_path)) if python_path else None
+    loaded = sys.modules.get(top)
+    if wanted is None or wanted.origin is None or loaded is None or getattr(loaded, "__file__", None) == wanted.origin:
+        return
+    for key in [key for key in sys.modules if key == top or key.startswith(f"{top}.")]:
+        del sys.modules[key]
+
+
+def _extend_path(python_path: Sequence[str]) -> None:
+    for folder in python_path:
+        _check_shadows(Path(folder))
+    missing = [folder for folder in python_path if folder not in sys.path]
+    sys.path[:0] = missing
+
+
+def _check_shadows(folder: Path) -> None:
+    """Refuse a folder whose modules would be imported in place of ours.
+
+    Only a regular package or a module shadows: a plain folder `reports/` beside the spec is harmless.
+    """
+    home = Path(__file__).resolve().parents[2]
+    for name in OUR_PACKAGES:
+        for offender in (folder / name / "__init__.py", folder / f"{name}.py"):
+            if offender.is_file() and offender.resolve().parent not in (home, home / name):
+                raise TaskLoadError(
+                    f"{offender} would be imported in place of the installed package {name!r}: rename it"
+                )
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

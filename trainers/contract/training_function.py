@@ -1,0 +1,99 @@
+"""A training function: a user's own training loop, which is run once for each trial. Does not import torch.
+
+    space = {"learning_rate": {"type": "float", "low": 1e-4, "high": 0.1, "log": True}}
+
+    def train(trial: automl.Trial) -> None: ...
+
+What its first parameter is called, or annotated with, tells it from a function that makes a task. Its search space is
+its attribute `space`, or else the variable of that name in its module; it may have none.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from search_spaces.parameters import Conditional, Parameter, SpaceError
+from search_spaces.space import Space, form_of
+from trainers.protocol import TaskError
+
+if TYPE_CHECKING:
+    from trainers.functions.trial import Trial
+
+_PARAMETER = "trial"
+_SPACE = "space"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingFunction:
+    """A function that trains, and the arguments that it gets beside the trial.
+
+    Attributes:
+        options: Its keyword arguments, from `task_options`.
+    """
+
+    function: Callable[..., object]
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    def __call__(self, trial: Trial) -> None:
+        """Train."""
+        self.function(trial, **self.options)
+
+
+def is_training_function(found: object) -> bool:
+    """Whether something that a user has written is a training function."""
+    if not inspect.isfunction(found):
+        return False
+    parameters = list(inspect.signature(found).parameters.values())
+    if not parameters:
+        return False
+    annotation = parameters[0].annotation
+    named = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return parameters[0].name == _PARAMETER or named.rpartition(".")[2] == "Trial"
+
+
+def problem_of(function: Callable[..., object]) -> str | None:
+    """Return why a function cannot train trials, None if it can."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "it is an async function, allowed: a plain one"
+    if inspect.isgeneratorfunction(function):
+        return "it yields, allowed: a function that trains when it is called"
+    return None
+
+
+def space_of_function(function: Callable[..., object], module: object) -> Space | None:
+    """Return the search space of a training function, None if it has none.
+
+    Args:
+        function: The function; its attribute `space` comes first.
+        module: Module in which a study finds it; its variable `space` comes next, if that is a space or a mapping.
+    """
+    space = getattr(function, _SPACE, None)
+    if space is None:
+        space = getattr(module, _SPACE, None)
+        if not isinstance(space, Space | Mapping):
+            return None
+    if isinstance(space, Space):
+        return space
+    form = space
+    if isinstance(space, Mapping):
+        form = {name: form_of(one) if isinstance(one, Parameter | Conditional) else one for name, one in space.items()}
+    try:
+        return Space.from_dict(form)
+    except SpaceError as error:
+        raise TaskError(f"{_SPACE}: {error}") from None
+
+
+def reported_by(function: Callable[..., object]) -> tuple[str, ...]:
+    """Return the metrics that a training function reports by name, as far as its own source tells, in their order."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return ()
+    calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call)]
+    reports = [one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr == "report"]
+    return tuple(dict.fromkeys(keyword.arg for call in reports for keyword in call.keywords if keyword.arg))

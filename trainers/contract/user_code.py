@@ -1,0 +1,98 @@
+"""The user's code: hashes of the files that a process has loaded, and the line of it that an error is about."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
+_LONGEST = 300
+
+
+def error_line(message: str) -> str:
+    """Return the error at the end of a traceback, with the last place in the user's code: "ValueError: no (task.py:7)".
+
+    The place is left out where none of the user's files is in the traceback.
+
+    Args:
+        message: A traceback as Python formats it; any other text comes back on one line.
+    """
+    frames = list(_FRAME.finditer(message))
+    if not frames:
+        return _shortened(message)
+    after = message[frames[-1].end() :].splitlines()[1:]
+    error = next((number for number, line in enumerate(after) if line and not line[0].isspace()), len(after))
+    text = _shortened(" ".join(after[error:]))
+    place = next((frame for frame in reversed(_last_stack(message, frames)) if _is_users(frame["file"])), None)
+    return text if place is None else f"{text} ({place['file']}:{place['line']})"
+
+
+def _last_stack(message: str, frames: list[re.Match[str]]) -> list[re.Match[str]]:
+    """Return the frames of the last of several chained tracebacks."""
+    start = max(0, message.rfind("Traceback (most recent call last)"))
+    return [frame for frame in frames if frame.start() >= start]
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither ours nor Python's nor an installed package's; the built-in tasks count as a user's."""
+    path, home = Path(file), Path(__file__).resolve().parents[2]
+    if path.is_relative_to(home / "trainers" / "tasks"):
+        return True
+    theirs = [
+        *(home / name for name in OUR_PACKAGES),
+        *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib")),
+    ]
+    return path.is_absolute() and not any(path.is_relative_to(folder) for folder in theirs)
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 4]} ..."
+
+
+OUR_PACKAGES = ("automl", "reports", "search_spaces", "studies", "trainers")
+MOST_FILES = 100
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_HASH_CHARACTERS = 16
+_hashes: dict[str, str] = {}
+"""Hash of each file when it was first seen, which is when it was loaded: later it may have changed."""
+
+
+def code_files(folders: Sequence[str]) -> dict[str, str]:
+    """Return the loaded Python files below some folders, with the hash that each had when it was loaded.
+
+    Args:
+        folders: Folders from which the user's task is imported.
+
+    Returns:
+        Hashes by path, relative to the folder; of `MOST_FILES` files at most. Installed packages are left out.
+    """
+    found: dict[str, str] = {}
+    # Each trial asks this of thousands of modules, so texts are compared: paths would take 50 ms.
+    for folder in (str(Path(one)).rstrip(os.sep) + os.sep for one in folders):
+        for module in list(sys.modules.values()):
+            file = str(getattr(module, "__file__", None))
+            if not file.startswith(folder) or str(getattr(module, "__name__", "")).partition(".")[0] in OUR_PACKAGES:
+                continue
+            parts = file.removeprefix(folder).split(os.sep)  # noqa: PTH206 - see above
+            if _INSTALLED.isdisjoint(parts):
+                with suppress(OSError):  # it is gone
+                    found["/".join(parts)] = _hash_when_loaded(file)
+    return dict(sorted(found.items())[:MOST_FILES])
+
+
+def _hash_when_loaded(file: str) -> str:
+    if file not in _hashes:
+        _hashes[file] = hash_of(Path(file))
+    return _hashes[file]
+
+
+def hash_of(path: Path) -> str:
+    """Return the hash of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:_HASH_CHARACTERS]

@@ -1,0 +1,1 @@
+"""Samples: order, sharing among ranks, streams."""

@@ -1,0 +1,194 @@
+"""How an epoch's samples are divided into optimizer steps, and each step's into the micro-batches of its ranks.
+
+Shapes: n samples in a micro-batch, N samples in the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from trainers.loop.step_counter import TRAIN_WORK
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SingleSamples = Literal["keep", "merge", "drop"]
+"""What becomes of micro-batches of one sample, see `plan_epoch`."""
+
+_FEWEST = 2
+"""Fewest samples that BatchNorm has a variance of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pass:
+    """One forward and backward pass of one rank; several make an optimizer step when gradients accumulate.
+
+    Attributes:
+        samples: Number of samples that are passed, n.
+        ends_step: Whether gradients are exchanged and the optimizer steps after it.
+        is_empty: Whether what is passed must count nothing: the rank has no sample left in this step, but still has to
+            join the others.
+    """
+
+    samples: int
+    step_samples: int
+    ends_step: bool
+    is_empty: bool
+    begins_step: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MicroBatch(Pass):
+    """A pass through samples that can be read in any order.
+
+    Attributes:
+        indices: The samples, int64 [n]; one that counts nothing if the pass is empty.
+    """
+
+    indices: Tensor
+
+    def without_indices(self) -> Pass:
+        """Return the pass alone."""
+        return Pass(
+            samples=self.samples,
+            step_samples=self.step_samples,
+            ends_step=self.ends_step,
+            is_empty=self.is_empty,
+            begins_step=self.begins_step,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochLayout:
+    """How passes over the data are divided into epochs: at whole steps, so that a step's samples do not depend on it.
+
+    Attributes:
+        samples: N.
+        steps_per_pass: Number of steps in a pass over the data; the last step may have fewer samples.
+        steps_per_epoch: Number of steps in an epoch; the last epoch of a pass has the remaining ones.
+    """
+
+    samples: int
+    effective_batch: int
+    steps_per_pass: int
+    steps_per_epoch: int
+
+    def place(self, epoch: int) -> tuple[int, int]:
+        """Return the pass over the data, from 1, and the index of its first sample, for an epoch from 1."""
+        passed, part = divmod(epoch - 1, math.ceil(self.steps_per_pass / self.steps_per_epoch))
+        return passed + 1, part * self.steps_per_epoch * self.effective_batch
+
+    def part(self, order: Tensor, first: int) -> Tensor:
+        """Return the samples of the epoch that begins at index `first` of a pass's order, int64 [N]."""
+        return order[first : first + self.steps_per_epoch * self.effective_batch]
+
+    def steps(self, epochs: int) -> int:
+        """Return the number of steps in the first `epochs` epochs together."""
+        passes, first = self.place(epochs + 1)
+        return (passes - 1) * self.steps_per_pass + first // self.effective_batch
+
+
+def epoch_layout(samples: int, effective_batch: int, samples_per_epoch: str | int) -> EpochLayout:
+    """Return how passes are divided: "auto" makes each pass an epoch, a number is rounded up to whole steps."""
+    steps = math.ceil(samples / effective_batch)
+    wanted = samples if isinstance(samples_per_epoch, str) else samples_per_epoch
+    return EpochLayout(
+        samples=samples,
+        effective_batch=effective_batch,
+        steps_per_pass=steps,
+        steps_per_epoch=min(steps, math.ceil(wanted / effective_batch)),
+    )
+
+
+def share(samples: int, rank: int, world_size: int) -> range:
+    """Return the consecutive part of `samples` that a rank gets; sizes differ by at most one, earlier ranks first."""
+    size, rest = divmod(samples, world_size)
+    start = rank * size + min(rank, rest)
+    return range(start, start + size + (rank < rest))
+
+
+def plan_epoch(
+    order: Tensor,
+    *,
+    batch_per_rank: int,
+    accumulate: int,
+    rank: int,
+    world_size: int,
+    even: bool = False,
+    singles: SingleSamples = "keep",
+) -> list[MicroBatch]:
+    """Return a rank's micro-batches of one epoch, in which all ranks together see each sample exactly once.
+
+    A step takes the next `batch_per_rank * accumulate * world_size` samples of `order`, whatever the world size is made
+    of, and its ranks share them evenly, the shorter last step too.
+
+    Args:
+        batch_per_rank: Largest number of samples in a micro-batch; one more where a single sample is merged into it.
+        accumulate: Largest number of micro-batches in a step.
+        rank: The rank whose micro-batches are returned, from 0.
+        even: Whether all ranks need equally many micro-batches, as those do that gather sharded weights together.
+        singles: What becomes of micro-batches of one sample: "keep" them, "merge" them with others of the step, or
+            with the step before if they are all of theirs, or "drop" them. What cannot be merged is dropped.
+    """
+    plan: list[MicroBatch] = []
+    first = 0
+    for size in step_sizes(len(order), batch_per_rank * accumulate * world_size, singles):
+        own = _parts(size, rank, world_size, batch_per_rank, singles)
+        others = range(world_size) if even or singles != "keep" else ()
+        by_rank = [_parts(size, other, world_size, batch_per_rank, singles) for other in others]
+        counted = sum(len(part) for parts in by_rank for part in parts) if singles != "keep" else size
+        passes = max(1, len(own), *(len(parts) for parts in by_rank if even))
+        for number in range(passes):
+            part = own[number] if number < len(own) else range(1)
+            plan.append(
+                MicroBatch(
+                    samples=len(part),
+                    indices=order[first + part.start : first + part.stop],
+                    step_samples=max(1, counted),
+                    begins_step=number == 0,
+                    ends_step=number == passes - 1,
+                    is_empty=number >= len(own),
+                )
+            )
+        first += size
+    return plan
+
+
+def step_sizes(samples: int, batch: int, singles: SingleSamples) -> list[int]:
+    """Return the number of samples of each step; where single ones are merged, the last step has two if it can."""
+    sizes = [min(batch, samples - first) for first in range(0, samples, batch)]
+    if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1 and batch > _FEWEST:
+        sizes[-2:] = [batch - 1, _FEWEST]
+    return sizes
+
+
+def _parts(size: int, rank: int, world_size: int, batch_per_rank: int, singles: SingleSamples) -> list[range]:
+    """Return the parts of a step's samples that a rank passes one after the other, counted from the step's first."""
+    ranks = min(world_size, max(1, size // _FEWEST)) if singles == "merge" else world_size
+    own = share(size, rank, ranks) if rank < ranks else range(0)
+    starts = list(range(own.start, own.stop, batch_per_rank))
+    if singles == "merge" and len(starts) > 1 and own.stop - starts[-1] == 1:
+        starts[-1:] = [own.stop - _FEWEST] if batch_per_rank > _FEWEST else []
+    parts = [range(*one) for one in pairwise([*starts, own.stop])]
+    return parts if singles == "keep" else [part for part in parts if len(part) >= _FEWEST]
+
+
+def samples_of_rank(samples: int, effective_batch: int, *, rank: int, world_size: int) -> int:
+    """Return the number of samples that one rank sees in an epoch."""
+    steps, last = divmod(samples, effective_batch)
+    return steps * (effective_batch // world_size) + len(share(last, rank, world_size))
+
+
+def work_of(plan: Sequence[Pass]) -> float:
+    """Return the work of micro-batches, in forward passes of one sample."""
+    return float(TRAIN_WORK * sum(one.samples for one in plan if not one.is_empty))
+
+
+def passes_of(plan: Sequence[MicroBatch], steps: int) -> int:
+    """Return the number of micro-batches in the first steps of a plan."""
+    ends = [number for number, one in enumerate(plan, start=1) if one.ends_step]
+    return ends[steps - 1] if steps else 0

@@ -1,0 +1,181 @@
+"""Where the passes of an epoch come from: samples in an order of the trainer's, or a stream in its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from trainers.data.epoch_plan import EpochLayout, Pass, epoch_layout, passes_of, work_of
+from trainers.data.samples import Samples
+from trainers.data.seeds import permutation
+from trainers.data.streams import Sharing, Step, StreamSamples
+from trainers.loop.step_counter import TRAIN_WORK
+from trainers.trial_settings import Settings
+
+
+class Feed(Protocol):
+    """Gives one rank the passes of each epoch."""
+
+    def begin(self, epoch: int, steps: int) -> tuple[float, float]:
+        """Begin an epoch, of which an earlier attempt has trained so many steps.
+
+        Returns:
+            Work of this rank in the whole epoch and in those steps, in forward passes of one sample; 0 where the
+            number of steps is not known.
+        """
+
+    @property
+    def next_samples(self) -> int:
+        """Number of samples of the next pass, as far as is known before it is read."""
+
+    def passes(self) -> Iterator[tuple[Pass, Any, Any]]:
+        """Yield the epoch's passes that are left, with inputs and targets on the device."""
+
+    def trained(self, steps: int) -> float | None:
+        """Count a step, the epoch's last one so far.
+
+        Args:
+            steps: Number of the epoch's steps that are done.
+
+        Returns:
+            Part of the epoch that is done, 0 if unknown; None after its last step.
+        """
+
+
+class OrderedFeed:
+    """Samples whose number is known, each pass over them in an order of its own.
+
+    Args:
+        layout: How passes over the data are divided into epochs.
+    """
+
+    def __init__(self, samples: Samples, layout: EpochLayout, sharing: Sharing) -> None:
+        self._samples, self._layout, self._sharing = samples, layout, sharing
+        self._order: tuple[int, Tensor] | None = None  # a pass's number and order, if it has more epochs
+
+    def begin(self, epoch: int, steps: int) -> tuple[float, float]:
+        """Plan an epoch."""
+        number, first = self._layout.place(epoch)
+        order = self._order_of(number)
+        self._order = (number, order) if self._layout.place(epoch + 1)[0] == number else None
+        whole = self._sharing.plan(self._layout.part(order, first))
+        self._first = passes_of(whole, steps)
+        self._plan = whole[self._first :]
+        self._passed = 0
+        self._steps = steps + sum(one.ends_step for one in self._plan)
+        work = work_of(whole)
+        return work, work - work_of(self._plan)
+
+    def _order_of(self, number: int) -> Tensor:
+        """Return the order of a pass over the data, int64 [N]; its epochs share it, however short they are."""
+        if self._order is not None and self._order[0] == number:
+            return self._order[1]
+        return permutation(len(self._samples), seed=self._sharing.seed, epoch=number)
+
+    @property
+    def next_samples(self) -> int:
+        """Number of samples of the next pass, 0 after the last one."""
+        return self._plan[self._passed].samples if self._passed < len(self._plan) else 0
+
+    def passes(self) -> Iterator[tuple[Pass, Any, Any]]:
+        """Yield the passes that are left."""
+        batches = self._samples.batches([one.indices for one in self._plan], first=self._first)
+        for one in self._plan:
+            inputs, targets = next(batches)
+            self._passed += 1
+            yield one, inputs, targets
+
+    def trained(self, steps: int) -> float | None:
+        """Return the part of the epoch that is done."""
+        return steps / self._steps if steps < self._steps else None
+
+
+@dataclass(kw_only=True, slots=True)
+class StreamPlace:
+    """How far a trial has come in its stream.
+
+    Attributes:
+        passes: Number of whole passes over it.
+        last_steps: Number of steps of the last whole pass; 0 before the first.
+    """
+
+    passes: int = 0
+    steps: int = 0
+    last_steps: int = 0
+
+    @classmethod
+    def of(cls, position: Mapping[str, int]) -> StreamPlace:
+        """Return the place that a checkpoint tells, its other numbers left out."""
+        return cls(**{name: position.get(f"stream_{name}", 0) for name in cls.__slots__})
+
+    def told(self) -> dict[str, int]:
+        """Return what a checkpoint's position tells of the place: nothing where there is no stream."""
+        told = {f"stream_{name}": value for name, value in asdict(self).items()}
+        return told if any(told.values()) else {}
+
+    def end_pass(self) -> None:
+        """Begin the next pass."""
+        self.passes, self.steps, self.last_steps = self.passes + 1, 0, self.steps
+
+
+class StreamFeed:
+    """A stream: an epoch is a pass over it, or has so many steps, in which it may begin anew.
+
+    Args:
+        epoch_steps: Number of steps of an epoch; None ends it with the stream.
+        place: How far the trial has come, which this keeps up to date.
+    """
+
+    def __init__(self, samples: StreamSamples, epoch_steps: int | None, sharing: Sharing, place: StreamPlace) -> None:
+        self._samples, self._epoch_steps, self._sharing, self._place = samples, epoch_steps, sharing, place
+        self._pass: Iterator[Step] | None = None
+        self.next_samples = sharing.batch_per_rank
+
+    def begin(self, epoch: int, steps: int) -> tuple[float, float]:  # noqa: ARG002 - a stream goes on where it was
+        """Begin an epoch; its work is that of the last pass where it ends with the stream."""
+        self._steps = steps
+        of_step = TRAIN_WORK * self._sharing.batch_per_rank * self._sharing.accumulate
+        return float(self._planned() * of_step), float(min(steps, self._planned()) * of_step)
+
+    def passes(self) -> Iterator[tuple[Pass, Any, Any]]:
+        """Yield the passes that are left, until as many steps as the epoch has are counted, or the stream ends."""
+        while self._epoch_steps is None or self._steps < self._epoch_steps:
+            if self._pass is None:
+                self._pass = self._samples.steps(self._sharing, self._place.passes + 1, self._place.steps)
+            step = next(self._pass, None)
+            if step is None:
+                self._pass = None
+                self._place.end_pass()
+                if self._epoch_steps is None:
+                    return
+                continue
+            for one, batch in step:
+                yield (one, *self._samples.on_device(batch))
+
+    def trained(self, steps: int) -> float | None:
+        """Count a step; without a number of steps nobody knows which is the last one."""
+        self._steps = steps
+        self._place.steps += 1
+        if self._epoch_steps is not None and steps >= self._epoch_steps:
+            return None
+        return steps / max(self._planned(), steps + 1) if self._planned() else 0.0
+
+    def _planned(self) -> int:
+        return self._place.last_steps if self._epoch_steps is None else self._epoch_steps
+
+
+def layout_of(samples: Samples | StreamSamples, settings: Settings) -> EpochLayout | None:
+    """Return how passes over the data are divided into epochs; None where each lasts as long as a stream has samples.
+
+    Epochs of a stream with `samples_per_epoch` have that many in whole steps, and the stream begins anew within them.
+    """
+    if not isinstance(samples, StreamSamples):
+        return epoch_layout(len(samples), settings.effective_batch, settings.samples_per_epoch)
+    if isinstance(settings.samples_per_epoch, str):
+        return None
+    steps = math.ceil(settings.samples_per_epoch / settings.effective_batch)
+    return epoch_layout(steps * settings.effective_batch, settings.effective_batch, "auto")

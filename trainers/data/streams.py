@@ -1,0 +1,283 @@
+"""Samples that can only be read one after the other, and nobody knows how many: a task's streams, in steps and shares.
+
+Every process reads the whole stream and draws the same random numbers in it. So each rank knows of every step how many
+samples it has, takes its share of them, and no rank has to ask another one. Worker processes take turns at whole steps,
+so what is trained on does not depend on their number.
+
+A stream that shares itself out (a method `set_rank`) gives each rank and worker process its own samples. There the
+ranks tell each other what they have before each step, and the first without a sample ends the pass for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from trainers.data.epoch_plan import MicroBatch, Pass, SingleSamples, plan_epoch, step_sizes
+from trainers.data.nested_tensors import to_device
+from trainers.data.seeds import HostGenerators, derive, reseed_host
+from trainers.data.stream_sharing import check_all_have_some, of_all, steps_of_all
+from trainers.protocol import TaskError
+from trainers.ranks.process_group import Group
+
+Collate = Callable[[list[Any]], Any]
+"""Makes a pair (inputs, targets) of a list of samples."""
+_PARTS = 2
+
+
+def collate_of(task: object) -> Collate:
+    """Return what makes a task's samples a batch."""
+    own = getattr(task, "collate", None)
+    return _Own(own) if callable(own) else default_collate
+
+
+class _Own:
+    """A task's own rule; a class, so that worker processes can be given it."""
+
+    def __init__(self, collate: Collate) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """Return the batch of samples."""
+        batch = self._collate(samples)
+        if isinstance(batch, (tuple, list)) and len(batch) == _PARTS:
+            return batch
+        raise TaskError(f"collate: found a {type(batch).__name__}, allowed: a pair (inputs, targets)")
+
+
+_AHEAD = 2
+"""Samples that are read beyond a step, to know whether the last step would have a single one."""
+
+Step = Sequence[tuple[Pass, Any]]
+"""The passes of one rank in an optimizer step, each with its collated batch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sharing:
+    """How a rank takes its share of each step.
+
+    Attributes:
+        batch_per_rank: Largest number of samples in a pass.
+        accumulate: Largest number of passes in a step.
+        even: Whether all ranks need equally many passes.
+        singles: What becomes of passes of one sample, see `plan_epoch`.
+        seed: Seed of what the stream draws at random.
+    """
+
+    batch_per_rank: int
+    accumulate: int = 1
+    rank: int = 0
+    world_size: int = 1
+    even: bool = False
+    singles: SingleSamples = "keep"
+    seed: int = 0
+
+    @property
+    def step_samples(self) -> int:
+        """Number of samples of a whole step over all ranks."""
+        return self.batch_per_rank * self.accumulate * self.world_size
+
+    def plan(self, order: Tensor) -> list[MicroBatch]:
+        """Return this rank's passes through samples in this order, int64 [n]; see `plan_epoch`."""
+        return plan_epoch(
+            order,
+            batch_per_rank=self.batch_per_rank,
+            accumulate=self.accumulate,
+            rank=self.rank,
+            world_size=self.world_size,
+            even=self.even,
+            singles=self.singles,
+        )
+
+
+class StreamSamples:
+    """A task's stream on one device.
+
+    Args:
+        what: Name of the task's method that gave it, for messages.
+        workers: Number of processes that read it; 0 reads in this one.
+
+    Attributes:
+        is_shared_out: Whether the stream gives each rank and worker process its own samples.
+    """
+
+    def __init__(
+        self,
+        stream: IterableDataset[Any],
+        what: str,
+        device: torch.device,
+        workers: int = 0,
+        *,
+        collate: Collate = default_collate,
+    ) -> None:
+        if isinstance(stream, Iterator):
+            raise TaskError(
+                f"{what} returned {type(stream).__name__}, which can be read once only; allowed: a stream that begins "
+                "anew each time it is iterated"
+            )
+        self._stream, self._what, self._workers, self.device = stream, what, workers, device
+        self.collate = collate
+        self._readers: dict[Sharing, _Reading] = {}
+        self.is_shared_out = callable(getattr(stream, "set_rank", None))
+
+    def first(self, samples: int) -> list[Any]:
+        """Return the first samples, not collated; fewer if there are fewer."""
+        with HostGenerators().own():
+            return list(islice(_begun(self._stream, Sharing(batch_per_rank=1), 1, 0), samples))
+
+    def steps(self, sharing: Sharing, number: int, skip: int = 0) -> Iterator[Step]:
+        """Yield a rank's share of each step of a pass over the stream; batches are still on the host.
+
+        All ranks have to ask equally often: a stream that shares itself out takes a collective for each step.
+
+        Args:
+            skip: Number of steps to leave out, which an earlier attempt has trained.
+        """
+        steps = self._read(sharing, number, skip)
+        if self.is_shared_out and sharing.world_size > 1:
+            what = f"{self._what}: pass {number} over the stream"
+            steps = steps_of_all(steps, self._group(sharing), what, even=sharing.even, is_begun=skip > 0)
+        yielded = skip
+        for yielded, step in enumerate(steps, skip + 1):  # noqa: B007 - counted for the message below
+            yield step
+        if not yielded:
+            raise TaskError(
+                f"{self._what}: found no samples in pass {number} over the stream, allowed: a stream that has some "
+                "each time it is iterated"
+            )
+
+    def on_device(self, batch: Any) -> tuple[Any, Any]:
+        """Return the inputs and targets of a collated batch on the device."""
+        inputs, targets = batch
+        return to_device(inputs, self.device), to_device(targets, self.device)
+
+    def passes(self, sharing: Sharing) -> Iterator[tuple[Pass, Any, Any]]:
+        """Yield a rank's share of all samples, for an evaluation: each one once, on one rank.
+
+        All ranks have equally many passes, and need not ask each other, unless the stream shares itself out.
+        """
+        steps = self._read(sharing, 1, 0)
+        first = next(steps, ())
+        if self.is_shared_out and sharing.world_size > 1:
+            (samples,) = of_all([len(first)], self._group(sharing))
+            check_all_have_some(samples, self._what)
+        for step in chain([first], steps):
+            for one, batch in step:
+                yield (one, *self.on_device(batch))
+
+    def _group(self, sharing: Sharing) -> Group:
+        return Group(rank=sharing.rank, world_size=sharing.world_size, device=self.device)
+
+    def _read(self, sharing: Sharing, number: int, skip: int) -> Iterator[Step]:
+        if sharing not in self._readers:
+            steps = _Steps(self._stream, sharing, self.collate, is_read_elsewhere=self._workers > 0)
+            self._readers[sharing] = _Reading(steps, self._workers, pins=self.device.type == "cuda")
+        return self._readers[sharing].steps(number, skip, is_shared_out=self.is_shared_out)
+
+
+class _Reading:
+    """Reads passes over a stream, in this process or in workers that live as long as this object."""
+
+    def __init__(self, steps: _Steps, workers: int, *, pins: bool) -> None:
+        self._steps, self._generators = steps, HostGenerators()
+        self._pins = pins
+        self._loader: DataLoader[Any] | None = None
+        if workers > 0:
+            self._loader = DataLoader(
+                self._steps,
+                batch_size=None,
+                collate_fn=_as_it_is,
+                num_workers=workers,
+                persistent_workers=True,
+                pin_memory=pins,
+                generator=torch.Generator(),  # so that the loader leaves the global one, and dropout, alone
+            )
+
+    def steps(self, number: int, skip: int, *, is_shared_out: bool) -> Iterator[Step]:
+        """Yield the steps of a pass after the first ones; see `StreamSamples.steps`."""
+        # Which worker gives which step of a stream that shares itself out only the loader knows: it drops them here.
+        self._steps.begin(number, 0 if is_shared_out else skip)
+        found = self._here() if self._loader is None else iter(self._loader)
+        return islice(found, skip, None) if is_shared_out else found
+
+    def _here(self) -> Iterator[Step]:
+        """Read in this process, whose own random numbers stay what they were."""
+        steps = iter(self._steps)
+        while True:
+            with self._generators.own():
+                step = next(steps, None)
+            if step is None:
+                return
+            yield pin_memory(step) if self._pins else step  # type: ignore[no-untyped-call]
+
+
+class _Steps(IterableDataset[Step]):
+    """A process's steps of a pass over a stream, collated."""
+
+    def __init__(
+        self, stream: IterableDataset[Any], sharing: Sharing, collate: Collate, *, is_read_elsewhere: bool
+    ) -> None:
+        self._stream, self._sharing, self._collate = stream, sharing, collate
+        begin = torch.ones(2, dtype=torch.int64)
+        self._begin = begin.share_memory_() if is_read_elsewhere else begin  # type: ignore[no-untyped-call]
+
+    def begin(self, number: int, skip: int) -> None:
+        """Say which pass the next iteration reads, in workers too, and how many steps it leaves out."""
+        self._begin.copy_(torch.tensor([number, skip]))
+
+    def __iter__(self) -> Iterator[Step]:
+        number, skip = self._begin.tolist()
+        sharing, worker = self._sharing, get_worker_info()
+        workers, own = (1, 0) if worker is None else (worker.num_workers, worker.id)
+        samples = _begun(self._stream, sharing, number, own)
+        if callable(getattr(self._stream, "set_rank", None)):
+            size, turns = sharing.batch_per_rank * sharing.accumulate, slice(0, None, 1)
+            sharing = Sharing(
+                batch_per_rank=sharing.batch_per_rank, accumulate=sharing.accumulate, singles=sharing.singles
+            )
+        else:
+            size, turns = sharing.step_samples, slice(skip + own, None, workers)
+        cut = _cut(samples, size, sharing.singles)
+        for one in islice(cut, turns.start, turns.stop, turns.step):
+            yield _collated(one, sharing, self._collate)
+
+
+def _begun(stream: IterableDataset[Any], sharing: Sharing, number: int, worker: int) -> Iterator[Any]:
+    """Begin a pass over a stream: the generators of the host are seeded, and the stream is told where it is read."""
+    if callable(getattr(stream, "set_rank", None)):
+        reseed_host(derive("stream", sharing.seed, number, sharing.rank, worker))
+        stream.set_rank(sharing.rank, sharing.world_size)  # type: ignore[attr-defined]
+    else:
+        reseed_host(derive("stream", sharing.seed, number))
+    if callable(getattr(stream, "set_epoch", None)):
+        stream.set_epoch(number)  # type: ignore[attr-defined]
+    return iter(stream)
+
+
+def _cut(samples: Iterable[Any], size: int, singles: SingleSamples) -> Iterator[list[Any]]:
+    """Cut a stream into steps as `plan_epoch` cuts samples whose number is known."""
+    rest, read = iter(samples), list[Any]()
+    while True:
+        read += islice(rest, size + _AHEAD - len(read))
+        if not read:
+            return
+        first = size if len(read) == size + _AHEAD else step_sizes(len(read), size, singles)[0]
+        yield read[:first]
+        del read[:first]
+
+
+def _collated(samples: Sequence[Any], sharing: Sharing, collate: Collate) -> Step:
+    """Return a rank's passes of a step with these samples."""
+    plan = sharing.plan(torch.arange(len(samples)))
+    return [(one.without_indices(), collate([samples[index] for index in one.indices.tolist()])) for one in plan]
+
+
+def _as_it_is(step: Step) -> Step:
+    return step

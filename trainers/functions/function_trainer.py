@@ -1,0 +1,223 @@
+"""Runs a training function as a trial: as far as it is granted, with checkpoints, up to its end.
+
+RankProcess ── grants, drains ──► Course ◄── waits, tells ── FunctionTrainer ── runs ──► the user's function
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending, Write
+from trainers.contract.training_function import TrainingFunction
+from trainers.contract.user_code import code_files
+from trainers.data.seeds import derive, reseed
+from trainers.failures import classified
+from trainers.functions.own_loop import Course, OwnLoop
+from trainers.functions.state_to_save import KeptState
+from trainers.functions.trial import Trial, TrialOver
+from trainers.loop.step_counter import StepCounter
+from trainers.model.precision import set_fast_math
+from trainers.protocol import Measurement, TaskError, TrialSpec
+from trainers.ranks.out_of_step import Arrivals, Place, Verdict
+from trainers.ranks.process import PeakMemory, Remains, use_device
+from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
+
+_SIGNAL = "signal only works in main thread"
+"""What Python says where a handler of a signal is set in another thread."""
+
+
+class FunctionTrainer:
+    """Runs a training function on one rank."""
+
+    def __init__(
+        self, spec: TrialSpec, function: TrainingFunction, *, group: Group, counter: StepCounter | None = None
+    ) -> None:
+        with classified():
+            self._spec, self._function, self._group = spec, function, group
+            self._counter = counter or StepCounter()
+            self._own = OwnLoop(spec, "a training function")
+            self._settings = settings = self._own.settings
+            self._memory = PeakMemory(group.device)
+            self._trial = Trial(spec, settings, group, learning_rate=self._own.learning_rate, counter=self._counter)
+            self._checkpoints = CheckpointWriter(
+                spec, settings, group, self._counter.tick, memory=self._memory, is_shared=self._trial.is_sharded
+            )
+            self._is_whole = self._goes_on = False
+            name = f"{spec.study}/{spec.trial}/{spec.attempt}"
+            self._arrivals = Arrivals(name, group, self._counter)
+            self._left: Callable[[], object] | None = None
+            self._last: Callable[[], object] | None = None
+
+    def run(self, course: Course) -> None:
+        """Call the function; returns once it has returned, or the trial is over.
+
+        Raises:
+            TrainingError: The function raised, or did not keep to the form of a training function.
+        """
+        with classified():
+            use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
+            set_fast_math(self._settings, self._group.device)
+            reseed(derive("weights", self._spec.seed))
+            trial = self._trial
+            trial.loop = lambda state: self._epochs(state, course)
+            if trial.asking.is_allowed and self._group.rank == 0:
+                trial.asking.tell = course.asked
+            self._counter.begin("first step")
+            with self._arrivals:
+                try:
+                    self._function(trial)
+                except TrialOver:
+                    return
+                except ValueError as error:
+                    if _SIGNAL not in str(error):
+                        raise
+                    raise TaskError(
+                        "signal.signal: found a call in a training function, allowed: outside of it, since trials of a "
+                        "study run in a thread, and Python sets handlers of signals in the main thread only"
+                    ) from error
+                self._end()
+
+    def _end(self) -> None:
+        """End the epoch that is under way once the function has returned."""
+        if self._left is not None:
+            self._left()
+        elif not self._is_whole:
+            raise TaskError("the training function returned without a loop over trial.epochs(...)" + self._on_rank())
+        elif self._last is not None:
+            self._last()
+
+    def _on_rank(self) -> str:
+        return f", on rank {self._group.rank}" if self._group.world_size > 1 else ""
+
+    def close(self) -> Remains | None:
+        """Let go of the trial, once its last checkpoint is whole or could not be written.
+
+        Returns:
+            Tells whether its models' parameters are still in memory; None where it has prepared none, whose model
+            nobody knows.
+        """
+        self._counter.begin("checkpoint")
+        self._checkpoints.close()
+        self._counter.done()
+        self._trial.close()
+        if not self._trial.modules:
+            return None
+        return Remains([parameter for model in self._trial.modules for parameter in model.parameters()])
+
+    def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
+        """Take back what a checkpoint holds, at once, and return the loop over the epochs that are left."""
+        kept = KeptState(state)
+        epoch = self._trial.epoch = self._resumed(kept)
+        files, resuming = code_files(self._spec.python_path), self._resuming(kept)
+        course.begin(self._own.facts(epoch, files, self._model_parameters(), kept.models, resuming))
+        return self._loop(epoch, kept, course)
+
+    def _resuming(self, kept: KeptState) -> str:
+        """Return what this attempt has begun anew, or a later one would, as far as it shows; empty for nothing."""
+        missing = kept.missing(self._trial.modules) if self._spec.checkpoint_folder is not None else ""
+        if not missing:
+            return ""
+        if kept:
+            done = "goes on without some state" if self._spec.resume_from else "would not go on with the same bits"
+            return f"{done}: {missing}"
+        done = "started over" if self._spec.attempt > 1 else "would start over wherever it has to go on"
+        return f"{done}: {missing}; epochs that are trained again are charged as lost"
+
+    def _loop(self, epoch: int, kept: KeptState, course: Course) -> Iterator[int]:
+        last = self._settings.epochs
+        while epoch < last:
+            until = course.until(epoch)
+            if until is None:
+                raise TrialOver
+            epoch += 1
+            started = time.perf_counter()
+            reseed(derive("epoch", self._spec.seed, epoch, self._group.rank))
+            self._trial.begin_epoch(epoch)
+            self._arrivals.begin(epoch)
+            self._counter.begin_epoch(epoch, 0.0)
+            end = partial(self._end_epoch, epoch, started, kept, course)
+            self._left = partial(end, Place.LEFT)
+            self._goes_on = epoch < min(until, last)
+            yield epoch
+            self._left, self._trial.is_within_epoch = None, False
+            if epoch == last:  # what the function does after its loop is still the trial's: others wait for the slots
+                self._last = end
+            elif end():
+                raise TrialOver
+        self._is_whole = True
+
+    def _end_epoch(self, epoch: int, started: float, kept: KeptState, course: Course, place: Place = Place.END) -> bool:
+        """Tell an epoch's measurement; returns whether the trial has to end with it."""
+        complete, has_reported = place is Place.LEFT, bool(self._trial.reported())
+        place = Place.RETURNED if epoch == self._settings.epochs else place
+        own = Verdict(course.seconds_left() is not None, self._checkpoints.is_due(), complete, has_reported)
+        ends, is_due, complete, has_reported = self._arrivals.arrive(epoch, place, own, self._trial.asking.digest())
+        if not has_reported:
+            raise TaskError(_without_report(epoch, left=complete))
+        self._trial.end_epoch()
+        for model in self._trial.modules:
+            copy_buffers_from_rank_0(model, self._group)
+        saves = ends or complete or is_due or epoch in self._spec.milestones
+        metrics = self._metrics()
+        goes_on = self._goes_on and not (ends or complete)
+        path, write = self._write(epoch, kept, metrics, goes_on=goes_on) if saves and kept else (None, None)
+        measurement = Measurement(
+            epoch=epoch,
+            metrics=metrics,
+            checkpoint=path,
+            wall_seconds=time.perf_counter() - started,
+            ended=ends,
+            complete=complete,
+        )
+        course.measured(Pending(news=measurement, write=write))
+        self._counter.done()
+        return ends
+
+    def _metrics(self) -> dict[str, float]:
+        own: dict[str, float] = {"peak_memory_bytes": self._memory.peak_bytes()}
+        if self._trial.modules:
+            own["model_parameters"] = float(self._model_parameters())
+        return own | self._trial.reported()
+
+    def _model_parameters(self) -> int:
+        return sum(parameter.numel() for model in self._trial.modules for parameter in model.parameters())
+
+    def _write(
+        self, epoch: int, kept: KeptState, metrics: Mapping[str, float], *, goes_on: bool
+    ) -> tuple[str | None, Write | None]:
+        """Write a checkpoint of what was handed over; returns its path and, on a rank that writes, the file."""
+        if self._spec.checkpoint_folder is None:
+            return None, None
+        self._counter.begin("checkpoint")
+        scale = self._trial.steps.precision.state_dict()
+        parts = {"function": kept.content(), "how_to_load": kept.how_to_load()}  # on all ranks: some have to give rows
+        parts |= {"engine": {"precision": scale}} if scale else {}
+        content = self._checkpoints.content(epoch, metrics, **parts)
+        path, write = self._checkpoints.write(lambda: content, epoch, goes_on=goes_on)
+        self._counter.done()
+        return path, write
+
+    def _resumed(self, kept: KeptState) -> int:
+        """Return the number of epochs that are done, after taking back what a checkpoint holds."""
+        path = self._spec.resume_from
+        if path is None:
+            return 0
+        with self._memory.without_counting():
+            content = self._checkpoints.read(path, together=self._trial.is_sharded)
+            kept.restore(content.get("function"), path)
+            self._trial.steps.precision.load_state_dict(content.get("engine", {}).get("precision", {}))
+            epoch = int(content["position"]["epoch"])
+            del content
+        return epoch
+
+
+def _without_report(epoch: int, *, left: bool) -> str:
+    if not left:
+        return f"epoch {epoch} ended without trial.report(...) on rank 0"
+    return (
+        f"the training function left epoch {epoch} without trial.report(...) on rank 0, and returned; "
+        "report before break"
+    )

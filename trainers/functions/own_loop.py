@@ -1,0 +1,109 @@
+"""How far trials may train; and what those share whose loop is the user's own: learning rate and facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from search_spaces.suggestions import Asked
+from trainers.checkpoints.checkpoint_writer import Pending
+from trainers.model.learning_rate import resolve_rule, scale
+from trainers.protocol import EpochPart, Measurement, TaskError, TrialFacts, TrialSpec
+from trainers.trial_settings import settings_of
+
+
+class Course(Protocol):
+    """How far a trial may train, and who hears of it."""
+
+    def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
+        """Tell that the first epoch begins, or has begun so many seconds ago."""
+
+    def until(self, epoch: int) -> int | None:
+        """Return the epoch up to which may be trained, once that is beyond `epoch`; None once the trial is over."""
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds within which the trial has to end; None while it may go on."""
+
+    def asked(self, name: str, asked: Asked) -> None:
+        """Tell a parameter that the trial has asked for as it runs."""
+
+    def saved(self, pending: Pending[EpochPart]) -> None:
+        """Tell a part of an epoch, once its checkpoint is whole."""
+
+    def measured(self, pending: Pending[Measurement]) -> None:
+        """Tell the measurement of an epoch, once its checkpoint is whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FunctionFacts(TrialFacts):
+    """Facts of an attempt of a training function.
+
+    Attributes:
+        models: Names of the modules of torch that it has handed over for checkpoints, of which exports make programs.
+    """
+
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumingFacts(FunctionFacts):
+    """Facts of an attempt from which the trial does not go on, or did not, with the same bits.
+
+    Attributes:
+        resuming: What it began anew, or would begin anew, and why: the end of a sentence about the attempt.
+    """
+
+    resuming: str
+
+
+class OwnLoop:
+    """A trial whose steps the engine does not take itself.
+
+    Args:
+        form: What the user has written, for messages, such as "a command".
+
+    Raises:
+        TaskError: An option is wrong, or needs the engine's own loop.
+    """
+
+    def __init__(self, spec: TrialSpec, form: str) -> None:
+        self.spec = spec
+        self.settings = settings = settings_of(spec)
+        self._rule = resolve_rule(settings.lr_scaling, settings.optimizer)
+        if self._rule == "adascale":
+            raise TaskError(f"training.lr_scaling: found 'adascale' with {form}, allowed: linear, sqrt, none")
+        ratio = settings.effective_batch / settings.reference_batch
+        self.learning_rate = scale(settings.learning_rate, ratio, self._rule)
+
+    def facts(
+        self,
+        epoch: int,
+        code_files: Mapping[str, str],
+        model_parameters: int = 0,
+        models: tuple[str, ...] | None = None,
+        resuming: str = "",
+    ) -> TrialFacts:
+        """Return what is known before the first epoch.
+
+        Args:
+            model_parameters: Number of parameters of the models; 0 where they are not known.
+            models: Names of the models that a training function has handed over; None for a command.
+            resuming: What an attempt of a training function begins anew; empty if nothing is known.
+        """
+        facts = TrialFacts(
+            base_learning_rate=self.settings.learning_rate,
+            scaled_learning_rate=self.learning_rate,
+            lr_scaling=self._rule,
+            reference_batch=self.settings.reference_batch,
+            effective_batch=self.settings.effective_batch,
+            samples=0,
+            samples_per_rank=0,
+            model_parameters=model_parameters,
+            start_epoch=epoch,
+            code_files=code_files,
+        )
+        if models is None:
+            return facts
+        told = FunctionFacts(**asdict(facts), models=models)
+        return ResumingFacts(**asdict(told), resuming=resuming) if resuming else told

@@ -1,0 +1,215 @@
+"""What a training function hands over for its checkpoints: what is written of it, taken back, and missing in it.
+
+Each rank gives the rows that it holds of a model that is fully sharded, and of such a model's optimizer, and takes its
+rows back, whatever ranks wrote them (`trainers.checkpoints.shared_checkpoint`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
+
+from trainers.checkpoints import checkpoint as checkpoints
+from trainers.checkpoints.shared_checkpoint import given, take, take_weights
+from trainers.checkpoints.state_copy import StateCopies
+from trainers.checkpoints.stored_tensors import Piece, StoredTensor, whole
+from trainers.data.nested_tensors import map_tensors
+from trainers.failures import CheckpointError
+from trainers.protocol import TaskError
+
+USUAL_NAME = "model"
+_TRANSPARENT = (nn.Module, optim.Optimizer, LRScheduler, GradScaler)
+"""Classes of which it is known what their states hold; any other object may hold a model or an optimizer, too."""
+
+
+def line_that_loads(name: str) -> str:
+    """Return the line of Python that gives an object of torch its part of `state`, an exported file's."""
+    return f'{name}.load_state_dict(state[{name!r}])  # into an object that you have made for exported["params"]'
+
+
+class KeptState:
+    """What a training function has handed over for its checkpoints.
+
+    Args:
+        state: Objects with `state_dict` and `load_state_dict`, or pairs of functions, by name. An object may also have
+            `how_to_load(state)`: lines of Python that make a model of `state`, an expression for what it has given.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._state = {name: _unwrapped(name, one) for name, one in state.items()}
+        self._is_checked = False
+
+    def __bool__(self) -> bool:
+        """Whether anything was handed over."""
+        return bool(self._state)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the modules of torch that were handed over."""
+        return tuple(name for name, one in self._state.items() if isinstance(one, nn.Module))
+
+    def how_to_load(self) -> str:
+        """Return lines of Python that take the model, or what else there is, out of `state`, an exported file's."""
+        name = next((one for one in (USUAL_NAME, *self.models) if one in self._state), next(iter(self._state)))
+        one, state = self._state[name], f"state[{name!r}]"
+        if callable(getattr(one, "how_to_load", None)):
+            return str(one.how_to_load(state))
+        if isinstance(one, tuple):
+            return f"kept = {state}  # what your function save has returned"
+        return line_that_loads(name)
+
+    def missing(self, prepared: Iterable[nn.Module]) -> str:
+        """Return what a trial that goes on begins anew, as far as the handed-over objects show it; empty for nothing.
+
+        Args:
+            prepared: Models that the ranks train together.
+        """
+        if not self._state:
+            return "the function hands nothing to trial.epochs(...)"
+        handed = list(self._state.values())
+        if not all(isinstance(one, _TRANSPARENT) for one in handed):
+            return ""
+        weights = {id(one) for module in handed if isinstance(module, nn.Module) for one in module.parameters()}
+        steered = {id(one) for steers in handed if isinstance(steers, optim.Optimizer) for one in _parameters(steers)}
+        for model in prepared:
+            trained = {id(one) for one in model.parameters() if one.requires_grad}
+            if not trained <= weights:
+                return f"the function hands the prepared {type(model).__name__} not to trial.epochs(...)"
+            if trained and trained.isdisjoint(steered):
+                return f"the function hands no optimizer of the prepared {type(model).__name__} to trial.epochs(...)"
+        return ""
+
+    def content(self) -> dict[str, Any]:
+        """Return what this rank gives to a checkpoint, after trying once whether it can be read back.
+
+        Only plain values and tensors are read, since nothing in a file is to be executed.
+        """
+        states = {name: one[0]() if isinstance(one, tuple) else one.state_dict() for name, one in self._state.items()}
+        content = {name: _given(state) for name, state in states.items()}
+        if not self._is_checked:
+            self._is_checked = True
+            _check_readable(content)
+        return content
+
+    def restore(self, saved: object, path: str) -> None:
+        """Take back what was saved."""
+        if not isinstance(saved, dict) or saved.keys() != self._state.keys():
+            names = sorted(saved) if isinstance(saved, dict) else "no state"
+            raise CheckpointError(f"checkpoint {path} holds {names}, but trial.epochs was given {sorted(self._state)}")
+        for name, one in self._state.items():
+            if isinstance(one, tuple):  # the user's own function, whose errors are the user's
+                one[1](_own_copy(saved[name]))
+                continue
+            with checkpoints.fits_the_model(path):
+                _restore(one, saved[name])
+
+
+def _restore(one: Any, saved: Any) -> None:
+    if isinstance(one, nn.Module) and _has_rows(one.parameters()):
+        take_weights(one, saved)
+    elif isinstance(one, optim.Optimizer) and _has_rows(_parameters(one)):
+        one.load_state_dict(_optimizer_rows(one, saved))
+    else:
+        one.load_state_dict(_own_copy(saved))
+
+
+def _own_copy(saved: Any) -> Any:
+    """Return a copy of a state whose tensors are whole.
+
+    Optimizers keep the tensors that they are given, and with one of the file's the whole file would stay mapped.
+    """
+    return StateCopies().of({"": with_whole_tensors(saved)})[""]
+
+
+def with_whole_tensors(value: Any) -> Any:
+    """Return a state that a function has handed over with all its tensors in memory."""
+    if isinstance(value, StoredTensor):
+        return whole(value)
+    if type(value) is dict:
+        return {name: with_whole_tensors(one) for name, one in value.items()}
+    return value
+
+
+def _given(value: Any) -> Any:
+    """Return what this rank gives of a state: of a tensor whose rows are shared out, its own ones."""
+    if type(value) is dict:
+        return {name: _given(one) for name, one in value.items()}
+    if isinstance(value, Mapping) and any(_is_shared_out(one) for one in value.values()):  # an OrderedDict of weights
+        return {name: _given(one) for name, one in value.items()}
+    return given(value) if _is_shared_out(value) else value
+
+
+def _optimizer_rows(optimizer: optim.Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state for an optimizer whose parameters' rows are shared out, with this rank's rows of each tensor."""
+    parameters = _parameters(optimizer)
+    state = {
+        number: {name: _rows_for(parameters[number], value) for name, value in values.items()}
+        for number, values in saved["state"].items()
+    }
+    return {"state": state, "param_groups": _own_copy(saved["param_groups"])}
+
+
+def _rows_for(parameter: Tensor, value: Any) -> Any:
+    if not isinstance(value, Tensor | StoredTensor):
+        return value
+    if not _is_shared_out(parameter) or value.shape != parameter.shape:
+        return whole(value).clone()
+    rows = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+    take(value, rows)
+    return rows
+
+
+def _parameters(optimizer: optim.Optimizer) -> list[Tensor]:
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+
+
+def _has_rows(parameters: Iterable[Tensor]) -> bool:
+    return any(map(_is_shared_out, parameters))
+
+
+def _is_shared_out(value: object) -> bool:
+    return isinstance(value, Tensor) and hasattr(value, "to_local")
+
+
+def _check_readable(content: Mapping[str, Any]) -> None:
+    """Raise a `TaskError` if a file cannot hold this content, whose tensors themselves it can."""
+    file = io.BytesIO()
+    try:
+        torch.save(map_tensors(_without_values, _without_pieces(content)), file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise TaskError(f"trial.epochs: a checkpoint cannot hold what was handed over: {said}") from error
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    return torch.empty(0, dtype=tensor.dtype)
+
+
+def _without_pieces(value: Any) -> Any:
+    if isinstance(value, Piece):
+        return None
+    return {name: _without_pieces(one) for name, one in value.items()} if type(value) is dict else value
+
+
+def _unwrapped(name: str, one: Any) -> Any:
+    """Return an object whose state does not depend on the number of ranks."""
+    if isinstance(one, DistributedDataParallel):
+        return one.module
+    is_pair = isinstance(one, tuple) and len(one) == 2 and all(map(callable, one))
+    has_state = callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None))
+    if is_pair or has_state or isinstance(one, nn.Module):
+        return one
+    raise TaskError(
+        f"trial.epochs: found {name} of type {type(one).__name__}, allowed: an object with state_dict and "
+        "load_state_dict, or a pair of functions (save, load)"
+    )

@@ -1,0 +1,334 @@
+"""What a training function gets of a trial: its place, its parameters, and the loop over its epochs.
+
+    def train(trial: automl.Trial) -> None:
+        model = trial.prepare(Net(trial.params["width"]))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=trial.learning_rate)
+        for epoch in trial.epochs(model=model, optimizer=optimizer):
+            for inputs, targets in trial.loader(train_set):
+                ...
+            trial.report(val_error=trial.mean(errors, weight=samples))
+
+Every rank of the gang runs the function. The loop over the epochs waits where the search has to decide, writes
+checkpoints, goes on from them, and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn, optim
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from trainers.contract.trial_suggestions import Asking
+from trainers.data.epoch_plan import SingleSamples
+from trainers.functions.trial_loader import Loader, Loaders
+from trainers.functions.trial_steps import Steps
+from trainers.loop.step_counter import StepCounter
+from trainers.model.network import NamingDDP, shards_fully
+from trainers.model.precision import format_of
+from trainers.model.sharding import has_values, shard_fully
+from trainers.protocol import TaskError, TrialSpec
+from trainers.ranks.process import return_freed_tensors
+from trainers.ranks.process_group import Group, copy_from_rank_0
+from trainers.trial_settings import AUTOCAST, BACKWARD, OPTIMIZER, PREPARE, STEP, ReadParams, check_followed
+
+if TYPE_CHECKING:
+    from trainers.trial_settings import Settings
+
+CONTROLLERS_METRICS = frozenset({"cost_usd", "wall_seconds"})
+"""Metrics that the controller adds, which knows prices and charges."""
+
+
+class TrialOver(BaseException):
+    """The trial ends here: it was pruned, paused or stopped. Functions need not catch it; `finally` blocks run."""
+
+
+Epochs = Callable[[Mapping[str, Any]], Iterator[int]]
+"""Makes the loop over the epochs, from what is handed over for checkpoints."""
+
+
+class Trial:
+    """A trial as its training function sees it, on one rank.
+
+    Attributes:
+        params: What the search chose for this trial, by name.
+        rank: Number of this rank, from 0.
+        world_size: Number of ranks.
+        device: Device of this rank.
+        seed: Seed of the trial; global random generators are seeded with it, anew in each epoch and on each rank.
+        learning_rate: The searched learning rate, scaled for the effective batch.
+        batch_per_rank: Samples of a batch on each rank.
+        max_epochs: Number of epochs of a whole training, for schedules and for libraries that have to know it.
+        number: Number of the trial within its study, from 0.
+        asking: Answers what the function asks for beside `params`, if it may.
+        epoch: The epoch that is being trained, from 1; before the first one the number of epochs that are done.
+        modules: Models that were prepared.
+        is_sharded: Whether each rank holds only its part of the weights of prepared models.
+        steps: Takes the steps that the function leaves to the engine.
+        loop: Makes the loop over the epochs; None once there is one.
+        is_within_epoch: Whether an epoch has begun and has not been measured.
+    """
+
+    def __init__(
+        self, spec: TrialSpec, settings: Settings, group: Group, *, learning_rate: float, counter: StepCounter
+    ) -> None:
+        self.params = ReadParams(spec.params)
+        self.rank, self.world_size, self.device = group.rank, group.world_size, group.device
+        self.seed, self.learning_rate, self.number = spec.seed, learning_rate, spec.trial
+        self.asking = Asking(spec)
+        self.batch_per_rank = settings.batch_per_rank
+        self.max_epochs = settings.epochs
+        self.is_within_epoch = False
+        self.is_sharded = shards_fully(settings, group)
+        self._spec, self._settings, self._counter = spec, settings, counter
+        self._loaders = Loaders(
+            group, spec.seed, counter, passes_together=self.is_sharded, singles=self._single_samples
+        )
+        self.steps = Steps(settings, group, learning_rate, is_sharded=self.is_sharded)
+        self._followed: set[str] = set()
+        self._reported: dict[str, float] = {}
+        self.epoch = 0
+        self.modules: list[nn.Module] = []
+        self.loop: Epochs | None = None
+
+    # ------------------------------------------------------------------ model and data
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Return the model on this rank's device, as several ranks train it: in DDP, or sharded if `shard` is full.
+
+        Make the optimizer after this.
+
+        Raises:
+            TaskError: `training.shard` asks for a sharded optimizer, which a training function has to do by itself.
+        """
+        if self._settings.shard == "optimizer":
+            raise TaskError("training.shard: found 'optimizer' with a training function, allowed: none, full")
+        self._followed.add(PREPARE)
+        self.modules.append(model)
+        model.register_forward_pre_hook(_Tick(self._counter))
+        if self._settings.sync_batch_norm and self.world_size > 1:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        if self.is_sharded:
+            network = self._sharded(model)
+        elif self.world_size > 1:
+            devices = [self.device] if self.device.type == "cuda" else None
+            network = NamingDDP(model.to(self.device), device_ids=devices, **self.ddp_options())
+        else:
+            network = model.to(self.device)
+        self.steps.add(network)
+        return network
+
+    def _sharded(self, model: nn.Module) -> nn.Module:
+        """Share out a model's weights, which become rank 0's first, as in DDP."""
+        settings = self._settings
+        for tensor in (*model.parameters(), *model.buffers()):
+            copy_from_rank_0(tensor, self.device)
+        return_freed_tensors(at_once=settings.shard_offload or self.device.type == "cpu")
+        gathered = format_of(settings.precision, self.device) if settings.shard_precision == "training" else None
+        shard_fully(model, self.device, fill=has_values, gathered=gathered, offloads=settings.shard_offload)
+        return model
+
+    def ddp_options(self) -> dict[str, Any]:
+        """Return the arguments of DistributedDataParallel that `prepare` gives, for libraries that wrap models."""
+        return {
+            "gradient_as_bucket_view": True,
+            "broadcast_buffers": False,  # a validation loop may pass through as often as it likes; see FunctionTrainer
+            "find_unused_parameters": self._settings.find_unused_parameters,
+        }
+
+    def loader(
+        self,
+        dataset: Any,
+        *,
+        batch_size: int | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        is_shared_out: bool = False,
+        **options: Any,
+    ) -> Loader:
+        """Return batches of this rank's share of a dataset, on its device.
+
+        Shuffled samples are for training: all ranks get equally many batches, so that no rank waits in an all-reduce
+        for one that has none left; up to `world_size - 1` samples are repeated for that. Others are for evaluations:
+        each sample is on one rank once.
+
+        Streams, which are datasets of unknown length, keep their order. Ranks and worker processes take turns at their
+        samples. In training the rank that runs out first ends the epoch on all ranks.
+
+        Args:
+            dataset: A map-style dataset, or a stream: an iterable one. The `set_epoch` of a stream is called.
+            batch_size: Samples of a batch; `batch_per_rank` if left out.
+            shuffle: Whether this is for training, and each epoch has an order of its own.
+            drop_last: Whether a last batch that is not full is left out.
+            is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
+            options: Other arguments of torch's DataLoader, except samplers.
+
+        Raises:
+            TaskError: The options have a sampler, or all ranks have to pass together and could not.
+        """
+        options = {"pin_memory": self.device.type == "cuda", "drop_last": drop_last, **options}
+        return self._loaders.loader(
+            dataset,
+            options,
+            batch_size=batch_size or self.batch_per_rank,
+            is_training=shuffle,
+            is_shared_out=is_shared_out,
+        )
+
+    def _single_samples(self) -> SingleSamples:
+        """What becomes of a last training batch of one sample: BatchNorm has no variance of it."""
+        norms = (one for model in self.modules for one in model.modules())
+        if not any(isinstance(one, _BatchNorm) and not isinstance(one, nn.SyncBatchNorm) for one in norms):
+            return "keep"
+        return cast("SingleSamples", self._settings.single_sample_batches)
+
+    # ------------------------------------------------------------------ passes and steps
+
+    @property
+    def accumulate(self) -> int:
+        """Number of batches whose gradients make a step; the learning rate counts on the loop to do so."""
+        self._followed.add("accumulate")
+        return self._settings.accumulate
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        """Return the optimizer that the trial's `optimizer`, `momentum`, `weight_decay`, `beta1` and `beta2` describe.
+
+        Its learning rate is `learning_rate`; under the sqrt rule Adam's moments follow the effective batch, too.
+        """
+        self._followed.add(OPTIMIZER)
+        return self.steps.optimizer(parameters)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context of a forward pass and its loss, which computes in the trial's `precision`.
+
+        Where several passes make a step, ranks exchange gradients only in the last of them.
+        """
+        self._followed.add(AUTOCAST)
+        return self.steps.passing()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add a loss's gradients, divided by `accumulate`, and scaled where `precision` is fp16."""
+        self._followed.add(BACKWARD)
+        self.steps.backward(loss)
+
+    def step(self, optimizer: optim.Optimizer) -> bool:
+        """Take a step after every `accumulate` backward passes: clip to `clip_norm`, update, set gradients to zero.
+
+        Call it once for each batch. An epoch's last passes are left out if they are too few for a step.
+
+        Returns:
+            Whether a step was taken.
+        """
+        self._followed.add(STEP)
+        self._counter.tick()
+        return self.steps.step(optimizer)
+
+    # ------------------------------------------------------------------ epochs and metrics
+
+    def epochs(self, **state: Any) -> Iterator[int]:
+        """Yield the numbers of the epochs to train, from 1, or from where an earlier attempt has stopped.
+
+        Args:
+            state: What checkpoints hold, by any name: objects with `state_dict` and `load_state_dict`, or pairs of a
+                function that returns plain values or tensors and a function that takes them back. Without any the
+                trial writes no checkpoint, and starts anew wherever it would have gone on.
+
+        Raises:
+            TaskError: Something in the state cannot be kept, or this is called a second time.
+        """
+        if self.loop is None:
+            raise TaskError("trial.epochs was called twice; a trial has one loop over its epochs")
+        loop, self.loop = self.loop, None
+        return loop(state)
+
+    def report(self, **metrics: float | Tensor) -> None:
+        """Report metrics of this epoch. Those of rank 0 count; `mean` makes figures of all ranks.
+
+        Raises:
+            TaskError: A value is no number, a name is the controller's, or was reported in this epoch before.
+        """
+        if not self.is_within_epoch:
+            raise TaskError(
+                f"trial.report: found {', '.join(metrics)} outside the loop over trial.epochs, allowed: within"
+            )
+        for name, value in metrics.items():
+            if name in CONTROLLERS_METRICS:
+                raise TaskError(
+                    f"trial.report: found {name!r}, allowed: any other name, since every trial has this one"
+                )
+            if name in self._reported:
+                raise TaskError(f"trial.report: found {name!r} twice in epoch {self.epoch}, allowed: once an epoch")
+            self._reported[name] = _number(name, value)
+        self._counter.tick()
+
+    def mean(self, value: float | Tensor, weight: float = 1.0) -> float:
+        """Return the mean of all ranks' values with their weights; all ranks have to call it.
+
+        Args:
+            value: This rank's mean, a number or a tensor of one element.
+            weight: What it is a mean over, such as this rank's number of samples.
+        """
+        both = torch.tensor([_number("value", value) * weight, weight], dtype=torch.float64, device=self.device)
+        if self.world_size > 1:
+            dist.all_reduce(both)
+        self._counter.tick()
+        total, weights = both.tolist()
+        return total / weights if weights else float("nan")
+
+    def heartbeat(self) -> None:
+        """Say that this rank gets on; batches of `loader` and passes through a prepared model say so by themselves."""
+        self._counter.tick()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Take the order of this epoch's samples; for the loop over the epochs."""
+        self.epoch, self._reported, self.is_within_epoch = epoch, {}, True
+        self._loaders.begin_epoch(epoch)
+
+    def end_epoch(self) -> None:
+        """Leave nothing of the epoch but what its checkpoint holds; for the loop over the epochs.
+
+        Raises:
+            TaskError: The function does not follow an option, or the epoch was too short for a step.
+        """
+        self.is_within_epoch = False
+        check_followed(self._spec, self.steps.precision.name, self._followed | self.params.read)
+        self.steps.end_epoch()
+        for model in self.modules if self.is_sharded else []:
+            cast("Any", model).reshard()  # the outermost weights are kept whole after an evaluation
+
+    def close(self) -> None:
+        """Set back what `prepare` has set for the whole process."""
+        if self.is_sharded and self.modules:
+            return_freed_tensors(at_once=False)
+
+    def reported(self) -> dict[str, float]:
+        """Return what was reported in this epoch."""
+        return self._reported
+
+
+class _Tick:
+    """Counts passes through a model; it holds nothing of the model, and can be pickled with it."""
+
+    def __init__(self, counter: StepCounter) -> None:
+        self._counter = counter
+
+    def __call__(self, *_: Any) -> None:
+        self._counter.tick()
+
+
+def _number(name: str, value: object) -> float:
+    """Return a metric as a number.
+
+    Raises:
+        TaskError: It is none.
+    """
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value.detach().item())
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TaskError(f"{name}: found {value!r:.80}, allowed: a number, or a tensor of one element") from None

@@ -1,0 +1,227 @@
+"""Batches of a training function: this rank's share of a dataset or of a stream, on its device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from trainers.data.epoch_plan import SingleSamples, share, step_sizes
+from trainers.data.nested_tensors import to_device
+from trainers.data.seeds import permutation
+from trainers.data.stream_sharing import SharedStream, in_step, is_stream
+from trainers.loop.step_counter import StepCounter
+from trainers.protocol import TaskError
+from trainers.ranks.process_group import Group
+
+
+class SharingSampler(Sampler[int]):
+    """Shares out the samples of a dataset, in an order of each epoch's own or in theirs.
+
+    Shuffled samples are dealt out in turn, the first ones once more where that makes the shares equal. Others are
+    shared out in consecutive parts whose sizes differ by at most one.
+
+    Attributes:
+        epoch: The epoch whose order this is.
+    """
+
+    def __init__(self, samples: int, *, rank: int, world_size: int, seed: int, shuffles: bool) -> None:
+        self._samples, self._rank, self._world_size = samples, rank, world_size
+        self._seed, self._shuffles = seed, shuffles
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Return the number of this rank's samples."""
+        if self._shuffles:
+            return math.ceil(self._samples / self._world_size)
+        return len(share(self._samples, self._rank, self._world_size))
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of this rank's samples."""
+        if not self._shuffles:
+            return iter(share(self._samples, self._rank, self._world_size))
+        order = permutation(self._samples, seed=self._seed, epoch=self.epoch)
+        missing = len(self) * self._world_size - self._samples
+        whole = torch.cat([order, order.repeat(math.ceil(missing / max(1, self._samples)))[:missing]])
+        return iter(whole[self._rank :: self._world_size].tolist())
+
+
+class Loaders:
+    """Makes the loaders of a trial, and has each epoch's samples in that epoch's order.
+
+    Args:
+        passes_together: Whether all ranks need equally many passes through the model, evaluations included.
+        singles: Function that says what becomes of a last training batch of one sample; it is asked when an epoch's
+            batches begin, since the model may be prepared after its loader.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        seed: int,
+        counter: StepCounter,
+        *,
+        passes_together: bool,
+        singles: Callable[[], SingleSamples] = lambda: "keep",
+    ) -> None:
+        self._group, self._seed, self._counter = group, seed, counter
+        self._passes_together, self._singles = passes_together, singles
+        self._samplers: list[SharingSampler | SharedStream] = []
+        self._epoch = 0
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Take the order of this epoch's samples."""
+        self._epoch = epoch
+        for sampler in self._samplers:
+            sampler.epoch = epoch
+
+    def loader(
+        self, dataset: Any, options: dict[str, Any], *, batch_size: int, is_training: bool, is_shared_out: bool
+    ) -> Loader:
+        """Return batches of this rank's share of a dataset.
+
+        Args:
+            is_training: Whether samples are shuffled, and all ranks get equally many batches.
+            is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
+
+        Raises:
+            TaskError: Ranks that have to pass together would get unequally many batches, or the options have a
+                sampler or workers that outlive their epoch.
+        """
+        group = self._group
+        _check_has_no_sampler(options)
+        if is_training:
+            _check_workers_begin_anew(options)
+        if is_stream(dataset):
+            self._check_may_be_unequal(is_training=is_training)
+            stream = SharedStream(dataset, rank=group.rank, world_size=group.world_size, is_shared_out=is_shared_out)
+            self._add(stream)
+            batches = DataLoader(stream, batch_size=batch_size, **options)
+            return Loader(batches, group.device, self._counter, is_in_step=is_training and group.world_size > 1)
+        sampler = SharingSampler(
+            len(dataset), rank=group.rank, world_size=group.world_size, seed=self._seed, shuffles=is_training
+        )
+        self._add(sampler)
+        if self._passes_together and not is_training:
+            del options["drop_last"]
+            options["batch_sampler"] = EvenBatches(len(dataset), sampler, group.world_size, batch_size)
+        elif is_training and not options["drop_last"] and batch_size > 1:
+            del options["drop_last"]
+            options["batch_sampler"] = TrainingBatches(sampler, batch_size, self._singles)
+        else:
+            options |= {"sampler": sampler, "batch_size": batch_size}
+        return Loader(DataLoader(dataset, **options), group.device, self._counter)
+
+    def _add(self, sampler: SharingSampler | SharedStream) -> None:
+        sampler.epoch = self._epoch
+        self._samplers.append(sampler)
+
+    def _check_may_be_unequal(self, *, is_training: bool) -> None:
+        if self._passes_together and not is_training:
+            raise TaskError(
+                "trial.loader: found a stream with shuffle=False and training.shard full, allowed: a dataset with a "
+                "length, since all ranks have to pass equally many batches through the model"
+            )
+
+
+def _check_has_no_sampler(options: Mapping[str, Any]) -> None:
+    for name in ("sampler", "batch_sampler"):
+        if options.get(name) is not None:
+            raise TaskError(
+                f"trial.loader: found {name}, allowed: none, since trial.loader shares the samples out over the ranks; "
+                "give it to a DataLoader of your own, and draw len(dataset) // trial.world_size samples on each rank"
+            )
+
+
+def _check_workers_begin_anew(options: Mapping[str, Any]) -> None:
+    if options.get("persistent_workers"):
+        raise TaskError(
+            "trial.loader: found persistent_workers, allowed: False, since such workers keep the epoch and the random "
+            "state that they began with: streams would have the first epoch's order in every epoch, and a trial that "
+            "was paused would end otherwise"
+        )
+
+
+class TrainingBatches(Sampler[list[int]]):
+    """Cuts this rank's samples into batches, none of one sample where BatchNorm would have to normalise it alone.
+
+    All ranks have equally many samples in training, so they have equally many batches.
+
+    Args:
+        own: Numbers of this rank's samples.
+        batch_size: Largest number of samples of a batch, at least 2.
+        singles: Function that says what becomes of a last batch of one sample.
+    """
+
+    def __init__(self, own: SharingSampler, batch_size: int, singles: Callable[[], SingleSamples]) -> None:
+        self._own, self._batch_size, self._singles = own, batch_size, singles
+
+    def __len__(self) -> int:
+        """Return the number of batches on each rank."""
+        return len(self._sizes())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the numbers of the samples of each batch."""
+        numbers, first = list(self._own), 0
+        for size in self._sizes():
+            yield numbers[first : first + size]
+            first += size
+
+    def _sizes(self) -> list[int]:
+        singles = self._singles()
+        sizes = step_sizes(len(self._own), self._batch_size, singles)
+        if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1:  # batches of two: the last one has three
+            return [*sizes[:-2], sizes[-2] + 1]
+        is_dropped = singles == "drop" and sizes[-1:] == [1]
+        return sizes[:-1] if is_dropped else sizes
+
+
+class EvenBatches(Sampler[list[int]]):
+    """Cuts this rank's samples into as many batches as every other rank's, of sizes that differ by at most one.
+
+    Args:
+        own: Numbers of this rank's samples.
+        batch_size: Largest number of samples of a batch.
+    """
+
+    def __init__(self, samples: int, own: SharingSampler, world_size: int, batch_size: int) -> None:
+        self._own = own
+        most, fewest = (len(share(samples, rank, world_size)) for rank in (0, world_size - 1))
+        self._batches = -(-most // batch_size)
+        if fewest < self._batches:
+            raise TaskError(
+                f"trial.loader: found {samples} samples for {world_size} ranks with batches of {batch_size} and "
+                f"training.shard full, allowed: at least {self._batches} for each rank"
+            )
+
+    def __len__(self) -> int:
+        """Return the number of batches on each rank."""
+        return self._batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the numbers of the samples of each batch."""
+        numbers = list(self._own)
+        for batch in range(self._batches):
+            yield [numbers[index] for index in share(len(numbers), batch, self._batches)]
+
+
+class Loader:
+    """Batches of a DataLoader on a device; in step, if they are, with the other ranks."""
+
+    def __init__(
+        self, batches: DataLoader[Any], device: torch.device, counter: StepCounter, *, is_in_step: bool = False
+    ) -> None:
+        self._batches, self._device, self._counter, self._is_in_step = batches, device, counter, is_in_step
+
+    def __len__(self) -> int:
+        """Return the number of batches on this rank."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches, moved to the device."""
+        for batch in in_step(self._batches, self._device) if self._is_in_step else self._batches:
+            self._counter.tick()
+            yield to_device(batch, self._device)

@@ -1,0 +1,140 @@
+"""Forward passes, backward passes and steps of a training function that leaves them to the engine.
+
+with trial.autocast():                the number format of the trial's `precision`
+loss = cross_entropy(model(inputs), targets)
+trial.backward(loss)                  scaled for fp16, divided by `accumulate`
+trial.step(optimizer)                 every `accumulate` passes: clipped to `clip_norm`, step, gradients to zero
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from torch import Tensor, nn, optim
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.model.learning_rate import LearningRate, resolve_rule
+from trainers.model.optimizers import build_optimizer
+from trainers.model.precision import Precision
+from trainers.protocol import TaskError
+from trainers.ranks.process_group import Group
+from trainers.trial_settings import Settings
+
+
+class Steps:
+    """Takes the steps of a trial, and counts the passes between them."""
+
+    def __init__(self, settings: Settings, group: Group, learning_rate: float, *, is_sharded: bool) -> None:
+        self._settings, self._group, self._learning_rate = settings, group, learning_rate
+        self.precision = Precision(settings, group.device, is_sharded=is_sharded)
+        self._networks: list[DistributedDataParallel] = []
+        self._passes: dict[optim.Optimizer, int] = {}
+        self._stepped: set[optim.Optimizer] = set()
+        self._scaled_for: optim.Optimizer | None = None
+
+    def add(self, network: nn.Module) -> None:
+        """Take part in the passes through a model that the ranks train together."""
+        if isinstance(network, DistributedDataParallel):
+            self._networks.append(network)
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        """Return the optimizer that the trial's parameters describe, at the scaled learning rate."""
+        settings = self._settings
+        rate = LearningRate(
+            base=settings.learning_rate,
+            scaled=self._learning_rate,
+            rule=resolve_rule(settings.lr_scaling, settings.optimizer),
+            ratio=settings.effective_batch / settings.reference_batch,
+            warmup_steps=0,
+            total_steps=1,
+            schedule="constant",
+        )
+        return cast("optim.Optimizer", build_optimizer(parameters, settings, rate, self._group))
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Compute a pass in the trial's number format; ranks exchange gradients only in a pass that ends a step.
+
+        Where weights are sharded they do in every pass: gradients that wait are those of the whole model on each rank.
+        """
+        waiting = [] if self._settings.accumulate == 1 else [one for one in self._networks if not self._ends_step(one)]
+        for network in waiting:
+            network.require_backward_grad_sync = False  # as its no_sync, for the forward pass, which takes note
+        try:
+            with self.precision.forward():
+                yield
+        finally:
+            for network in waiting:
+                network.require_backward_grad_sync = True
+
+    def backward(self, loss: Tensor) -> None:
+        """Add to the gradients."""
+        self._scaled_for = None
+        self.precision.backward(loss / self._settings.accumulate if self._settings.accumulate > 1 else loss)
+
+    def step(self, optimizer: optim.Optimizer) -> bool:
+        """Count a pass; with the last one of a step take that, and set the gradients to zero.
+
+        Returns:
+            Whether a step was taken.
+        """
+        passes = self._passes.get(optimizer, 0) + 1
+        self._passes[optimizer] = passes % self._settings.accumulate
+        if passes < self._settings.accumulate:
+            return False
+        self._check_scale_is_of(optimizer)
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        self.precision.step(optimizer, _Parameters(parameters), self._settings.clip_norm)
+        optimizer.zero_grad()
+        self._stepped.add(optimizer)
+        return True
+
+    def end_epoch(self) -> None:
+        """Forget the passes of a step that was not taken: what an epoch leaves behind is in its checkpoint.
+
+        Raises:
+            TaskError: The epoch was too short for a single step.
+        """
+        for optimizer, passes in self._passes.items():
+            if passes and optimizer not in self._stepped:
+                raise TaskError(
+                    f"accumulate: found {self._settings.accumulate}, but an epoch had {passes} backward passes, "
+                    "allowed: at most so many"
+                )
+            if passes:
+                optimizer.zero_grad()
+                self._passes[optimizer] = 0
+        self._stepped.clear()
+
+    def _ends_step(self, network: nn.Module) -> bool:
+        """Whether the next backward pass through a model is the last one of a step."""
+        own = {id(parameter) for parameter in network.parameters()}
+        passes = (
+            passes
+            for optimizer, passes in self._passes.items()
+            if any(id(one) in own for group in optimizer.param_groups for one in group["params"])
+        )
+        return next(passes, 0) == self._settings.accumulate - 1
+
+    def _check_scale_is_of(self, optimizer: optim.Optimizer) -> None:
+        """Refuse a second step after one backward pass in fp16: the first may have changed the scale."""
+        if self._scaled_for not in {None, optimizer} and self.precision.name == "fp16":
+            raise TaskError(
+                "trial.step: found steps of two optimizers after one trial.backward with precision fp16, allowed: a "
+                "backward pass before each, or precision bf16"
+            )
+        self._scaled_for = optimizer
+
+
+class _Parameters(nn.Module):
+    """What an optimizer updates, in the form in which gradients are clipped."""
+
+    def __init__(self, tensors: list[nn.Parameter]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:  # noqa: ARG002 - torch's form
+        """Return the tensors."""
+        return iter(self._tensors)

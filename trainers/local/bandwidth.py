@@ -1,0 +1,160 @@
+"""How fast ranks exchange tensors: the time of each collective that trainings use, by size."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainers.local.local_training import Send, in_processes
+from trainers.ranks.group_options import GroupOptions
+from trainers.ranks.process_group import DeviceKind
+from trainers.ranks.rendezvous import RankPlace
+
+SIZES_BYTES = (4 * 2**10, 64 * 2**10, 2**20, 16 * 2**20, 64 * 2**20)
+_WARM_UPS = 2
+_LEAST_RUNS, _MOST_RUNS = 5, 50
+_BUDGET_SECONDS = 0.25
+_FLOAT_BYTES = 4
+_USUAL_GROUP = GroupOptions()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collective:
+    """An exchange among all ranks.
+
+    Attributes:
+        run: Exchanges a whole tensor [n] of which this rank's share is a second one [n / k].
+        bus_factor: Function of the number of ranks k: what a ring sends over each link for each byte of the whole
+            tensor (NVIDIA nccl-tests, PERFORMANCE.md).
+        result: Function of k: value of the whole tensor's, or for a reduce-scatter the share's, elements afterwards if
+            all were 1 before.
+    """
+
+    name: str
+    run: Callable[[Tensor, Tensor], object]
+    bus_factor: Callable[[int], float]
+    result: Callable[[int], float]
+
+
+COLLECTIVES = (
+    Collective(
+        name="all-gather",
+        run=dist.all_gather_into_tensor,
+        bus_factor=lambda k: (k - 1) / k,
+        result=lambda _: 1.0,
+    ),
+    Collective(
+        name="reduce-scatter",
+        run=lambda whole, share: dist.reduce_scatter_tensor(share, whole),
+        bus_factor=lambda k: (k - 1) / k,
+        result=lambda k: k,
+    ),
+    Collective(
+        name="broadcast",
+        run=lambda whole, _: dist.broadcast(whole, 0),
+        bus_factor=lambda _: 1.0,
+        result=lambda _: 1.0,
+    ),
+    Collective(
+        name="all-reduce",
+        run=lambda whole, _: dist.all_reduce(whole),
+        bus_factor=lambda k: 2 * (k - 1) / k,
+        result=lambda k: k,
+    ),
+)
+"""DDP averages gradients by all-reduces and sends weights by broadcasts; sharded trainings gather and scatter."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchange:
+    """A collective of one tensor of float32 among all ranks.
+
+    Attributes:
+        seconds: Median time of one, on rank 0.
+        gigabytes_per_second: `bytes` over `seconds`.
+        bus_gigabytes_per_second: `gigabytes_per_second` times the collective's bus factor: what a ring sends over each
+            link, which can be compared with the link's own figure whatever k is.
+    """
+
+    collective: str
+    bytes: int
+    seconds: float
+    gigabytes_per_second: float
+    bus_gigabytes_per_second: float
+
+
+def measure_bandwidth(
+    world_size: int,
+    device: DeviceKind = "cpu",
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    group: GroupOptions = _USUAL_GROUP,
+) -> list[Exchange]:
+    """Time collectives among ranks in processes of this machine, in the order of `COLLECTIVES` and of the sizes.
+
+    Sizes in bytes are rounded up to a multiple of 4 k for k ranks.
+    A script that calls this needs `if __name__ == "__main__":`.
+
+    Raises:
+        TrainingError: A rank failed, or the ranks did not find each other.
+    """
+    work = partial(_exchange_all, tuple(sizes_bytes))
+    with closing(in_processes(work, world_size, device, group)) as messages:
+        return [message for rank, message in messages if rank == 0]
+
+
+def _exchange_all(sizes_bytes: tuple[int, ...], place: RankPlace, send: Send) -> None:
+    group = place.join()
+    ranks = group.world_size
+    for collective in COLLECTIVES:
+        for size in sizes_bytes:
+            share = torch.empty(-(-size // (_FLOAT_BYTES * ranks)), device=group.device)
+            whole = torch.empty(len(share) * ranks, device=group.device)
+            seconds = _median_seconds(collective, whole, share)
+            came = share if collective.name == "reduce-scatter" else whole
+            if not bool((came == collective.result(ranks)).all()):
+                raise RuntimeError(f"the {collective.name} of {size} bytes among {ranks} ranks came out wrong")
+            total = _FLOAT_BYTES * len(whole)
+            rate = total / seconds / 1e9
+            send(
+                Exchange(
+                    collective=collective.name,
+                    bytes=total,
+                    seconds=seconds,
+                    gigabytes_per_second=rate,
+                    bus_gigabytes_per_second=rate * collective.bus_factor(ranks),
+                )
+            )
+
+
+def _median_seconds(collective: Collective, whole: Tensor, share: Tensor) -> float:
+    for _ in range(_WARM_UPS):
+        first = _seconds(collective, whole, share)
+    # All ranks have to agree on how often; rank 0 says.
+    runs = int(min(max(_BUDGET_SECONDS / first, _LEAST_RUNS), _MOST_RUNS))  # of one type, whoever measured what
+    wanted = torch.tensor(runs, device=whole.device)
+    dist.broadcast(wanted, 0)
+    return statistics.median(_seconds(collective, whole, share) for _ in range(int(wanted)))
+
+
+def _seconds(collective: Collective, whole: Tensor, share: Tensor) -> float:
+    whole.fill_(1.0)
+    share.fill_(1.0)
+    _wait_for(whole)
+    dist.barrier()
+    started = time.perf_counter()
+    collective.run(whole, share)
+    _wait_for(whole)
+    return time.perf_counter() - started
+
+
+def _wait_for(tensor: Tensor) -> None:
+    if tensor.device.type == "cuda":
+        torch.cuda.synchronize(tensor.device)

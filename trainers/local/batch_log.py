@@ -1,0 +1,134 @@
+"""The losses of a rank's batches as a CSV file, for whoever looks for the rank or the batch that differs."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import torch
+from torch import Tensor
+
+from trainers.loop.step_counter import StepScalars
+
+COLUMNS = ("epoch", "step", "samples", "loss", "seconds")
+_FLUSH_SECONDS = 1.0
+_BUFFER_BYTES = 2**20
+
+
+def batch_log_path(folder: str | Path, rank: int) -> Path:
+    """Return the file of a rank."""
+    return Path(folder) / f"rank-{rank}.csv"
+
+
+class BatchLog:
+    """Writes a row for each batch that a rank has trained on.
+
+    Losses stay on the device until the file is written, about once a second, so a step does not wait for the device.
+    A file that is there keeps the rows of the first `steps_done` steps.
+    A log that cannot be written ends with a line on stderr, and the training goes on.
+
+    | column | is |
+    |---|---|
+    | epoch | number of the epoch, from 1 |
+    | step | number of the optimizer step since the first epoch, from 1; `accumulate` batches share one |
+    | samples | number of samples of the batch |
+    | loss | their mean loss, by their weights where the task has any |
+    | seconds | time from the wait for the batch to the end of its backward pass and step, on a GPU to their launch |
+
+    Raises:
+        OSError: The file cannot be made.
+    """
+
+    def __init__(self, path: Path, device: torch.device, steps_done: int) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _keep_rows(path, steps_done)
+        self._losses = StepScalars(device)
+        self._rows: list[tuple[int, int, int, float]] = []
+        self._file: IO[str] | None = path.open("a", newline="", buffering=_BUFFER_BYTES)
+        self._flushed_at = time.monotonic()
+
+    def __enter__(self) -> BatchLog:
+        """Return the log."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Write what is left, however the training has ended."""
+        try:
+            self._write()
+        except RuntimeError:  # a device that has failed does not give its losses, and its own error is raised already
+            if error is None:
+                raise
+        self._close()
+
+    def add(self, *, epoch: int, step: int, samples: int, loss: Tensor, seconds: float) -> None:
+        """Add a batch."""
+        if self._file is None:
+            return
+        self._rows.append((epoch, step, samples, seconds))
+        self._losses.add(loss)
+        if self._losses.is_full or time.monotonic() - self._flushed_at >= _FLUSH_SECONDS:
+            self._write()
+
+    def _write(self) -> None:
+        """Write the rows that wait; flush at most once a second, so that a disk is not asked at every step."""
+        if self._file is None:
+            return
+        rows = zip(self._rows, self._losses.take(), strict=True)
+        try:
+            csv.writer(self._file).writerows(
+                (epoch, step, samples, f"{loss:.9g}", f"{seconds:.6f}")
+                for (epoch, step, samples, seconds), loss in rows
+            )
+            if time.monotonic() - self._flushed_at >= _FLUSH_SECONDS:
+                self._file.flush()
+                self._flushed_at = time.monotonic()
+        except OSError as error:
+            self._give_up(error)
+        self._rows.clear()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:
+                self._warn(error)
+
+    def _give_up(self, error: OSError) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+        self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        print(f"warning: --rank-logs: {self._path} ends here: {error.strerror or error}", file=sys.stderr)
+
+
+def _keep_rows(path: Path, steps_done: int) -> None:
+    """Write a file anew: the columns, and the rows of the first steps that the old file has."""
+    rows: list[list[str]] = []
+    if steps_done and path.exists():
+        with path.open(newline="") as file:
+            found = csv.reader(file)
+            if next(found, None) == list(COLUMNS):
+                # The last row may have been cut off.
+                rows = [
+                    row
+                    for row in found
+                    if len(row) == len(COLUMNS) and row[1].isdecimal() and int(row[1]) <= steps_done
+                ]
+    new = path.with_name(f".{path.name}.new")
+    with new.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(rows)
+    new.replace(path)

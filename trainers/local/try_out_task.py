@@ -1,0 +1,186 @@
+"""Try a task out before a study is written, in a process of its own, so that the controller never loads torch.
+
+    echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' |
+        python -P -m trainers.local.try_out_task
+
+prints {parameters, metrics, space, samples, error} as one JSON document; `error` is one line, or null. With `examples`,
+a list of parameters, and `training`, a spec's section, it prints {counted, error} instead: see
+`trainers.model.model_size`.
+`-P` keeps the working folder's modules from standing in for ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from search_spaces.drawing import example_params
+from trainers.commands.command import Command
+from trainers.contract.task import (
+    Task,
+    baselines_of,
+    declared_metrics,
+    first_trials_of,
+    model_of,
+    parameters_of,
+    space_of,
+)
+from trainers.contract.task_loading import load_task, load_trainable
+from trainers.contract.training_function import TrainingFunction, reported_by, space_of_function
+from trainers.contract.user_code import error_line
+from trainers.protocol import OUR_METRICS, TrainingError
+from trainers.ranks.printed_output import divert_stdout
+
+_SAMPLES = 8
+MOST_SECONDS = 600
+"""Time after which a process that counts ends itself, whatever it does."""
+
+
+def probe(
+    task: str,
+    task_options: Mapping[str, Any],
+    python_path: Sequence[str],
+    params: Mapping[str, Any] | None = None,
+    *,
+    by_module: bool = False,
+) -> dict[str, Any]:
+    """Build a task, its data and its model, and pass at most 8 validation samples through model, loss and metrics.
+
+    A model that is going to be built by module may be larger than this machine's memory: it is built without values,
+    and whole only if the task does not declare its metrics, which then have to be measured.
+
+    Args:
+        task: Name of the task: a built-in one, or "module:Class".
+        python_path: Folders in front of `sys.path`.
+        params: Parameters to build the model at; None draws them from the task's own space, seeded.
+
+    Returns:
+        `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), the
+        `first_trials` of a search of that space, its `baselines`, `samples` to train on (null of a stream), whether it
+        `has_schedule` of its own, and `error`: what is wrong with the task in one line, or null. What came before it is
+        filled in.
+        Parameters and metrics of a training function or a command are null: it is not run for this, and may take and
+        report any; `reported` has those that the source of a function names.
+    """
+    answer: dict[str, Any] = {"parameters": [], "metrics": [], "space": None, "samples": 0, "error": None}
+    try:
+        found = load_trainable(task, task_options, python_path)
+        if isinstance(found, TrainingFunction | Command):
+            answer |= {"parameters": None, "metrics": None}
+        if isinstance(found, TrainingFunction):
+            space = space_of_function(found.function, sys.modules[task.partition(":")[0]])
+            answer["space"] = None if space is None else space.to_dict()
+            answer["reported"] = reported_by(found.function)
+        if isinstance(found, TrainingFunction | Command):
+            return answer
+        _fill(answer, found, params, by_module=by_module)
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
+        answer["error"] = _one_line(task, error)
+    return answer
+
+
+def counted(
+    task: str,
+    task_options: Mapping[str, Any],
+    python_path: Sequence[str],
+    examples: Sequence[Mapping[str, Any]],
+    training: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Count examples beside a study that runs already: with what it leaves of the CPU, and nothing of the GPU.
+
+    Returns:
+        `counted`, the rows of `trainers.model.model_size.count`, and `error`: why there is none, or null.
+    """
+    os.nice(19)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    signal.alarm(MOST_SECONDS)  # the user's code may hang
+    try:
+        import torch
+
+        from trainers.model.model_size import count
+
+        torch.set_num_threads(1)
+        return {"counted": count(load_task(task, task_options, python_path), examples, training), "error": None}
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the answer
+        return {"counted": [], "error": _one_line(task, error)}
+
+
+def _one_line(task: str, error: Exception) -> str:
+    if isinstance(error, TrainingError):
+        return " ".join(str(error).split())
+    return f"task {task!r}: {error_line(''.join(traceback.format_exception(error)))}"
+
+
+def _fill(answer: dict[str, Any], task: Task, params: Mapping[str, Any] | None, *, by_module: bool) -> None:
+    answer["parameters"] = list(parameters_of(task))
+    answer["metrics"] = list(declared_metrics(task) or ())
+    answer["baselines"] = baselines_of(task)
+    space = space_of(task)
+    if space is not None:
+        answer["space"] = space.to_dict()
+        params = example_params(space) if params is None else params
+        answer["first_trials"] = [dict(one) for one in first_trials_of(task)]
+    names, samples = _try_out(task, params or {}, by_module=by_module)
+    measured = sorted(set(names) - OUR_METRICS)
+    answer["samples"] = samples
+    answer["has_schedule"] = _has_schedule(task)
+    declared = declared_metrics(task)
+    if declared is not None and sorted(declared) != measured:
+        raise TrainingError(f"metric_names says {sorted(declared)}, but metrics() gives {measured}")
+    answer["metrics"] = measured
+
+
+def _has_schedule(task: Task) -> bool:
+    from trainers.model.optimizers import own_schedule
+
+    return own_schedule(task, {}) is not None
+
+
+def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple[Sequence[str], int | None]:
+    import torch
+
+    from trainers.data.samples import few_of, load_samples
+    from trainers.data.seeds import derive, reseed
+    from trainers.data.streams import StreamSamples
+    from trainers.loop.collected_metrics import WholeMetrics
+    from trainers.loop.evaluation import evaluation_sums, with_derived
+    from trainers.model.init_by_module import ModuleInit
+    from trainers.ranks.process_group import Group
+
+    place = torch.device("cpu")
+    training = load_samples(task, "train", params, place)
+    validation = few_of(load_samples(task, "validation", params, place), _SAMPLES)
+    samples = None if isinstance(training, StreamSamples) else len(training)
+    if by_module:
+        ModuleInit(task, params, 0)
+        declared = declared_metrics(task)
+        if declared is not None:
+            return declared, samples
+    reseed(derive("weights", 0))
+    model = model_of(task, params)
+    whole = WholeMetrics(task, params, place)
+    few = range(min(_SAMPLES, len(validation)))
+    names, _, _ = evaluation_sums(model, task, validation, few, _SAMPLES, whole=whole)
+    known = dict.fromkeys((*names, *whole.values(Group()), *OUR_METRICS), 1.0)
+    return tuple(with_derived(task, known, params)), samples
+
+
+def main() -> None:
+    """Read one question from stdin and print one answer; whatever the task prints, C libraries too, goes to stderr."""
+    question = json.load(sys.stdin)
+    with open(divert_stdout(), "w", encoding="utf-8") as answers:  # noqa: PTH123 - a descriptor
+        of = (question["task"], question.get("task_options") or {}, question.get("python_path") or [])
+        if "examples" in question:
+            answer = counted(*of, question["examples"], question.get("training") or {})
+        else:
+            answer = probe(*of, question.get("params"), by_module=bool(question.get("by_module")))
+        answers.write(f"{json.dumps(answer)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The loop over epochs of a task: training, evaluation, metrics."""

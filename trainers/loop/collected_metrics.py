@@ -1,0 +1,247 @@
+"""Metrics that are no means over samples, such as F1 and AUROC: collected over a whole part of the data, on all ranks.
+
+A task's `whole_metrics(params)` gives objects with `update(outputs, targets)`, `compute()` and `merge_state(other)`, as
+those of torchmetrics are. Each rank updates its own with its share of the samples; then they are brought together, and
+merged in the order of the ranks, so that the result is that of one object that has seen all samples. What torchmetrics
+refuses to merge is merged here.
+
+torchmetrics refuses `merge_state` where an update may look at the whole state, which it takes for granted unless a
+metric says otherwise (`full_state_update`); and it merges two objects at a time, which is not exact for states that are
+averaged, stacked or reduced by a function. Here each state of all ranks is reduced at once, as torchmetrics does when
+it synchronizes processes. A list stays a list, in the order of the ranks: one object would have it so.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainers.contract.task import Params, Task, refuse_our_metrics
+from trainers.data.nested_tensors import to_device
+from trainers.protocol import TaskError
+from trainers.ranks.process_group import Group
+
+States = Mapping[str, Mapping[str, Any]]
+"""Values of states by their names, by the path of their metric within an object."""
+_CPU = torch.device("cpu")
+
+
+def is_merged_here(metric: object) -> bool:
+    """Return whether an object is, or consists of, metrics of torchmetrics without a `merge_state` of their own."""
+    base = _base()
+    if base is None or not isinstance(metric, nn.Module):
+        return False
+    own = getattr(base, "merge_state", None)  # torchmetrics 1.4 has none
+    parts: list[Any] = [part for part in metric.modules() if isinstance(part, base)]
+    return bool(parts) and all(getattr(type(part), "merge_state", None) is own for part in parts)
+
+
+def keep_to_one_process(metric: Any) -> None:
+    """Have an object, and what it consists of, compute without asking other processes."""
+    for part in metric.modules() if isinstance(metric, nn.Module) else [metric]:
+        if hasattr(part, "sync_on_compute"):
+            part.sync_on_compute = part._to_sync = False  # noqa: SLF001 - `compute` asks this one
+        if getattr(part, "_groups_checked", None) is False:
+            # A collection finds metrics that share a state by what one rank's first batch does to them.
+            part._enable_compute_groups = False  # noqa: SLF001
+
+
+def states_of(metric: nn.Module) -> States:
+    """Return all states of an object, on the CPU: a tensor of another rank's GPU would stay there."""
+    items: Any = getattr(metric, "items", None)
+    if callable(items):
+        list(items())  # a collection hands shared states out as its metrics are asked for
+    return {path: to_device(dict(part.metric_state), _CPU) for path, part in _parts(metric)}
+
+
+def take_states(name: str, metric: nn.Module, states: Sequence[States], device: torch.device) -> None:
+    """Have an object hold the states of all ranks.
+
+    Args:
+        metric: An object that has been updated; its own states are among those of the ranks.
+        states: States of each rank that has samples, in the order of the ranks.
+        device: Where the object computes.
+    """
+    for path, part in _parts(metric):
+        for state, reduction in part._reductions.items():  # noqa: SLF001 - nothing public has them
+            of_ranks = [one[path][state] for one in states]
+            try:
+                reduced = _reduced(of_ranks, reduction)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise TaskError(f"whole_metrics: {name!r}: {state!r}: {' '.join(str(error).split())}") from error
+            setattr(part, state, to_device(reduced, device))
+        part._computed = None  # noqa: SLF001 - a wrapper may have computed already
+
+
+def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) -> Any:
+    """Return one state over all ranks."""
+    kind = getattr(reduction, "__name__", "")
+    if all(isinstance(one, (list, tuple)) for one in of_ranks):
+        joined = [value for one in of_ranks for value in one]
+        return joined if reduction is None or kind == "dim_zero_cat" or not joined else reduction(joined)
+    if kind == "dim_zero_cat":
+        return torch.cat([one if one.dim() else one.unsqueeze(0) for one in of_ranks])
+    if kind == "dim_zero_mean":
+        if all(torch.equal(one, of_ranks[0]) for one in of_ranks):
+            return of_ranks[0]
+        raise ValueError(
+            "found dist_reduce_fx='mean', allowed: 'sum' of values and of their number, since a mean over ranks whose "
+            "shares are unequal is not that of all samples"
+        )
+    stacked = torch.stack(list(of_ranks))
+    return stacked if reduction is None else reduction(stacked)
+
+
+def _parts(metric: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the object of each metric that an object consists of."""
+    base = _base()
+    assert base is not None, "objects are asked for their states only where torchmetrics made them"  # noqa: S101
+    yield from ((path, part) for path, part in metric.named_modules() if isinstance(part, base))
+
+
+def _base() -> type[Any] | None:
+    """Return the class that all metrics of torchmetrics have in common; None where nothing has imported it."""
+    module = sys.modules.get("torchmetrics.metric")
+    return None if module is None else module.Metric
+
+
+_NEEDED = ("update", "compute", "merge_state")
+
+
+class WholeMetrics:
+    """The objects of one evaluation on one rank; none where the task has none."""
+
+    def __init__(self, task: Task, params: Params, device: torch.device) -> None:
+        make = cast("Callable[[Params], object] | None", getattr(task, "whole_metrics", None))
+        made = {} if make is None else make(params)
+        if not isinstance(made, Mapping):
+            raise TaskError(f"whole_metrics: found a {type(made).__name__}, allowed: a mapping of names to objects")
+        refuse_our_metrics(task, made)
+        self._metrics: dict[str, Any] = {name: _fresh(name, one, device) for name, one in sorted(made.items())}
+        self._samples = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the metrics, sorted."""
+        return tuple(self._metrics)
+
+    def refuse(self, names: Iterable[str]) -> None:
+        """Refuse metrics that `metrics` gives as well."""
+        for name in names:
+            if any(name == own or name.startswith(f"{own}.") for own in self._metrics):
+                raise TaskError(f"whole_metrics: found {name!r}, allowed: any other name, since metrics gives it, too")
+
+    def update(self, outputs: Any, targets: Any, samples: int) -> None:
+        """Take a batch in."""
+        for one in self._metrics.values():
+            one.update(outputs, targets)
+        self._samples += samples
+
+    def values(self, group: Group) -> dict[str, float]:
+        """Return each metric over the samples of all ranks; a collective, unless the task has none.
+
+        Where `compute()` gives a mapping, each number in it is a metric: `name.key`.
+
+        Raises:
+            TaskError: A metric cannot be merged, or is no number.
+        """
+        if not self._metrics:
+            return {}
+        if group.world_size == 1:
+            return self._computed()
+        # By way of the CPU: a tensor of another rank's GPU would stay there.
+        own = {name: states_of(one) if is_merged_here(one) else _on(one, "cpu") for name, one in self._metrics.items()}
+        everybody: list[Any] = [None] * group.world_size
+        dist.all_gather_object(everybody, (self._samples, own))
+        # A rank without samples has never called `update`, which some objects need before they can be merged.
+        seen = [rank for rank, (samples, _) in enumerate(everybody) if samples] or [0]
+        return self._of_one_rank([everybody[rank][1] for rank in seen], seen[0], group)
+
+    def _of_one_rank(self, gathered: Sequence[Mapping[str, Any]], rank: int, group: Group) -> dict[str, float]:
+        """Merge and compute on one rank, the first that has samples, and tell the others."""
+        answer: list[Any] = [None]
+        failure: Exception | None = None
+        if group.rank == rank:
+            try:
+                if len(gathered) > 1:
+                    self._merge(gathered, group.device)
+                answer = [self._computed()]
+            except Exception as error:  # noqa: BLE001 - raised below, once the others know
+                answer, failure = [f"{error}"], error
+        dist.broadcast_object_list(answer, src=rank)
+        if failure is not None:
+            raise failure
+        if isinstance(answer[0], str):
+            raise TaskError(answer[0])
+        return cast("dict[str, float]", answer[0])
+
+    def _merge(self, gathered: Sequence[Mapping[str, Any]], device: torch.device) -> None:
+        for name, metric in self._metrics.items():
+            of_ranks = [one[name] for one in gathered]
+            if is_merged_here(metric):
+                take_states(name, metric, of_ranks, device)
+            else:
+                self._metrics[name] = _merged(name, of_ranks)
+
+    def _computed(self) -> dict[str, float]:
+        return {key: value for name, metric in self._metrics.items() for key, value in _numbers(name, metric).items()}
+
+
+def _fresh(name: str, metric: Any, device: torch.device) -> Any:
+    """Return a metric that has seen nothing, also where a task gives the same object each time."""
+    needed = _NEEDED[:2] if is_merged_here(metric) else _NEEDED
+    missing = [method for method in needed if not callable(getattr(metric, method, None))]
+    if missing:
+        raise TaskError(
+            f"whole_metrics: {name!r} lacks {', '.join(missing)}; allowed: an object with {', '.join(_NEEDED)}"
+        )
+    metric = copy.deepcopy(metric)
+    if callable(getattr(metric, "reset", None)):
+        metric.reset()
+    keep_to_one_process(metric)  # torchmetrics would add up over ranks once more what is merged here
+    return _on(metric, device)
+
+
+def _on(metric: Any, device: torch.device | str) -> Any:
+    return metric.to(device) if callable(getattr(metric, "to", None)) else metric
+
+
+def _merged(name: str, metrics: list[Any]) -> Any:
+    first, *others = metrics
+    try:
+        for other in others:
+            first.merge_state(other)
+    except RuntimeError as error:
+        raise TaskError(f"whole_metrics: {name!r} cannot be merged: {' '.join(str(error).split())}") from error
+    return first
+
+
+def _numbers(name: str, metric: Any) -> dict[str, float]:
+    """Return what a metric computes, by name; parts of a mapping that are no numbers are left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of data in which a class is missing, in every epoch and on every rank
+        value = metric.compute()
+    if isinstance(value, Mapping):
+        found = {f"{name}.{key}": _number(part) for key, part in value.items()}
+        numbers = {key: number for key, number in found.items() if number is not None}
+    else:
+        number = _number(value)
+        numbers = {} if number is None else {name: number}
+    if not numbers:
+        raise TaskError(
+            f"whole_metrics: {name!r} computes a {type(value).__name__}, allowed: one number, or a mapping with some"
+        )
+    return numbers
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value.item())
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,245 @@
+"""The end of an epoch: each rank evaluates its share, and one all-reduce tells all ranks losses, metrics and orders."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainers.contract.task import Task
+from trainers.data.epoch_plan import share
+from trainers.data.samples import Samples, load_samples
+from trainers.data.streams import StreamSamples
+from trainers.loop.collected_metrics import WholeMetrics
+from trainers.loop.epoch_parts import EpochSums, seconds_to_compute
+from trainers.loop.evaluation import evaluation_sums, latency_ms, own_part, with_derived
+from trainers.loop.gradient_noise import GradientWatch
+from trainers.loop.step_counter import StepCounter
+from trainers.loop.training_state import TrainingState
+from trainers.protocol import TEST_PREFIX, NoTestPartError, TaskError, TrialSpec
+from trainers.ranks.process import PeakMemory
+from trainers.ranks.process_group import Group
+from trainers.trial_settings import Settings
+
+_SHARDED_LATENCY_RUNS = 3
+_RANK_0_VALUES = (
+    "ends", "is_due", "latency_ms", "train_seconds", "data_seconds", "communication_seconds", "evaluation_seconds",
+    "measured_steps",
+)  # fmt: skip
+"""Names of the values that only rank 0 puts into the all-reduce, so that all ranks take over rank 0's."""
+
+
+class EpochResult(NamedTuple):
+    """What all ranks know together at an epoch's end.
+
+    Attributes:
+        averages: `train_loss`, `val_loss` and the task's metrics: means over samples with their weights, and what the
+            task measures over all samples at once.
+        rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times are in seconds, yes and no are 1 and 0.
+        samples: Number of training samples of the epoch.
+        small_norms: Sum of the squared gradient norms of single micro-batches over measured steps and ranks.
+        big_norms: Sum of the squared norms of whole steps' gradients over measured steps.
+    """
+
+    averages: dict[str, float]
+    rank_0: dict[str, float]
+    samples: float
+    small_norms: float
+    big_norms: float
+    peak_memory_bytes: float
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """Root mean square of the norms of the measured steps' gradients; None without such steps."""
+        steps = self.rank_0["measured_steps"]
+        return math.sqrt(self.big_norms / steps) if steps > 0 else None
+
+    @property
+    def ends(self) -> bool:
+        """Whether rank 0 was told to end the trial here."""
+        return self.rank_0["ends"] > 0
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether rank 0 wants a checkpoint, because the last one is too old."""
+        return self.rank_0["is_due"] > 0
+
+
+class EpochEnd:
+    """Evaluates the model and brings the ranks' figures together.
+
+    Attributes:
+        work: Work of this rank's share of the evaluation, in forward passes of one sample; 0 where nobody knows it.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: TrialSpec,
+        task: Task,
+        settings: Settings,
+        validation: Samples | StreamSamples,
+        state: TrainingState,
+        watch: GradientWatch | None,
+        memory: PeakMemory,
+        group: Group,
+        counter: StepCounter,
+    ) -> None:
+        self._counter = counter
+        self._spec, self._task, self._settings, self._group = spec, task, settings, group
+        self._validation, self._state, self._watch, self._memory = validation, state, watch, memory
+        self._model_parameters = sum(parameter.numel() for parameter in state.module.parameters())
+        self.work = 0.0
+        if not isinstance(validation, StreamSamples):
+            self.work = float(len(share(len(validation), group.rank, group.world_size)))
+        self._no_norms = torch.zeros(2, dtype=torch.float64, device=group.device)
+
+    def reduce(
+        self, trained: EpochSums, should_end: Callable[[], bool], checkpoint_is_due: Callable[[], bool]
+    ) -> EpochResult:
+        """Evaluate this rank's share and add up over ranks, in the only collective beside those of training.
+
+        Values that rank 0 alone decides travel in the same sum, to which the others add zero; so does each rank's
+        memory, in a place of its own.
+
+        Args:
+            should_end: Called on rank 0 after the evaluation; True ends the trial on all ranks.
+            checkpoint_is_due: Called on rank 0 after the evaluation.
+        """
+        started = time.perf_counter()
+        group, state = self._group, self._state
+        names, sums, weights, whole = self._evaluation_sums(self._validation)
+        self._measure_latency()
+        state.network.end_evaluation()
+        own = (0.0,) * len(_RANK_0_VALUES)
+        if group.rank == 0:
+            own = self._rank_0_values(trained, started, ends=should_end(), is_due=checkpoint_is_due())
+        memory = [0.0] * group.world_size
+        memory[group.rank] = self._memory.peak_bytes()
+        norms = self._no_norms if self._watch is None else self._watch.sums
+        counts = sums.new_tensor([trained.samples, *own, *memory])
+        vector = torch.cat([sums, weights, trained.losses_and_weight(), norms, counts])
+        if group.world_size > 1:
+            dist.all_reduce(vector)
+        values = iter(vector.tolist())
+        summed, weighed = ([next(values) for _ in names] for _ in range(2))
+        loss, weight, small_norms, big_norms, samples = (next(values) for _ in range(5))
+        rank_0 = dict(zip(_RANK_0_VALUES, values, strict=False))
+        state.latency_ms = rank_0["latency_ms"]
+        averages = {name: _mean(*of) for name, *of in zip(names, summed, weighed, strict=True)}
+        averages |= {"train_loss": _mean(loss, weight), **whole.values(group)}
+        # Every rank has measured the same whole gradients.
+        return EpochResult(averages, rank_0, samples, small_norms, big_norms / group.world_size, max(values))
+
+    def metrics(self, result: EpochResult) -> dict[str, float]:
+        """Return all metrics of the epoch; what cannot be measured here is left out."""
+        state, rank_0 = self._state, result.rank_0
+        metrics = result.averages | {
+            "model_parameters": float(self._model_parameters),
+            "latency_ms": state.latency_ms,
+            "samples_per_second": result.samples / rank_0["train_seconds"],
+            "train_seconds": rank_0["train_seconds"],
+            "data_seconds": rank_0["data_seconds"],
+            "evaluation_seconds": rank_0["evaluation_seconds"],
+            "peak_memory_bytes": result.peak_memory_bytes,
+        }
+        if not state.network.is_sharded:
+            communication = min(rank_0["communication_seconds"], rank_0["train_seconds"] - rank_0["data_seconds"])
+            metrics["communication_seconds"] = communication
+            metrics["compute_seconds"] = rank_0["train_seconds"] - rank_0["data_seconds"] - communication
+        if state.adascale is not None:
+            metrics["adascale_gain"] = state.adascale.gain
+        noise = self._noise_scale(result.small_norms, result.big_norms, rank_0["measured_steps"])
+        metrics |= {} if noise is None else {"gradient_noise_scale": noise}
+        return with_derived(self._task, metrics, self._spec.params)
+
+    def test_metrics(self) -> dict[str, float]:
+        """Return the metrics of the test part, averaged over all ranks; empty if the task has none."""
+        if not hasattr(self._task, "test_data"):
+            return {}
+        try:
+            self._counter.begin("test data")
+            samples = load_samples(self._task, "test", self._spec.params, self._group.device)
+            self._counter.done()
+        except NoTestPartError:
+            return {}
+        names, sums, weights, whole = self._evaluation_sums(samples)
+        self._state.network.end_evaluation()
+        both = torch.stack([sums, weights])
+        if self._group.world_size > 1:
+            dist.all_reduce(both)
+        averages = dict(zip(names, (both[0] / both[1]).tolist(), strict=True)) | whole.values(self._group)
+        derived = with_derived(self._task, averages, self._spec.params)
+        return {TEST_PREFIX + name: value for name, value in derived.items()}
+
+    def _evaluation_sums(
+        self, samples: Samples | StreamSamples
+    ) -> tuple[tuple[str, ...], Tensor, Tensor, WholeMetrics]:
+        """Evaluate this rank's share of the samples."""
+        group, state = self._group, self._state
+        own = own_part(samples, group, self._settings.batch_per_rank)
+        fewest = 0
+        if isinstance(samples, StreamSamples):
+            self._check_may_be_unequal(samples)
+        elif state.network.is_sharded:
+            fewest = len(share(len(samples), 0, group.world_size))
+        whole = WholeMetrics(self._task, self._spec.params, group.device)
+        sums = evaluation_sums(
+            state.module, self._task, samples, own, self._settings.batch_per_rank,
+            fewest=fewest, counter=self._counter, whole=whole, passed=self._outputs,
+        )  # fmt: skip
+        return (*sums, whole)
+
+    def _outputs(self, model: nn.Module, inputs: Any, samples: int) -> Any:
+        with self._memory.of_pass("evaluation", samples):
+            return self._state.precision.evaluated(model, inputs)
+
+    def _check_may_be_unequal(self, samples: StreamSamples) -> None:
+        """Refuse a stream that gives ranks unequally many passes where all have to pass together."""
+        if samples.is_shared_out and self._state.network.is_sharded:
+            raise TaskError(
+                "validation_data: found a stream with set_rank and shard full, allowed: a stream without it, since all "
+                "ranks have to pass equally many batches through the model"
+            )
+
+    def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
+        """Return the values of `_RANK_0_VALUES`, in that order."""
+        communication = trained.steps * self._state.network.exchange_seconds()
+        seconds_to_compute(self._group.device)  # else the seconds would be those of launching kernels
+        evaluation = time.perf_counter() - started
+        return (
+            float(ends), float(is_due), self._state.latency_ms, trained.seconds, trained.data_seconds, communication,
+            evaluation, float(0 if self._watch is None else self._watch.measured_steps),
+        )  # fmt: skip
+
+    def _measure_latency(self) -> None:
+        """Measure the latency once per trial, on rank 0; where weights are sharded, all ranks have to take part."""
+        state = self._state
+        if not math.isnan(state.latency_ms):
+            return
+        self._counter.begin("latency")
+        with self._memory.of_pass("evaluation", 1):
+            if state.network.is_sharded:
+                state.latency_ms = latency_ms(state.module, self._validation, runs=_SHARDED_LATENCY_RUNS, cap=False)
+            elif self._group.rank == 0:
+                state.latency_ms = latency_ms(state.module, self._validation)
+        self._counter.done()
+
+    def _noise_scale(self, small_norms: float, big_norms: float, measured_steps: float) -> float | None:
+        """Take the epoch's norms into the running averages, and return the noise scale in samples."""
+        noise = self._state.noise
+        if measured_steps > 0:
+            small, big = self._settings.batch_per_rank, self._settings.effective_batch
+            small_mean = small_norms / (measured_steps * (big // small))
+            noise.add(small_mean, big_norms / measured_steps, small=small, big=big)
+        return noise.noise_scale()
+
+
+def _mean(weighted_sum: float, weights: float) -> float:
+    """Return a weighted mean, NaN where nothing has a weight."""
+    return weighted_sum / weights if weights else math.nan

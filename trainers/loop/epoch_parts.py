@@ -1,0 +1,165 @@
+"""Epochs that are saved before they end: when ranks agree to do so, and what of the epoch goes into the checkpoint.
+
+All ranks have to save after the same step, but only rank 0 looks at the clock and hears orders. So they meet about once
+a second of training: rank 0 broadcasts whether to save, and after how many steps they meet again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainers.data.seeds import derive, generators_of, reseed, set_generators
+from trainers.loop.gradient_noise import GradientWatch
+from trainers.ranks.process_group import Group
+
+MEET_SECONDS = 1.0
+"""Time of training between two meetings of the ranks, about: a broadcast of two numbers takes less than a
+thousandth of it."""
+_MOST_GROWTH = 8
+"""How many times as many steps the next interval may have: the first steps of a process take longest."""
+
+
+class Order(IntEnum):
+    """What rank 0 orders between two steps."""
+
+    GO_ON = 0
+    SAVE = 1
+    END = 2
+
+
+class Meetings:
+    """Moments between two steps at which all ranks hear what rank 0 orders."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._interval = self._steps_left = 1
+        self._met_at = time.perf_counter()
+
+    def after_step(self, sums: EpochSums, decide: Callable[[], Order]) -> Order:
+        """Count a step; returns rank 0's order, the same on all ranks.
+
+        Args:
+            sums: What the epoch has added up. If the ranks meet, its seconds get those that the device still computes:
+                the meeting would wait for it anyway, and that is time of training.
+        """
+        self._steps_left -= 1
+        if self._steps_left > 0:
+            return Order.GO_ON
+        sums.seconds += seconds_to_compute(self._group.device)
+        order, interval = (int(decide()), self._next_interval()) if self._group.rank == 0 else (0, 0)
+        if self._group.world_size > 1:
+            both = torch.tensor([order, interval], device=self._group.device)
+            dist.broadcast(both, 0)
+            order, interval = both.tolist()
+        self._interval = self._steps_left = interval
+        return Order(order)
+
+    def _next_interval(self) -> int:
+        now = time.perf_counter()
+        step_seconds = max((now - self._met_at) / self._interval, 1e-9)
+        self._met_at = now
+        return max(1, min(int(MEET_SECONDS / step_seconds), _MOST_GROWTH * self._interval))
+
+
+def seconds_to_compute(device: torch.device) -> float:
+    """Wait until a GPU has computed what is queued, and return how long that took; 0 on a CPU, which queues nothing."""
+    if device.type != "cuda":
+        return 0.0
+    started = time.perf_counter()
+    torch.cuda.synchronize(device)
+    return time.perf_counter() - started
+
+
+@dataclass(kw_only=True, slots=True)
+class EpochSums:
+    """What a rank has added up in the training part of an epoch.
+
+    Attributes:
+        weight: Sum of their weights: a float64 scalar on the device where the task gives weights, else a number that
+            the host has counted.
+        steps: Number of optimizer steps of the epoch that are done, by whatever attempts.
+        data_seconds: Part of `seconds` spent waiting for data.
+    """
+
+    losses: Tensor
+    weight: Tensor | float = 0.0
+    samples: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    data_seconds: float = 0.0
+
+    @classmethod
+    def of_nothing(cls, device: torch.device) -> EpochSums:
+        """Return the sums at the begin of an epoch."""
+        return cls(losses=torch.zeros((), dtype=torch.float64, device=device))
+
+    def losses_and_weight(self) -> Tensor:
+        """Return both sums as one tensor, float64 [2], on the device."""
+        weight = self.weight if isinstance(self.weight, Tensor) else self.losses.new_tensor(self.weight)
+        return torch.stack([self.losses, weight])
+
+
+def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> dict[str, Any]:
+    """Return the `part` of a checkpoint: sums over all ranks, and the random generators of each; a collective.
+
+    Rank 0 counts for steps, times and measured steps. Every rank has measured the same norms of whole gradients.
+    """
+    norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
+    summed = torch.cat([sums.losses_and_weight(), norms, sums.losses.new_tensor([sums.samples])])
+    generators: list[Any] = [generators_of(group.device)]
+    if group.world_size > 1:
+        dist.all_reduce(summed)
+        generators = [None] * group.world_size
+        dist.all_gather_object(generators, generators_of(group.device))
+    loss, weight, small_norms, big_norms, samples = summed.tolist()
+    return {
+        "loss": loss,
+        "weight": weight,
+        "samples": int(samples),
+        "small_norms": small_norms,
+        "big_norms": big_norms / group.world_size,
+        "measured_steps": 0 if watch is None else watch.measured_steps,
+        "steps": sums.steps,
+        "seconds": sums.seconds,
+        "data_seconds": sums.data_seconds,
+        "generators": generators,
+    }
+
+
+def restore_part(
+    part: Mapping[str, Any], watch: GradientWatch | None, group: Group, *, seed: int, epoch: int
+) -> EpochSums:
+    """Return what an earlier attempt has added up, on rank 0, and set the random generators as they were.
+
+    Where there are other ranks than before they are seeded anew: what they draw has no place among them.
+
+    Args:
+        part: What `part_content` has returned.
+    """
+    generators: Sequence[Mapping[str, Any]] = part["generators"]
+    if len(generators) == group.world_size:
+        set_generators(generators[group.rank], group.device)
+    else:
+        reseed(derive("part", seed, epoch, part["steps"], group.rank))
+    leads = float(group.rank == 0)
+    if watch is not None:
+        # The sum over ranks is divided by their number again.
+        norms = part["small_norms"], part["big_norms"] * group.world_size
+        watch.sums += leads * watch.sums.new_tensor(norms)
+        watch.measured_steps = part["measured_steps"]
+    return EpochSums(
+        losses=torch.full((), leads * part["loss"], dtype=torch.float64, device=group.device),
+        weight=leads * part["weight"],
+        samples=part["samples"] if leads else 0,
+        steps=part["steps"],
+        seconds=part["seconds"],
+        data_seconds=part["data_seconds"],
+    )

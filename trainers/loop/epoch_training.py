@@ -1,0 +1,236 @@
+"""The steps of an epoch on one rank: samples pass through the model, gradients are exchanged, the optimizer steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainers.checkpoints.checkpoint import fits_the_model
+from trainers.contract.task import Task
+from trainers.data.epoch_plan import EpochLayout, Pass, SingleSamples, work_of
+from trainers.data.sample_order import Feed, OrderedFeed, StreamFeed
+from trainers.data.samples import Samples
+from trainers.data.seeds import derive, reseed
+from trainers.data.streams import Sharing, StreamSamples
+from trainers.failures import CheckpointError, UnreadablePartError
+from trainers.local.batch_log import BatchLog
+from trainers.loop.epoch_parts import EpochSums, restore_part
+from trainers.loop.evaluation import StepWeights, has_weights, per_sample
+from trainers.loop.gradient_noise import GradientWatch
+from trainers.loop.step_counter import GradientNorms, StepCounter
+from trainers.loop.training_state import TrainingState
+from trainers.model.learning_rate import LearningRate
+from trainers.model.optimizers import RATE_FACTOR
+from trainers.protocol import TaskError, TrialSpec
+from trainers.ranks.process import PeakMemory
+from trainers.ranks.process_group import Group
+from trainers.trial_settings import Settings
+
+NORM_EVERY_STEPS = 64
+"""Number of steps of which one is measured where nothing needs the norm: a board or MLflow shows it."""
+
+
+def _nothing() -> None:
+    return
+
+
+class EpochTraining:
+    """Trains on this rank's share of an epoch's samples, of which each belongs to one rank.
+
+    Args:
+        layout: How passes over the data are divided into epochs; None where each lasts as long as a stream.
+
+    Attributes:
+        log: Hears of each batch; None where nobody does.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: TrialSpec,
+        settings: Settings,
+        task: Task,
+        loss: Callable[[Any, Any], Any],
+        layout: EpochLayout | None,
+        rate: LearningRate,
+        samples: Samples | StreamSamples,
+        state: TrainingState,
+        watch: GradientWatch | None,
+        memory: PeakMemory,
+        group: Group,
+        counter: StepCounter,
+    ) -> None:
+        self._spec, self._settings, self._loss, self._layout, self._rate = spec, settings, loss, layout, rate
+        self._samples, self._state, self._watch, self._group, self._counter = samples, state, watch, group, counter
+        self._memory = memory
+        self._weights = StepWeights(task, group) if has_weights(task) else None
+        self._samples_norms = settings.clip_norm is None and _has_plain_gradients(state, settings, group)
+        has_norms = self._samples_norms or settings.clip_norm is not None
+        self._norms = GradientNorms(group.device) if has_norms else None
+        self._feed: Feed | None = None
+        self._first_step = state.step
+        self.on_step: Callable[[], None] = _nothing
+        self.log: BatchLog | None = None
+
+    def begin(self, epoch: int) -> EpochSums:
+        """Seed the epoch's random generators, or go on where an earlier attempt has saved a part of it."""
+        state, group, watch, seed = self._state, self._group, self._watch, self._spec.seed
+        state.network.begin_epoch(derive("augmentation", seed, epoch))
+        if watch is not None:
+            watch.begin_epoch()
+        if self._norms is not None:
+            self._norms.begin_epoch()
+        self._first_step = state.step
+        part, state.part = state.part, None
+        if part is not None:
+            try:
+                with fits_the_model(str(self._spec.resume_from)):
+                    return restore_part(part, watch, group, seed=seed, epoch=epoch)
+            except CheckpointError as error:
+                raise UnreadablePartError(str(error)) from error
+        reseed(derive("epoch", seed, epoch, group.rank))
+        return EpochSums.of_nothing(group.device)
+
+    def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
+        """Train to the end of the epoch.
+
+        Args:
+            further_work: Work of this rank after the last step, in forward passes of one sample.
+
+        Yields:
+            Part of the epoch's steps that is done, 0 if unknown, after each step but the last, on all ranks after the
+            same ones; after the last one, too, where nobody knows that it is the last.
+        """
+        started = time.perf_counter()
+        watch, counter = self._watch, self._counter
+        feed = self._feed = self._feed or self._new_feed()
+        work, done = feed.begin(epoch, sums.steps)
+        counter.begin_epoch(epoch, work and work + further_work, done)
+        passes = feed.passes()
+        while True:
+            asked = time.perf_counter()
+            counter.begin("training", feed.next_samples)
+            found = next(passes, None)
+            if found is None:
+                break
+            one, inputs, targets = found
+            counter.begin("training", one.samples)
+            counter.tick()
+            sums.data_seconds += time.perf_counter() - asked
+            if watch is not None and one.begins_step:
+                is_full = one.step_samples == self._settings.effective_batch
+                watch.begin_step(self._state.step, is_full=is_full)
+            number, fraction = self._state.step + 1, None
+            with self._memory.of_pass("training", one.samples):
+                mean = self._forward_backward(one, inputs, targets, sums)
+                if one.ends_step:
+                    self._end_step(one.step_samples)
+            sums.samples += 0 if one.is_empty else one.samples
+            if one.ends_step:
+                sums.steps += 1
+                fraction = feed.trained(sums.steps)
+            if mean is not None and self.log is not None:
+                seconds = time.perf_counter() - asked
+                self.log.add(epoch=epoch, step=number, samples=one.samples, loss=mean, seconds=seconds)
+            counter.done(work_of([one]))
+            if fraction is not None:
+                sums.seconds += time.perf_counter() - started
+                yield fraction
+                started = time.perf_counter()
+        if self._group.device.type == "cuda":
+            torch.cuda.synchronize(self._group.device)  # else the seconds would be those of launching kernels
+        sums.seconds += time.perf_counter() - started
+
+    def gradient_norm(self) -> float | None:
+        """Return the root mean square of the norms before clipping, of the epoch's steps.
+
+        Without `clip_norm` one rank measures it in one of `NORM_EVERY_STEPS` steps; several ranks have it from what
+        they exchange, and this is None.
+        """
+        return None if self._norms is None else self._norms.root_mean_square()
+
+    def _new_feed(self) -> Feed:
+        """Return what gives this rank its passes, in this epoch and the later ones."""
+        sharing = Sharing(
+            batch_per_rank=self._settings.batch_per_rank,
+            accumulate=self._settings.accumulate,
+            rank=self._group.rank,
+            world_size=self._group.world_size,
+            even=self._state.network.passes_together,
+            singles=self._singles(),
+            seed=self._spec.seed,
+        )
+        samples, layout = self._samples, self._layout
+        if isinstance(samples, StreamSamples):
+            epoch_steps = None if layout is None else layout.steps_per_epoch
+            return StreamFeed(samples, epoch_steps, sharing, self._state.place)
+        assert layout is not None, "only a stream has none"  # noqa: S101
+        return OrderedFeed(samples, layout, sharing)
+
+    def _singles(self) -> SingleSamples:
+        """Return what becomes of batches of one sample."""
+        if self._settings.batch_per_rank == 1 and self._state.network.needs_pairs:
+            raise TaskError(
+                "found batch_per_rank 1, but BatchNorm1d has no variance of one sample; take batch_per_rank of at "
+                "least 2, or a model without it"
+            )
+        if self._settings.batch_per_rank == 1 or not self._state.network.has_norms:
+            return "keep"
+        return cast("SingleSamples", self._settings.single_sample_batches)
+
+    def _forward_backward(self, one: Pass, inputs: Any, targets: Any, sums: EpochSums) -> Tensor | None:
+        """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device."""
+        network, precision, samples = self._state.network, self._state.precision, one.samples
+        statistics = network.without_statistics() if one.is_empty else nullcontext()
+        with network.passing(exchanges=one.ends_step), statistics:
+            with precision.forward():
+                outputs = network(inputs)
+            losses = per_sample(self._loss(precision.restored(outputs), targets), samples, "loss")
+            if one.is_empty:
+                losses = losses * 0.0
+            if self._weights is None:
+                summed = losses.sum()
+                weight: float | Tensor = 0.0 if one.is_empty else float(samples)
+            else:
+                weights = self._weights.of(targets, samples)
+                summed = (losses * weights).sum()
+                weight = self._weights.add(weights * 0.0 if one.is_empty else weights)
+            precision.backward(summed, self._group.world_size / one.step_samples)
+        sums.weight += weight
+        sums.losses += summed.detach()
+        return None if self.log is None or one.is_empty else summed.detach() / weight
+
+    def _end_step(self, step_samples: int) -> None:
+        if self._watch is not None:
+            self._watch.end_step()
+        state, rate = self._state, self._rate.at(self._state.step)
+        if self._weights is not None:
+            self._weights.divide(state.module.parameters(), step_samples)
+        if state.adascale is not None:
+            rate = state.adascale.gain * self._rate.at(state.adascale.steps)
+            state.adascale.steps += state.adascale.gain
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate * group.get(RATE_FACTOR, 1.0)
+        sampled = self._samples_norms and (state.step - self._first_step) % NORM_EVERY_STEPS == 0
+        gradients = [one.grad for one in state.module.parameters() if one.grad is not None] if sampled else []
+        norm = nn.utils.get_total_norm(gradients) if gradients else None
+        clipped = state.precision.step(state.optimizer, state.module, self._settings.clip_norm)
+        norm = norm if clipped is None else clipped
+        if norm is not None and self._norms is not None:
+            self._norms.add(norm)
+        state.optimizer.zero_grad(set_to_none=True)
+        state.step += 1
+        if state.average is not None:
+            state.average.update(state.step)
+        self.on_step()
+
+
+def _has_plain_gradients(state: TrainingState, settings: Settings, group: Group) -> bool:
+    """Whether the gradient of a step lies in the parameters as it is: whole, of one pass, and not scaled for fp16."""
+    is_single = group.world_size * settings.accumulate == 1
+    return is_single and not state.network.is_sharded and state.precision.name != "fp16"

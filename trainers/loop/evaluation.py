@@ -1,0 +1,329 @@
+"""Exact evaluation: sums over samples in double precision, which ranks can add up without counting any twice.
+
+Each sample counts in a mean as often as its task says, for example once for each token; else once.
+
+The mean of a step's losses l with weights w is sum(w l) / sum(w) over all ranks and micro-batches of the step, wherever
+its samples are: a mean of the ranks' means would favour ranks with short sequences.
+
+A task's `derived_metrics(metrics, params)` is given the metrics of an epoch, means over all ranks' samples and times
+among them, and returns further ones by name, such as perplexity. It is called on every rank with the same numbers, and
+for the test part with what is measured there: what it cannot derive from that it leaves out.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainers.checkpoints.shared_checkpoint import own_rows
+from trainers.contract.task import Params, Task, refuse_our_metrics
+from trainers.data.epoch_plan import share
+from trainers.data.nested_tensors import elements_of, tensors_of
+from trainers.data.samples import Samples, few_of, load_samples
+from trainers.data.streams import Sharing, StreamSamples
+from trainers.loop.collected_metrics import WholeMetrics
+from trainers.loop.step_counter import StepCounter
+from trainers.protocol import TaskError
+from trainers.ranks.process_group import Group
+
+
+def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> dict[str, float]:
+    """Return metrics with those that the task derives from them."""
+    derive = cast("Callable[..., object] | None", getattr(task, "derived_metrics", None))
+    derived = {} if derive is None else derive(dict(metrics), params)
+    if not isinstance(derived, Mapping) or not all(isinstance(value, int | float) for value in derived.values()):
+        raise TaskError(f"derived_metrics: found {derived!r:.200}, allowed: a mapping of names to numbers")
+    refuse_our_metrics(task, derived)
+    for name in derived:
+        if name in metrics:
+            raise TaskError(f"derived_metrics: found {name!r}, allowed: any other name, since it is measured already")
+    return {**metrics, **{name: float(value) for name, value in derived.items()}}
+
+
+def per_sample(values: object, samples: int, what: str) -> Tensor:
+    """Return `values` if it is a tensor of shape [samples]."""
+    if isinstance(values, Tensor) and values.shape == (samples,):
+        return values
+    found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+    raise TaskError(f'{what} must have one value per sample, shape [{samples}], but is {found}; use reduction="none"')
+
+
+LOSS = "loss"
+
+
+def weights_of(task: Task, targets: Any, samples: int) -> Mapping[str, Tensor]:
+    """Return the weights of a batch by what they weigh, "loss" or the name of a metric; shape [n] each.
+
+    Raises:
+        TaskError: The task's `weights` gives something else.
+    """
+    weigh = cast("Callable[[Any], object] | None", getattr(task, "weights", None))
+    if weigh is None:
+        return {}
+    weights = weigh(targets)
+    if not isinstance(weights, Mapping):
+        found = f"a {type(weights).__name__}"
+        raise TaskError(f"{type(task).__name__}.weights: found {found}, allowed: a mapping such as {{'loss': tokens}}")
+    return {name: per_sample(one, samples, f"the weight of {name!r}") for name, one in weights.items()}
+
+
+def has_weights(task: Task) -> bool:
+    """Whether samples of a task may count differently."""
+    return getattr(task, "weights", None) is not None
+
+
+class StepWeights:
+    """The weights of an optimizer step's samples, by whose sum its gradient is divided.
+
+    The losses are summed before all of a step's targets are known, so gradients are first divided by the number of
+    samples, and here by their mean weight.
+    """
+
+    def __init__(self, task: Task, group: Group) -> None:
+        self._task, self._group = task, group
+        self._sum = torch.zeros((), dtype=torch.float64, device=group.device)
+
+    def of(self, targets: Any, samples: int) -> Tensor:
+        """Return the weights of the losses of a batch, shape [n]."""
+        weights = weights_of(self._task, targets, samples).get(LOSS)
+        return torch.ones(samples, device=self._group.device) if weights is None else weights
+
+    def add(self, weights: Tensor) -> Tensor:
+        """Count the samples of a micro-batch, and return the sum of their weights, a float64 scalar."""
+        added = weights.detach().double().sum()
+        self._sum += added
+        return added
+
+    @torch.no_grad()
+    def divide(self, parameters: Iterable[nn.Parameter], step_samples: int) -> None:
+        """Turn gradients divided by samples into gradients divided by weights; a collective. The next step begins.
+
+        The gradient of a step without any weight is left as it is: zero.
+
+        Args:
+            parameters: Parameters whose gradients the ranks have averaged.
+            step_samples: Number of samples of the step over all ranks.
+        """
+        if self._group.world_size > 1:
+            dist.all_reduce(self._sum)
+        factor = torch.where(self._sum > 0, step_samples / self._sum, 1.0)
+        factors = {factor.device: factor}  # one copy to the host, where `shard_offload` leaves gradients: it waits
+        for parameter in parameters:
+            if parameter.grad is not None:
+                own = own_rows(parameter.grad)[0]
+                if own.device not in factors:
+                    factors[own.device] = factor.to(own.device)
+                own.mul_(factors[own.device])
+        self._sum.zero_()
+
+
+_VAL_LOSS = "val_loss"
+_OUTPUT_ELEMENTS = 2**20
+_LATENCY_RUNS = 10
+_LATENCY_CAP_SECONDS = 0.5
+
+
+def evaluate(
+    model: nn.Module, task: Task, params: Params, *, part: str = "validation", device: str = "cpu", batch: int = 64
+) -> dict[str, float]:
+    """Return the task's metrics and `val_loss` of `model`, averaged over a part of the data, in one process.
+
+    Args:
+        part: "validation", "test" or "train".
+    """
+    samples = load_samples(task, part, params, torch.device(device))
+    return evaluate_samples(model, task, params, samples, device=device, batch=batch)
+
+
+def evaluate_samples(
+    model: nn.Module, task: Task, params: Params, samples: Samples | StreamSamples, *, device: str = "cpu", batch: int
+) -> dict[str, float]:
+    """Return what `evaluate` returns, of samples that are on `device` already."""
+    place = torch.device(device)
+    whole = WholeMetrics(task, params, place)
+    own = own_part(samples, Group(device=place), batch)
+    names, sums, weights = evaluation_sums(model.to(place), task, samples, own, batch, whole=whole)
+    means = dict(zip(names, (sums / weights).tolist(), strict=True)) | whole.values(Group(device=place))
+    return with_derived(task, means, params)
+
+
+def _outputs(model: nn.Module, inputs: Any, _samples: int) -> Any:
+    return model(inputs)
+
+
+def evaluation_sums(
+    model: nn.Module,
+    task: Task,
+    samples: Samples | StreamSamples,
+    own: range | Sharing,
+    batch: int,
+    *,
+    fewest: int = 0,
+    counter: StepCounter | None = None,
+    whole: WholeMetrics | None = None,
+    passed: Callable[[nn.Module, Any, int], Any] = _outputs,
+) -> tuple[tuple[str, ...], Tensor, Tensor]:
+    """Return ("val_loss", *names of metrics, sorted), their weighted sums over the samples `own`, and sums of weights.
+
+    Both sums are float64 of that length. A rank without samples evaluates one for the names, and its sums are zero.
+    `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many. `counter`
+    counts the batches, `whole` takes in those of `own`, and `passed` returns the outputs for a model, inputs and their
+    number.
+
+    Raises:
+        TaskError: The loss or a metric has not one value per sample.
+    """
+    names: tuple[str, ...] = ()
+    totals: Tensor | None = None
+    counter, seen = counter or StepCounter(), _Seen()
+    with _evaluating(model):
+        for size, counts, inputs, targets in _passes(samples, own, batch, fewest=fewest, counter=counter, seen=seen):
+            counter.begin("evaluation", size)
+            outputs = passed(model, inputs, size)
+            seen.samples, seen.elements = size, elements_of(outputs)
+            if counts or totals is None:
+                rows = _rows(task, outputs, targets, size)
+                names = tuple(rows)
+                if whole is not None:
+                    whole.refuse(names)
+                if whole is not None and counts:
+                    whole.update(outputs, targets, size)
+                sums = _sums(rows, weights_of(task, targets, size))
+                sums = sums if counts else torch.zeros_like(sums)
+                totals = sums if totals is None else totals + sums
+            counter.done(size)
+    if totals is None:
+        raise TaskError("the data gave no batch")
+    return names, totals[0], totals[1]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Let a model evaluate without gradients; layers that a task keeps in evaluation mode are in it afterwards, too."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, is_training in modes:  # those that hold others first, since `train` sets these too
+            if part.training != is_training:
+                part.train(is_training)
+
+
+def own_part(samples: Samples | StreamSamples, group: Group, batch: int) -> range | Sharing:
+    """Return this rank's share of the samples of an evaluation, in which each belongs to one rank."""
+    if isinstance(samples, StreamSamples):
+        return Sharing(batch_per_rank=batch, rank=group.rank, world_size=group.world_size)
+    return share(len(samples), group.rank, group.world_size)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Seen:
+    """The last pass: its number of samples, and of elements in the model's outputs."""
+
+    samples: int = 1
+    elements: int = 0
+
+    def bounded(self, size: int, batch: int) -> int:
+        """Return how many samples to pass at once: `size`, but no more than `batch` where their outputs are large."""
+        return min(size, max(batch, _OUTPUT_ELEMENTS * self.samples // max(1, self.elements)))
+
+
+def _passes(
+    samples: Samples | StreamSamples,
+    own: range | Sharing,
+    batch: int,
+    *,
+    fewest: int,
+    counter: StepCounter,
+    seen: _Seen,
+) -> Iterator[tuple[int, bool, Any, Any]]:
+    """Yield number of samples, whether they count, inputs and targets of each forward pass.
+
+    A text of 1,024 tokens is small, and what a model says of it is 50,000 values for each of them: the first pass has
+    `batch` samples, and `seen` tells how large the outputs are before more are passed at once.
+    """
+    if isinstance(samples, StreamSamples):
+        assert isinstance(own, Sharing), "a stream has no numbered samples"  # noqa: S101
+        counter.begin("evaluation", batch)
+        yield from ((one.samples, not one.is_empty, *both) for one, *both in samples.passes(own))
+        return
+    assert isinstance(own, range), "numbered samples are shared by their numbers"  # noqa: S101
+    indices = torch.arange(own.start, own.stop) if own else torch.tensor([0])
+    size = batch if fewest else samples.evaluation_batch(batch)  # ranks with equally many passes need not agree on it
+    counter.begin("evaluation", min(batch, len(indices)))
+    if size > batch:
+        yield from _numbered(samples, [indices[:batch]], counts=bool(own))
+        indices, size = indices[batch:], seen.bounded(size, batch)
+    chunks = [chunk for chunk in torch.split(indices, size) if len(chunk)]
+    yield from _numbered(samples, chunks, counts=bool(own))
+    missing = math.ceil(fewest / size) - len(chunks)
+    if missing > 0:
+        yield from _numbered(samples, [torch.tensor([0])] * missing, counts=False)
+
+
+def _numbered(samples: Samples, chunks: list[Tensor], *, counts: bool) -> Iterator[tuple[int, bool, Any, Any]]:
+    if chunks:
+        for chunk, (inputs, targets) in zip(chunks, samples.batches(chunks), strict=True):
+            yield len(chunk), counts, inputs, targets
+
+
+def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Tensor]:
+    """Return the loss and the metrics of a batch by name, one value for each sample."""
+    rows = {_VAL_LOSS: per_sample(task.loss(outputs, targets), samples, "loss")}
+    metrics = task.metrics(outputs, targets)
+    refuse_our_metrics(task, metrics)
+    return rows | {name: per_sample(metrics[name], samples, f"metric {name!r}") for name in sorted(metrics)}
+
+
+def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
+    """Return the weighted sums of a batch's rows, and the sums of their weights, float64 [2, rows]."""
+    allowed = [LOSS, *(name for name in rows if name != _VAL_LOSS)]
+    for name in weights:
+        if name not in allowed:
+            raise TaskError(f"the task's weights: found {name!r}, allowed: {', '.join(allowed)}")
+    pairs = []
+    for name, row in rows.items():
+        weight = weights.get(LOSS if name == _VAL_LOSS else name)
+        values = row.double()
+        if weight is None:
+            pairs.append(torch.stack([values.sum(), values.new_full((), len(values))]))
+        else:
+            pairs.append(torch.stack([(values * weight.double()).sum(), weight.double().sum()]))
+    return torch.stack(pairs, dim=1)
+
+
+def latency_ms(
+    model: nn.Module, samples: Samples | StreamSamples, *, runs: int = _LATENCY_RUNS, cap: bool = True
+) -> float:
+    """Return the median time in milliseconds of passing one sample through the model, input to output on the device.
+
+    After one run to warm up, and with a cap never much longer than half a second.
+    """
+    inputs, _ = next(iter(few_of(samples, 1).batches([torch.tensor([0])])))
+    devices = {tensor.device for tensor in (*model.parameters(), *tensors_of(inputs))}
+    gpus = [device for device in devices if device.type == "cuda"]
+    with _evaluating(model):
+        _timed(model, inputs, gpus)
+        times: list[float] = []
+        while len(times) < runs and not (cap and sum(times) >= _LATENCY_CAP_SECONDS):
+            times.append(_timed(model, inputs, gpus))
+    return 1e3 * statistics.median(times)
+
+
+def _timed(model: nn.Module, inputs: Any, gpus: Iterable[torch.device]) -> float:
+    started = time.perf_counter()
+    model(inputs)
+    for gpu in gpus:
+        torch.cuda.synchronize(gpu)
+    return time.perf_counter() - started

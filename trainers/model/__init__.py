@@ -1,0 +1,1 @@
+"""Model and optimizer: DDP, sharding, precision, learning rate."""

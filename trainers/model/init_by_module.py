@@ -1,0 +1,185 @@
+"""Models whose parameters have no memory at first, on torch's `meta` device, and get their first values block by block.
+
+A parameter loses its memory when a module registers it, before the module's constructor gives it values. Buffers, such
+as masks and positions, are built as ever.
+
+What gives the values is each module's `reset_parameters` (`_reset_parameters` in some of torch's), called under a seed
+of the trial's seed and the module's name. So they depend neither on the number of ranks nor on who holds which rows,
+and a rank that keeps its rows only never has more than one block whole.
+
+A constructor can give values in other ways, which would be lost without notice. Therefore every write to a tensor is
+noted while the model is built, with the module whose reset made it; a model whose parameters get values in any other
+way is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainers.contract.task import Params, Task, model_of
+from trainers.data.seeds import derive, reseed
+from trainers.model.sharding import units_of
+from trainers.protocol import TaskError
+
+_RESETS = ("reset_parameters", "_reset_parameters")
+_SAME_VALUES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}  # noqa: SLF001 - that is its name
+
+
+class ModuleInit:
+    """A model without values, and how it gets them.
+
+    Raises:
+        TaskError: The model needs values while it is built, or gets some in another way than by its modules' resets.
+    """
+
+    def __init__(self, task: Task, params: Params, seed: int) -> None:
+        self._seed = seed
+        writes = _Writes()
+        try:
+            reseed(derive("weights", seed))  # for buffers
+            with _parameters_on_meta(), writes:
+                self.module = model_of(task, params)
+        except TaskError:
+            raise
+        except Exception as error:
+            raise _refusal(f"the model cannot be built without values ({type(error).__name__}: {error})") from error
+        self._resets = frozenset(_resets(self.module, writes))
+
+    def fill(self, modules: list[nn.Module]) -> None:
+        """Give the own parameters of modules their first values, on the CPU.
+
+        Args:
+            modules: Modules of the model, each before those within it.
+        """
+        made: dict[int, nn.Parameter] = {}
+        for module in modules:
+            own = module._parameters  # noqa: SLF001 - a parameter may have two names, of which others tell one only
+            for name, parameter in own.items():
+                if parameter is not None and parameter.is_meta:
+                    own[name] = made.setdefault(id(parameter), _like(parameter, "cpu"))
+        names = {id(module): name for name, module in self.module.named_modules()}
+        for module in reversed(modules):
+            name = names[id(module)]
+            if name in self._resets:
+                reseed(derive("module", self._seed, *name.encode()))
+                _reset_of(module)()
+
+
+class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes which tensors are written to, and the outermost module whose reset does it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._by_storage: dict[int, list[nn.Module | None]] = {}
+        self._alive: list[torch.UntypedStorage] = []  # else a storage's address could be that of another one later
+
+    def of(self, tensor: Tensor) -> list[nn.Module | None]:
+        """Return for each write to a tensor the module whose reset made it, None if none did."""
+        return self._by_storage.get(_storage(tensor), [])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call an operation and note what it writes."""
+        result = func(*args, **(kwargs or {}))
+        for argument, value in self._arguments(func, args, kwargs or {}):
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            if is_written and isinstance(value, Tensor) and value.is_meta:
+                self._note(value, [_resetting()])
+        if func in _SAME_VALUES and result.is_meta:
+            self._note(result, self.of(args[0]))
+        return result
+
+    def _note(self, tensor: Tensor, modules: list[nn.Module | None]) -> None:
+        self._alive.append(tensor.untyped_storage())
+        self._by_storage.setdefault(_storage(tensor), []).extend(modules)
+
+    @staticmethod
+    def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+        for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001 - torch has no other name for it
+            value = args[number] if number < len(args) else kwargs.get(argument.name)
+            yield from ((argument, one) for one in (value if isinstance(value, list | tuple) else [value]))
+
+
+def _resets(module: nn.Module, writes: _Writes) -> Iterator[str]:
+    """Yield the names of the modules whose resets gave the model its values."""
+    names = {id(one): name for name, one in module.named_modules()}
+    for unit in units_of(module):
+        inside = {id(one) for one in unit}
+        for part in unit:
+            for own, parameter in part.named_parameters(recurse=False):
+                what = f"{names[id(part)]}.{own}".lstrip(".")
+                if is_lazy(parameter):
+                    raise _refusal(f"{what} has no shape before the first pass")
+                if parameter.numel() == 0:
+                    continue
+                givers = writes.of(parameter)
+                if not givers or None in givers:
+                    raise _refusal(f"{what} gets values outside of the reset_parameters() of {type(part).__name__}")
+                for giver in givers:
+                    if id(giver) not in inside:
+                        raise _refusal(f"{what} gets values from a reset_parameters() of more than its block")
+                    yield names[id(giver)]
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Take the memory from each parameter that a module registers inside."""
+    made: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
+
+    def without_memory(_: nn.Module, __: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta or is_lazy(parameter):
+            return parameter
+        known = made.get(id(parameter))
+        if known is not None and known[0]() is parameter:  # several modules have it in common
+            return known[1]
+        empty = _like(parameter, "meta")
+        made[id(parameter)] = weakref.ref(parameter), empty
+        return empty
+
+    register: Any = register_module_parameter_registration_hook  # its annotation knows no hook that returns something
+    hook = register(without_memory)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _resetting() -> nn.Module | None:
+    """Return the outermost module whose reset is being called, None if none is."""
+    frame, found = sys._getframe(1), None  # noqa: SLF001 - resets are called by constructors, which nobody can wrap
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name in _RESETS and isinstance(frame.f_locals.get("self"), nn.Module):
+            found = frame.f_locals["self"]
+    return found
+
+
+def _reset_of(module: nn.Module) -> Any:
+    return next(getattr(module, name) for name in _RESETS if callable(getattr(module, name, None)))
+
+
+def _like(parameter: nn.Parameter, device: str) -> nn.Parameter:
+    """Return a parameter of the same form without values."""
+    like = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=parameter.requires_grad)
+    like.__dict__.update(parameter.__dict__)  # marks of the task's own
+    return like
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - views of one tensor have it in common
+
+
+def _refusal(why: str) -> TaskError:
+    return TaskError(
+        f"found init_by_module true, but {' '.join(why.split())}; give values in reset_parameters() of the module that "
+        "owns them, or take init_by_module false"
+    )

@@ -1,0 +1,168 @@
+"""The learning rate: scaled with the effective batch, warmed up, scheduled. Pure functions of the step.
+
+The searched learning rate is the one at `reference_batch`; with k = effective_batch / reference_batch it becomes
+
+    linear  k x base         Goyal et al. 2017, arXiv 1706.02677, section 2.1
+    sqrt    sqrt(k) x base   Malladi et al. 2022, arXiv 2205.10287, definition 4: for Adam, with the moment rule
+    none    base
+    adascale  base, times a gain that is measured in each step: `trainers.loop.gradient_noise`
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from trainers.data.epoch_plan import EpochLayout
+from trainers.protocol import TaskError
+from trainers.trainer_options import stream_problem
+from trainers.trial_settings import Settings
+
+_BETA_1_BOUNDS = (0.0, 0.99)
+_BETA_2_BOUNDS = (0.9, 0.99999)
+_RISE = 0.3
+_FIRST = 1 / 25
+_LAST = 1 / 25e4
+"""One cycle: how much of it rises, and its first and last rate, as in torch's OneCycleLR."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningRate:
+    """The learning rate of every step.
+
+    Attributes:
+        base: Learning rate at `reference_batch`.
+        scaled: Learning rate at the effective batch, reached when the warm-up ends.
+        rule: linear, sqrt, none or adascale.
+        ratio: k, the effective batch over the reference batch.
+        warmup_steps: Steps of the warm-up, fractions allowed.
+        total_steps: Steps that the schedule is planned for, fractions allowed; infinite where nobody knows them.
+        schedule: constant, cosine, step or one_cycle.
+        decay_steps: Steps between two drops of the step schedule.
+        decay_factor: Factor of one drop of the step schedule.
+        own: A task's schedule in place of warm-up and schedule: the factor of the scaled rate, by step and total steps.
+    """
+
+    base: float
+    scaled: float
+    rule: str
+    ratio: float
+    warmup_steps: float
+    total_steps: float
+    schedule: str
+    decay_steps: float = math.inf
+    decay_factor: float = 0.1
+    own: Callable[[float, float], float] | None = None
+
+    def at(self, step: float) -> float:
+        """Return the learning rate of a step, counted from 0.
+
+        The gradual warm-up goes in a straight line from the base rate to the scaled one (Goyal et al. 2017, section
+        2.2), so it does nothing at k <= 1. After that the cosine falls to 0 at `total_steps`, and the steps, counted
+        from the first, drop. One cycle (Smith and Topin 2018, arXiv 1708.07120) rises as a cosine from a 25th of the
+        scaled rate, for 30 % of all steps or for the warm-up if that is longer, and falls to next to nothing.
+        """
+        if self.own is not None:
+            return self.scaled * self.own(step, self.total_steps)
+        if self.schedule == "one_cycle":
+            return self._one_cycle(step)
+        if step < self.warmup_steps:
+            start = min(self.base, self.scaled)
+            return start + (self.scaled - start) * step / self.warmup_steps
+        if self.schedule == "constant":
+            return self.scaled
+        if self.schedule == "step":
+            # The smallest part keeps a drop that is due at 2.9999999 epochs of steps from coming a step late.
+            return float(self.scaled * self.decay_factor ** math.floor(step / self.decay_steps + 1e-9))
+        done = (step - self.warmup_steps) / max(1.0, self.total_steps - self.warmup_steps)
+        return 0.5 * self.scaled * (1.0 + math.cos(math.pi * min(1.0, done)))
+
+    def _one_cycle(self, step: float) -> float:
+        rise = min(max(self.warmup_steps, _RISE * self.total_steps), self.total_steps)
+        if step < rise:
+            return _between(self.scaled * _FIRST, self.scaled, step / rise)
+        done = (step - rise) / max(1.0, self.total_steps - rise)
+        return _between(self.scaled, self.scaled * _LAST, min(1.0, done))
+
+
+def planned_learning_rate(
+    settings: Settings, layout: EpochLayout | None, own: Callable[[float, float], float] | None = None
+) -> LearningRate:
+    """Return the learning rate of every step of a trial.
+
+    Args:
+        layout: How its passes are divided into epochs and steps; None where nobody knows how many steps there are.
+        own: The task's own schedule; None takes that of the options.
+    """
+    problem = stream_problem(asdict(settings), has_own_schedule=own is not None) if layout is None else None
+    if problem is not None:
+        raise TaskError(problem)
+    ratio = settings.effective_batch / settings.reference_batch
+    rule = resolve_rule(settings.lr_scaling, settings.optimizer)
+    # AdaScale counts steps of the reference batch: one of its own steps is worth as many as its gain.
+    worth = ratio if rule == "adascale" else 1.0
+    total = math.inf if layout is None else worth * layout.steps(settings.epochs)
+    of_epoch = 0 if layout is None else layout.steps_per_epoch
+    warmup = settings.warmup_epochs * of_epoch if settings.warmup_steps is None else settings.warmup_steps
+    epochs = settings.epochs / 3 if isinstance(settings.decay_every_epochs, str) else settings.decay_every_epochs
+    return LearningRate(
+        base=settings.learning_rate,
+        scaled=scale(settings.learning_rate, ratio, rule),
+        rule=rule,
+        ratio=ratio,
+        warmup_steps=worth * warmup,
+        total_steps=total,
+        schedule=settings.schedule,
+        decay_steps=epochs / settings.epochs * total,
+        decay_factor=settings.decay_factor,
+        own=own,
+    )
+
+
+def _between(start: float, end: float, done: float) -> float:
+    return end + 0.5 * (start - end) * (1.0 + math.cos(math.pi * done))
+
+
+def resolve_rule(lr_scaling: str, optimizer: str) -> str:
+    """Return the rule that `lr_scaling` means: auto is linear for SGD and sqrt for Adam types."""
+    if lr_scaling != "auto":
+        return lr_scaling
+    return "linear" if optimizer == "sgd" else "sqrt"
+
+
+def scale(base: float, ratio: float, rule: str) -> float:
+    """Return the learning rate at `ratio` times the reference batch."""
+    return base * {"linear": ratio, "sqrt": math.sqrt(ratio)}.get(rule, 1.0)
+
+
+def scale_moments(betas: tuple[float, float], eps: float, ratio: float) -> tuple[tuple[float, float], float]:
+    """Return Adam's (beta_1, beta_2) and epsilon at `ratio` = k times the reference batch.
+
+    beta -> 1 - k (1 - beta), eps -> eps / sqrt(k): Malladi et al. 2022, arXiv 2205.10287, definition 4. Large k would
+    make the betas negative and small k would make them 1, so they are kept within bounds.
+    """
+    first, second = (1.0 - ratio * (1.0 - beta) for beta in betas)
+    return (_clip(first, _BETA_1_BOUNDS), _clip(second, _BETA_2_BOUNDS)), eps / math.sqrt(ratio)
+
+
+def scale_weight_decay(decay: float, rate: LearningRate) -> float:
+    """Return AdamW's weight decay at `rate.ratio` = k times the reference batch.
+
+    What AdamW remembers of its weights fades over 1 / (rate x decay) steps, and a pass over the data has k times fewer
+    steps, so rate x decay has to grow with k (Wang & Aitchison 2024, arXiv 2405.13698): under the sqrt rule the decay
+    grows with sqrt(k), under the linear rule it stays.
+    """
+    return decay * rate.ratio * rate.base / rate.scaled
+
+
+def scale_ema(decay: float, ratio: float) -> float:
+    """Return the decay of averaged weights at `ratio` = k times the reference batch: decay^k.
+
+    A step then forgets as much as k steps of the reference batch (Busbridge et al. 2023, arXiv 2307.13813).
+    """
+    return float(decay**ratio)
+
+
+def _clip(value: float, bounds: tuple[float, float]) -> float:
+    return min(max(value, bounds[0]), bounds[1])

@@ -1,0 +1,299 @@
+"""The model as ranks train it together: exchanged gradients, shared weights, saved activations, compiled code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.loop.step_counter import ExchangeTimes
+from trainers.model.gradient_compression import Compression
+from trainers.model.grown_model import grows
+from trainers.model.precision import format_of, has_channels_last, images_channels_last
+from trainers.model.sharding import checkpoint_activations, has_values, shard_fully
+from trainers.protocol import TaskError
+from trainers.ranks.process import return_freed_tensors
+from trainers.ranks.process_group import Group
+from trainers.trial_settings import Settings
+
+RECOMPILE_LIMIT = 64
+"""Most variants of one piece of code in a trial. torch's own limit is 8; a loop over blocks that are left out of
+compilation has one for each block.
+"""
+
+_COMPILERS = ("g++", "clang++", "c++")
+
+
+class Compiled:
+    """A function that torch compiles when it is called first, and again for inputs of another form.
+
+    Beyond the limit of variants torch would go on without compiling, and say so in a worker's log only: time and cost
+    of the trial would not be those of `compile: true`. So the trial fails.
+
+    Raises:
+        TaskError: There is no compiler; the message says what to do.
+    """
+
+    def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
+        _require_compiler(device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13's own, of what its compiler imports
+            self._function: Callable[..., Any] = torch.compile(function)
+            from torch._dynamo import config, exc
+        self._limit_was_hit = exc.FailOnRecompileLimitHit
+        self._limit: Any = config.patch(recompile_limit=RECOMPILE_LIMIT, fail_on_recompile_limit_hit=True)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
+        try:
+            with self._limit:  # 7 us
+                return self._function(*args)
+        except self._limit_was_hit as error:
+            raise TaskError(
+                f"found compile true, but the model needs more than {RECOMPILE_LIMIT} variants of compiled code, as "
+                "where Python values that change from step to step decide what it computes; take compile false, or "
+                "keep such values in tensors (TORCH_LOGS=recompiles names them)"
+            ) from error
+
+    def close(self) -> None:
+        """Forget all compiled code of this process."""
+        torch.compiler.reset()
+
+
+def _require_compiler(device: torch.device) -> None:
+    """Refuse `compile` where there is nothing to compile with."""
+    if device.type == "cuda":
+        return
+    given = os.environ.get("CXX")
+    if not any(shutil.which(name) for name in ([given] if given else _COMPILERS)):
+        looked = f"CXX={given}" if given else ", ".join(_COMPILERS)
+        raise TaskError(
+            f"found compile true, but there is no C++ compiler ({looked}); install one, set CXX, or take compile false"
+        )
+
+
+_UNUSED = re.compile(r".*did not receive grad for rank \d+: ([\d ]+).*", re.DOTALL)
+_MOST_NAMES = 5
+
+
+class NamingDDP(DistributedDataParallel):
+    """DistributedDataParallel as it is, but for that error."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Pass a batch through.
+
+        Raises:
+            TaskError: Parameters had no gradient in the step before, which DDP has to be told.
+        """
+        try:
+            return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if not is_about_unused(error):
+                raise
+            raise TaskError(unused_line(self.module, str(error))) from error
+
+
+def is_about_unused(error: RuntimeError) -> bool:
+    """Return whether an error is DDP's about parameters without a gradient."""
+    return "find_unused_parameters" in str(error)
+
+
+def unused_line(module: nn.Module, said: str) -> str:
+    """Return DDP's error in one line that names the parameters."""
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    numbers = [int(number) for number in _UNUSED.sub(r"\1", said).split()] if _UNUSED.fullmatch(said) else []
+    names = [trained[number] for number in numbers if number < len(trained)]
+    which = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
+    return (
+        f"found find_unused_parameters false, but parameters had no gradient in a step: {which or 'unknown ones'}; "
+        "take find_unused_parameters true, or remove them, or set their requires_grad to False"
+    )
+
+
+_AS_IT_IS = nullcontext()
+_ONE_VALUE = "Expected more than 1 value per channel"
+"""What BatchNorm says of a batch that has no variance."""
+
+
+class Network:
+    """Wraps a model for training; evaluations and checkpoints use the model itself.
+
+    Args:
+        module: The model: on the device, or on the CPU, or on no device at all if it is going to be fully sharded.
+        fill: Function that gives modules of a model that is going to be fully sharded their first values, on the CPU.
+
+    Attributes:
+        is_sharded: Whether each rank holds only its part of the weights, so that all have to pass through together.
+        has_norms: Whether the model has BatchNorm of its own batches, for which one sample is a poor one, or none.
+        needs_pairs: Whether the model cannot be trained on a batch of one sample, since BatchNorm1d has no variance.
+    """
+
+    def __init__(
+        self, module: nn.Module, settings: Settings, group: Group, fill: Callable[[list[nn.Module]], None] = has_values
+    ) -> None:
+        self._module = module
+        self._ddp: DistributedDataParallel | None = None
+        self._exchanges: ExchangeTimes | None = None
+        self._compression: Compression | None = None
+        self.is_sharded = shards_fully(settings, group)
+        if grows(module) and (self.is_sharded or settings.activation_checkpointing):
+            option = "shard full" if self.is_sharded else "activation_checkpointing true"
+            raise TaskError(f"found {option} with a model that is not trained by gradient steps, allowed: without it")
+        if settings.activation_checkpointing:
+            checkpoint_activations(module, compiled=settings.compile)
+        if self.is_sharded:
+            gathered = format_of(settings.precision, group.device) if settings.shard_precision == "training" else None
+            shard_fully(module, group.device, fill=fill, gathered=gathered, offloads=settings.shard_offload)
+        elif group.world_size > 1 and not grows(module):
+            self._ddp = _distributed(module, settings, group)
+            self._exchanges = ExchangeTimes(self._ddp, on_cpu=group.device.type == "cpu")
+            if settings.compress != "none":
+                self._compression = Compression(self._ddp, settings.compress, settings.powersgd_rank)
+        norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+        self._own_norms = [norm for norm in norms if not isinstance(norm, nn.SyncBatchNorm)]
+        self._shared_norms = [norm for norm in norms if isinstance(norm, nn.SyncBatchNorm)]
+        self.has_norms = bool(self._own_norms)
+        self.needs_pairs = any(isinstance(norm, nn.BatchNorm1d) for norm in self._own_norms)
+        self._forward: Callable[..., Any] = self._ddp or module
+        self._turns_images = has_channels_last(settings, group.device)
+        self._compiled: Compiled | None = None
+        if settings.compile and not grows(module):
+            self._forward = self._compiled = Compiled(self._forward, group.device)
+
+    def __call__(self, inputs: Any) -> Any:
+        """Pass a batch through.
+
+        Raises:
+            TaskError: Parameters had no gradient in the step before, which DDP has to be told; or BatchNorm got a
+                single value.
+        """
+        try:
+            return self._forward(images_channels_last(inputs) if self._turns_images else inputs)
+        except RuntimeError as error:
+            if self._ddp is None or not is_about_unused(error):
+                raise
+            raise TaskError(unused_line(self._module, str(error))) from error
+        except ValueError as error:
+            if _ONE_VALUE not in str(error):
+                raise
+            raise TaskError(
+                "found a batch that leaves BatchNorm one value of each channel, which has no variance; take "
+                "batch_per_rank of at least 2, or a model without it"
+            ) from error
+
+    def passing(self, *, exchanges: bool) -> AbstractContextManager[object]:
+        """Return the context of a forward and backward pass, after which ranks exchange gradients or do not yet."""
+        if self._ddp is not None:
+            return _AS_IT_IS if exchanges else self._ddp.no_sync()
+        if self.is_sharded:
+            cast("Any", self._module).set_requires_gradient_sync(exchanges)
+        return _AS_IT_IS
+
+    @contextmanager
+    def without_statistics(self) -> Iterator[None]:
+        """Let a batch that counts nothing leave the running statistics of BatchNorm alone.
+
+        It is normalised with them, which also one sample can be. Where ranks exchange statistics this one takes part
+        without a sample.
+        """
+        training = [norm for norm in self._own_norms if norm.training]  # a task may have frozen others
+        exchanging = [norm for norm in self._shared_norms if norm.training]
+        for norm in training:
+            norm.training = False
+        for norm in exchanging:
+            norm.forward = partial(_joined_without_samples, norm)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for norm in training:
+                norm.training = True
+            for norm in exchanging:
+                del norm.forward
+
+    @property
+    def passes_together(self) -> bool:
+        """Whether all ranks need equally many passes in a step."""
+        return self.is_sharded or bool(self._shared_norms)
+
+    def begin_epoch(self, seed: int) -> None:
+        """Reset the state that must not carry over from one epoch to the next.
+
+        Args:
+            seed: The epoch's seed, the same on all ranks, for parts of the model with a method `set_epoch_seed`.
+        """
+        for part in self._module.modules():
+            if hasattr(part, "set_epoch_seed"):
+                cast("Any", part).set_epoch_seed(seed)
+        if self._compression is not None:
+            self._compression.begin_epoch()
+
+    def end_evaluation(self) -> None:
+        """Free whole weights: the outermost are kept after a forward pass, but no backward pass follows."""
+        if self.is_sharded:
+            cast("Any", self._module).reshard()
+
+    def close(self) -> None:
+        """Forget compiled code, and set the allocator back, which both count for the whole process."""
+        if self.is_sharded:
+            return_freed_tensors(at_once=False)
+        if self._compiled is not None:
+            self._compiled.close()
+
+    def exchange_seconds(self) -> float:
+        """Return the mean time of an exchange of gradients since the last call; 0 without DDP."""
+        return 0.0 if self._exchanges is None else self._exchanges.mean_seconds()
+
+
+def shards_fully(settings: Settings, group: Group) -> bool:
+    """Return whether each rank is going to hold its part of the weights only."""
+    return group.world_size > 1 and settings.shard == "full"
+
+
+def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
+    """Normalise with running statistics, and take part in the other ranks' exchange, forward and backward, with none.
+
+    The model itself gets a batch with a sample: many, such as those that call `view(len(x), -1)`, refuse an empty one.
+    torch exchanges statistics of samples in at least single precision, but none in the format of the inputs: NCCL would
+    wait for ever for the rest of the bytes.
+    """
+    nobody = inputs[:0].to(torch.promote_types(inputs.dtype, torch.float32))
+    nothing = type(norm).forward(norm, nobody).sum()  # 0, whose gradient is exchanged
+    if norm.running_mean is None or norm.running_var is None:
+        return inputs + nothing
+    normalised = functional.batch_norm(
+        inputs, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
+    )
+    return normalised + nothing
+
+
+def _distributed(module: nn.Module, settings: Settings, group: Group) -> DistributedDataParallel:
+    return DistributedDataParallel(
+        module,
+        device_ids=[group.device] if group.device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=settings.find_unused_parameters,
+        bucket_cap_mb=_bucket_mb(module, settings),
+    )
+
+
+def _bucket_mb(module: nn.Module, settings: Settings) -> float | None:
+    """Return the megabytes of gradients that travel together; None leaves it to torch.
+
+    PowerSGD sends twice for each bucket, the second time when the first has come back. gloo tells messages apart by
+    their order alone, and several buckets come back in another order on each rank: the ranks lost each other.
+    """
+    if settings.compress == "powersgd" and dist.get_backend() == "gloo":
+        return 1.0 + sum(one.numel() * one.element_size() for one in module.parameters()) / 2**20
+    return None if isinstance(settings.bucket_mb, str) else settings.bucket_mb

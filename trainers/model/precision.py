@@ -1,0 +1,226 @@
+"""Number formats of forward and backward passes; weights, optimizer and, unless asked, evaluations are exact.
+
+TF32, cuDNN's choice of algorithms and the memory order of images make GPUs quicker. They are settings of the whole
+process, which `trainers.ranks.process_state` sets back before the next trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn, optim
+
+from trainers.data.nested_tensors import in_single_precision, map_tensors
+from trainers.model.optimizers import Optimizer
+from trainers.model.sharding import clip_sharded
+from trainers.trial_settings import Settings
+
+_IMAGE_DIMENSIONS = 4
+_TF32, _EXACT = "tf32", "ieee"
+
+
+def set_fast_math(settings: Settings, device: torch.device) -> None:
+    """Set what a trial computes with on this device; on a CPU there is nothing to set."""
+    if device.type != "cuda":
+        return
+    for switch in _switches():
+        _turn(switch, on=settings.tf32 in {"auto", True})
+    torch.backends.cudnn.benchmark = settings.cudnn_benchmark in {"auto", True}
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Compute products of fp32 in fp32, as evaluations do whose figures an exported model has to reach."""
+    on = [switch for switch in _switches() if any(_are_rounded(switch))]
+    parts = [part for switch in on for part in _parts(switch)]
+    before, precision = [part.fp32_precision for part in parts], _matmul_precision()
+    for switch in on:
+        _turn(switch, on=False)
+    try:
+        yield
+    finally:
+        for switch in on:
+            _turn(switch, on=True)
+        if precision is not None and _matmul_precision() != precision:  # "medium", which a task has set
+            torch.set_float32_matmul_precision(precision)
+        for part, value in zip(parts, before, strict=True):
+            _set_part(part, value)
+
+
+def _switches() -> tuple[Any, Any]:
+    """Return the owners of `allow_tf32`.
+
+    Torch has newer names since 2.9. Once those are written it refuses to tell this one, which its compiler reads, and
+    `get_float32_matmul_precision`, which Lightning reads.
+    """
+    return torch.backends.cuda.matmul, torch.backends.cudnn
+
+
+def _parts(switch: Any) -> list[Any]:
+    """Return the owners of the newer names, which torch tells whatever was written; none before torch 2.9."""
+    parts = [getattr(switch, name, None) for name in ("conv", "rnn")] if hasattr(switch, "rnn") else [switch]
+    return [part for part in parts if hasattr(part, "fp32_precision")]
+
+
+def _are_rounded(switch: Any) -> list[bool]:
+    return [part.fp32_precision == _TF32 for part in _parts(switch)] or [switch.allow_tf32]
+
+
+def _turn(switch: Any, *, on: bool) -> None:
+    if any(is_rounded != on for is_rounded in _are_rounded(switch)):
+        switch.allow_tf32 = on
+    if any(_are_rounded(switch)) and not on:  # a task has set it for all of torch, by the newer name
+        for part in _parts(switch):
+            _set_part(part, _EXACT)
+
+
+def _set_part(part: Any, value: str) -> None:
+    if part.fp32_precision != value:
+        part.fp32_precision = value
+
+
+def _matmul_precision() -> str | None:
+    """Return torch's summary of both; None if a task has mixed older and newer names."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def has_channels_last(settings: Settings, device: torch.device) -> bool:
+    """Whether images lie in memory with their channels last, in which order a GPU's units for products want them."""
+    return device.type == "cuda" if settings.channels_last == "auto" else bool(settings.channels_last)
+
+
+def with_channels_last(module: nn.Module) -> nn.Module:
+    """Return a model whose convolutions have their channels last in memory; shapes and results stay.
+
+    With one channel the memory is the same in either order. Its gradients come with the strides of the usual one, and
+    DDP would copy each of them, and warn, where the weights say the other.
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.dim() == _IMAGE_DIMENSIONS and tensor.shape[1] > 1:
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)  # `contiguous` leaves 1 x 1 kernels
+    return module
+
+
+def images_channels_last(inputs: Any) -> Any:
+    """Return inputs whose tensors [n, c, h, w] have their channels last in memory."""
+    return map_tensors(_channels_last, inputs)
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    is_image = tensor.dim() == _IMAGE_DIMENSIONS
+    return tensor.contiguous(memory_format=torch.channels_last) if is_image else tensor
+
+
+_FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NATIVE_BF16 = (8, 0)
+_AS_IT_IS = nullcontext()
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """Return fp32, bf16 or fp16: auto is bf16 on a GPU that computes in it (from compute capability 8.0), else fp32."""
+    if precision != "auto":
+        return precision
+    has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _NATIVE_BF16
+    return "bf16" if has_bf16 else "fp32"
+
+
+def format_of(precision: str, device: torch.device) -> torch.dtype | None:
+    """Return the number format of forward passes; None for single precision."""
+    return _FORMATS.get(resolve_precision(precision, device))
+
+
+class Precision:
+    """Runs forward passes in a number format, and keeps small half-precision gradients from vanishing.
+
+    Attributes:
+        name: fp32, bf16 or fp16.
+    """
+
+    def __init__(self, settings: Settings, device: torch.device, *, is_sharded: bool = False) -> None:
+        self.name = resolve_precision(settings.precision, device)
+        self._device, self._is_sharded = device, is_sharded
+        self._evaluates_as_it_trains = settings.evaluation_precision == "training"
+        self._scaler: torch.amp.GradScaler | None = None
+        if self.name == "fp16":
+            self._scaler = torch.amp.GradScaler(
+                device.type, init_scale=settings.loss_scale, growth_interval=settings.loss_scale_growth_steps
+            )
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Return the context of a forward pass and its loss; models in double precision stay as they are."""
+        if self.name == "fp32":
+            return _AS_IT_IS
+        return torch.autocast(self._device.type, _FORMATS[self.name])
+
+    def evaluated(self, model: nn.Module, inputs: Any) -> Any:
+        """Return a model's outputs in an evaluation, in single precision: exact ones, or in the format of training."""
+        if self._evaluates_as_it_trains:
+            with self.forward():
+                return self.restored(model(inputs))
+        with exact_products():
+            return model(inputs)
+
+    def restored(self, outputs: Any) -> Any:
+        """Return a model's outputs in single precision, so that losses and their sums are exact."""
+        return outputs if self.name == "fp32" else in_single_precision(outputs)
+
+    def backward(self, loss: Tensor, factor: float = 1.0) -> None:
+        """Add `factor` times the gradient of a loss to the gradients, which are scaled until `step`."""
+        if self._scaler is not None:
+            torch.autograd.backward(self._scaler.scale(loss * factor))
+        elif factor == 1.0:  # torch refuses losses that were not summed up
+            torch.autograd.backward(loss)
+        else:  # a product of the loss would be two kernels more, one for each direction
+            torch.autograd.backward(loss, torch.full_like(loss, factor))
+
+    def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> Tensor | None:
+        """Clip the whole gradient, which ranks have averaged, and update; fp16 skips a step that overflowed.
+
+        Returns:
+            The norm of the gradient before it was clipped, a scalar on the device; None without `clip_norm`.
+        """
+        norm: Tensor | None = None
+        if self._scaler is not None:
+            self._scaler.unscale_(cast("optim.Optimizer", optimizer))
+        if clip_norm is not None and self._is_sharded:
+            norm = clip_sharded(module.parameters(), clip_norm, self._device)
+        elif clip_norm is not None:
+            norm = nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+        if self._scaler is None:
+            optimizer.step()
+        else:
+            _begin_momentum(optimizer)
+            self._scaler.step(cast("optim.Optimizer", optimizer))
+            self._scaler.update()
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {} if self._scaler is None else self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a checkpoint."""
+        if self._scaler is not None and state:
+            self._scaler.load_state_dict(state)
+
+
+def _begin_momentum(optimizer: Optimizer) -> None:
+    """Let a momentum begin at zero before its first step, where one kernel updates all parameters.
+
+    torch (2.13) gives that kernel memory that holds anything, and a step that overflows leaves it as it is: the next
+    one would take it for the momentum.
+    """
+    if not isinstance(optimizer, optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        if not (group["fused"] and group["momentum"]):
+            continue
+        for parameter in group["params"]:
+            if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter.grad)

@@ -1,0 +1,285 @@
+"""What ranks share out: the optimizer's state (ZeRO stage 1), or weights, gradients and state (FSDP2).
+
+Rajbhandari et al. 2020, arXiv 1910.02054; Zhao et al. 2023, arXiv 2304.11277. A checkpoint says the same of the whole
+tensors as that of an unsharded training (`trainers.checkpoints.shared_checkpoint`), so a trial goes on from it with any
+`shard` and at any world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn, optim
+from torch.distributed import distributed_c10d
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+_FEWEST_REPEATED = 2
+
+
+def repeated_blocks(module: nn.Module) -> list[nn.Module]:
+    """Return the repeated blocks of a model, outermost first and none within another.
+
+    Those are the elements of a ModuleList or Sequential of which at least two have the same class, with layers of
+    their own. Blocks without parameters, or whose parameters others use too, are left out.
+    """
+    return [block for block in _repeated(module) if _owns_parameters(block, module)]
+
+
+def units_of(module: nn.Module) -> list[list[nn.Module]]:
+    """Return the modules of each repeated block, and last all others: full sharding gathers each of these together.
+
+    Each module comes before those within it.
+    """
+    blocks = [list(block.modules()) for block in repeated_blocks(module)]
+    inside = {id(part) for block in blocks for part in block}
+    return [*blocks, [part for part in module.modules() if id(part) not in inside]]
+
+
+def checkpoint_activations(module: nn.Module, *, compiled: bool = False) -> None:
+    """Have every repeated block, or else every child, keep its input only and compute its inside again going backward.
+
+    The forward methods are replaced on the objects, so names in the state dict stay as they are. Dropout draws the
+    same numbers again, and BatchNorm counts a batch once.
+
+    Args:
+        compiled: Whether the model is going to be compiled; blocks with BatchNorm are left out of that.
+    """
+    for block in repeated_blocks(module) or [child for child in module.children() if any(child.children())]:
+        block.forward = _checkpointed(block, block.forward, compiled=compiled)
+
+
+def _checkpointed(block: nn.Module, forward: Callable[..., Any], *, compiled: bool) -> Callable[..., Any]:
+    norms = [part for part in block.modules() if isinstance(part, _BatchNorm)]
+    if not norms:
+        return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    contexts = partial(_contexts, norms)
+
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+    # A context does not compile, and without it a batch would count twice wherever the compiler gives up.
+    return cast("Any", torch.compiler).disable(checkpointed) if compiled else checkpointed
+
+
+def _contexts(norms: list[_BatchNorm]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), _statistics_kept(norms)
+
+
+@contextmanager
+def _statistics_kept(norms: list[_BatchNorm]) -> Iterator[None]:
+    """Let BatchNorm normalise as in the first pass without taking the same batch into its running statistics."""
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    counts = [None if count is None else count.clone() for _, count in before]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, count), kept in zip(norms, before, counts, strict=True):
+            norm.momentum = momentum
+            if count is not None and kept is not None:
+                count.copy_(kept)
+
+
+def _repeated(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, (nn.ModuleList, nn.Sequential)) and _repeats(child):
+            yield from child
+        else:
+            yield from _repeated(child)
+
+
+def _repeats(container: nn.Module) -> bool:
+    classes = [type(child) for child in container.children() if any(True for _ in child.children())]
+    return any(classes.count(one) >= _FEWEST_REPEATED for one in set(classes))
+
+
+def _owns_parameters(block: nn.Module, module: nn.Module) -> bool:
+    inside = {id(part) for part in block.modules()}
+    own = {id(parameter) for parameter in block.parameters()}
+    if not own:
+        return False
+    others = (part for part in module.modules() if id(part) not in inside)
+    return not any(id(parameter) in own for part in others for parameter in part.parameters(recurse=False))
+
+
+_BROADCAST_BYTES = 2**25
+_CLIP_EPS = 1e-6
+"""What `torch.nn.utils.clip_grad_norm_` adds to the norm."""
+
+
+class ShardedOptimizer:
+    """Updates each parameter on one rank, which holds its state and then sends the others the new weights.
+
+    torch's ZeroRedundancyOptimizer does the same; importing it takes 4 s, and it sends each parameter on its own.
+
+    Attributes:
+        param_groups: Groups of all parameters, whose learning rates the next step takes.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Mapping[str, Any]],
+        build: Callable[[list[dict[str, Any]]], optim.Optimizer],
+        rank: int,
+    ) -> None:
+        self._rank, whole = rank, [{**group, "params": list(group["params"])} for group in groups]
+        self._parameters: list[nn.Parameter] = [one for group in whole for one in group["params"]]
+        self._owners = owners([parameter.numel() for parameter in self._parameters], dist.get_world_size())
+        self._own = [index for index, owner in enumerate(self._owners) if owner == rank]
+        mine = {id(self._parameters[index]) for index in self._own}
+        shares = [{**group, "params": [one for one in group["params"] if id(one) in mine]} for group in whole]
+        if not mine:  # a rank may own nothing, but an optimizer has to have something
+            shares[0]["params"] = [nn.Parameter(torch.zeros(1))]
+        self._optimizer = build(shares)
+        self.param_groups = [
+            {**own, "params": group["params"]} for own, group in zip(self._optimizer.param_groups, whole, strict=True)
+        ]
+
+    def step(self) -> None:
+        """Update this rank's parameters and exchange all."""
+        for own, whole in zip(self._optimizer.param_groups, self.param_groups, strict=True):
+            own["lr"] = whole["lr"]
+        self._optimizer.step()
+        group = distributed_c10d._get_default_group()  # noqa: SLF001 - the broadcast below wants the object
+        for rank in range(dist.get_world_size()):
+            tensors = [p.detach() for p, owner in zip(self._parameters, self._owners, strict=True) if owner == rank]
+            if tensors:
+                torch._C._distributed_c10d._broadcast_coalesced(group, tensors, _BROADCAST_BYTES, rank)  # noqa: SLF001 - as DDP does
+
+    def zero_grad(self, *, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters, the others' too."""
+        for parameter in self._parameters:
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
+
+    @property
+    def own(self) -> list[int]:
+        """Numbers of the parameters that this rank updates."""
+        return self._own
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of this rank's parameters under their numbers among all, and the groups of all."""
+        state = self._optimizer.state_dict()
+        return {
+            "state": {self._own[number]: values for number, values in state["state"].items() if self._own},
+            "param_groups": [
+                {**own, "lr": group["lr"], "params": numbers}
+                for own, group, numbers in zip(
+                    state["param_groups"], self.param_groups, _numbers(self.param_groups), strict=True
+                )
+            ],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the state of this rank's parameters, in the form of `state_dict`."""
+        own = {number: state["state"][index] for number, index in enumerate(self._own) if index in state["state"]}
+        groups = [
+            {**group, "params": numbers}
+            for group, numbers in zip(state["param_groups"], _numbers(self._optimizer.param_groups), strict=True)
+        ]
+        self._optimizer.load_state_dict({"state": own, "param_groups": groups})
+        for group, saved in zip(self.param_groups, state["param_groups"], strict=True):
+            group["lr"] = saved["lr"]
+
+
+def _numbers(groups: Iterable[Mapping[str, Any]]) -> list[list[int]]:
+    """Return the numbers of each group's parameters, counted through all groups."""
+    counted = count()
+    return [[next(counted) for _ in group["params"]] for group in groups]
+
+
+def owners(sizes: list[int], world_size: int) -> list[int]:
+    """Return the rank that owns each parameter: the largest first, each to the rank that has least so far."""
+    held, owner = [0] * world_size, [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        owner[index] = held.index(min(held))
+        held[owner[index]] += sizes[index]
+    return owner
+
+
+def has_values(_: list[nn.Module]) -> None:
+    """Do nothing, for modules that have their values already."""
+
+
+def shard_fully(
+    module: nn.Module,
+    device: torch.device,
+    *,
+    fill: Callable[[list[nn.Module]], None],
+    gathered: torch.dtype | None = None,
+    offloads: bool = False,
+) -> None:
+    """Share out the parameters over the default group, in place: each repeated block is gathered when it is used.
+
+    Block by block they get values, are moved to the device and cut into rows, so that no more than one is whole there.
+
+    Args:
+        module: The model, on the CPU.
+        fill: Function that gives the own tensors of modules their values on the CPU, if they have none yet.
+        gathered: Number format in which parameters are gathered and blocks compute; None leaves them as they are.
+            Gradients are added up in single precision then.
+        offloads: Whether rows, their gradients and the optimizer's state lie in the memory of the host.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import (  # takes half a second
+        CPUOffloadPolicy,
+        MixedPrecisionPolicy,
+        OffloadPolicy,
+        fully_shard,
+    )
+
+    world = dist.group.WORLD
+    assert world is not None, "ranks share parameters out within their group"  # noqa: S101
+    mesh = DeviceMesh.from_group(
+        world, device.type
+    )  # made of ranks it forms a group of its own, where gloo serves GPUs
+    offloading = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
+    policy = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=None if gathered is None else torch.float32)
+    for unit in units_of(module):
+        fill(unit)
+        _move(unit, device)
+        for norm in (part for part in unit[1:] if gathered is not None and isinstance(part, _BatchNorm)):
+            fully_shard(norm, mesh=mesh, offload_policy=offloading)  # its running statistics are in single precision
+        fully_shard(unit[0], mesh=mesh, mp_policy=policy, offload_policy=offloading)
+
+
+def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: torch.device) -> Tensor:
+    """Scale gradients of which each rank holds rows, so that the norm of the whole is at most `largest`.
+
+    The norm is added up on the device of the ranks, since NCCL takes no tensors of the host, where rows may lie.
+
+    Returns:
+        The norm before, a scalar on that device.
+    """
+    gradients = [cast("DTensor", parameter.grad).to_local() for parameter in parameters if parameter.grad is not None]
+    squares = torch.zeros((), device=device)
+    if gradients:
+        squares = torch.stack(torch._foreach_norm(gradients)).square().sum().to(device)  # noqa: SLF001 - as torch's own
+    dist.all_reduce(squares)
+    norm = squares.sqrt()
+    factor = (largest / (norm + _CLIP_EPS)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.device, gradient.dtype))
+    return norm
+
+
+def _move(modules: list[nn.Module], device: torch.device) -> None:
+    """Move the own parameters and buffers of modules; a parameter stays the same object, which others may use."""
+    for module in modules:
+        for parameter in module.parameters(recurse=False):
+            parameter.data = parameter.data.to(device)
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = buffer.to(device)  # noqa: SLF001 - setting it would need its name's rules

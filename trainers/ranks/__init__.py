@@ -1,0 +1,1 @@
+"""Processes of a gang: their start, rendezvous, messages and printed output."""

@@ -1,0 +1,194 @@
+"""The server of the store over which process groups form; it needs no torch, so its process starts at once.
+
+torch's own TCPStore answers whoever connects. Here both sides first prove that they know the secret:
+
+    server ── 16 random bytes s ──► client
+    server ◄── 16 random bytes c, HMAC-SHA256(secret, "client" s c) ── client
+    server ── HMAC-SHA256(secret, "server" s c) ──► client
+
+Then a request is an operation with its fields, and each has an answer. Nothing is pickled, and nothing is encrypted.
+The client, a store as torch wants one, is `trainers.ranks.group_store`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+NONCE_BYTES = 16
+PROOF_BYTES = hashlib.sha256().digest_size
+DONE, TIMED_OUT = b"\0", b"\1"
+_PROOF_SECONDS = 30.0
+_LONGEST_FRAME = 64 * 1024**2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreAddress:
+    """Where a store is, and the secret that it answers to."""
+
+    host: str
+    port: int
+    secret: str = field(repr=False)
+
+
+class StoreServer:
+    """Serves one store to many processes, which know its secret; it lives as long as this object.
+
+    Keep it for all groups of a study: with torch's TCPStore a new one per group stalled for 5 s about once in 60.
+
+    Args:
+        host: Address to listen on, and on no other.
+    """
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self._listener = socket.create_server(
+            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
+        )
+        port = int(self._listener.getsockname()[1])
+        self.address = StoreAddress(host=host, port=port, secret=secrets.token_hex(32))
+        self._values: dict[bytes, bytes] = {}
+        self._changed = threading.Condition()
+        threading.Thread(target=self._accept, name="group-store", daemon=True).start()
+
+    def where(self) -> tuple[str, int, str]:
+        """Host, port and secret, as values that need none of our modules to be read."""
+        return self.address.host, self.address.port, self.address.secret
+
+    def close(self) -> None:
+        """Listen no more; clients that are connected stay."""
+        with suppress(OSError):  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="group-store-client", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, ValueError, struct.error):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(_PROOF_SECONDS)
+            if not self._has_proved(connection):
+                return
+            connection.settimeout(None)
+            while True:
+                operation, *fields = _unpacked(receive_frame(connection))
+                send_frame(connection, self._answer(operation, fields))
+
+    def _has_proved(self, connection: socket.socket) -> bool:
+        ours = secrets.token_bytes(NONCE_BYTES)
+        connection.sendall(ours)
+        theirs = receive(connection, NONCE_BYTES)
+        proof = receive(connection, PROOF_BYTES)
+        if not hmac.compare_digest(proof, proof_of(self.address.secret, b"client", ours + theirs)):
+            return False
+        connection.sendall(proof_of(self.address.secret, b"server", ours + theirs))
+        return True
+
+    def _answer(self, operation: bytes, fields: list[bytes]) -> bytes:
+        operations: dict[bytes, Callable[..., bytes]] = {
+            b"set": self._set,
+            b"add": self._add,
+            b"append": self._append,
+            b"compare_set": self._compare_set,
+            b"delete": self._delete,
+            b"check": self._check,
+            b"wait": self._wait,
+            b"get": self._get,
+            b"count": lambda: str(len(self._values)).encode(),
+        }
+        with self._changed:
+            return operations[operation](*fields)
+
+    def _set(self, key: bytes, value: bytes) -> bytes:
+        self._values[key] = value
+        self._changed.notify_all()
+        return DONE
+
+    def _add(self, key: bytes, amount: bytes) -> bytes:
+        total = str(int(self._values.get(key, b"0")) + int(amount)).encode()
+        self._set(key, total)
+        return total
+
+    def _append(self, key: bytes, value: bytes) -> bytes:
+        return self._set(key, self._values.get(key, b"") + value)
+
+    def _compare_set(self, key: bytes, expected: bytes, desired: bytes) -> bytes:
+        if self._values.get(key, b"") == expected:
+            self._set(key, desired)
+        return self._values.get(key, expected)
+
+    def _delete(self, key: bytes) -> bytes:
+        return b"1" if self._values.pop(key, None) is not None else b"0"
+
+    def _check(self, *keys: bytes) -> bytes:
+        return b"1" if all(key in self._values for key in keys) else b"0"
+
+    def _wait(self, seconds: bytes, *keys: bytes) -> bytes:
+        there = self._changed.wait_for(lambda: all(key in self._values for key in keys), float(seconds))
+        return DONE if there else TIMED_OUT
+
+    def _get(self, seconds: bytes, key: bytes) -> bytes:
+        return DONE + self._values[key] if self._wait(seconds, key) == DONE else TIMED_OUT
+
+
+def proof_of(secret: str, side: bytes, nonces: bytes) -> bytes:
+    """What a side, b"client" or b"server", shows to prove that it knows the secret."""
+    return hmac.digest(secret.encode(), side + nonces, "sha256")
+
+
+def packed(fields: Sequence[bytes]) -> bytes:
+    """Fields as one payload: the length of each as four bytes, then the field."""
+    return b"".join(struct.pack(">I", len(one)) + one for one in fields)
+
+
+def _unpacked(payload: bytes) -> list[bytes]:
+    fields, at = [], 0
+    while at < len(payload):
+        (size,) = struct.unpack_from(">I", payload, at)
+        fields.append(payload[at + 4 : at + 4 + size])
+        at += 4 + size
+    return fields
+
+
+def send_frame(connection: socket.socket, payload: bytes) -> None:
+    """Send a payload after its length."""
+    connection.sendall(struct.pack(">I", len(payload)) + payload)
+
+
+def receive_frame(connection: socket.socket) -> bytes:
+    """Receive a payload that was sent by `send_frame`.
+
+    Raises:
+        ConnectionError: The connection was closed, or the payload would be longer than any that is sent.
+    """
+    (size,) = struct.unpack(">I", receive(connection, 4))
+    if size > _LONGEST_FRAME:
+        raise ConnectionError(f"a frame of {size} bytes")
+    return receive(connection, size)
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    """Receive exactly so many bytes.
+
+    Raises:
+        ConnectionError: The connection was closed before.
+    """
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 2**20))
+        if not part:
+            raise ConnectionError("connection closed by the other side")
+        parts += part
+    return bytes(parts)

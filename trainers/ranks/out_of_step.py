@@ -1,0 +1,221 @@
+"""Where each rank of a training function is at an epoch's end, and how ranks that are out of step are found out.
+
+All ranks arrive at the end of an epoch, in two collectives that tell all of them where each one is. A rank that waits
+for others there looks now and then whether one of them waits for it in turn, in a collective in which it takes no part:
+
+    rank that has arrived   has begun n collectives before
+    another one, within     has begun more than n: it waits for the rank that has arrived, which will not come
+
+A thread of each rank tells the store of the process group how many collectives this rank has begun, wherever the thread
+that trains has stood still for a while. In step nothing is told, and nobody asks the store.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from enum import IntEnum
+from types import TracebackType
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store, Work  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _get_default_group, _get_default_store
+
+from trainers.loop.step_counter import StepCounter
+from trainers.protocol import TaskError
+from trainers.ranks.process_group import Group
+
+LOOK_SECONDS = 1.0
+"""Time between two looks whether a rank that waits, waits in vain."""
+_LONGEST_PAUSE_SECONDS = 0.005
+_ALL_IN_STEP = (
+    "all ranks have to train equally many batches, call trial.mean equally often, and leave the loop in the same epoch"
+)
+
+
+_OTHER_PARAMETERS = (
+    "rank {} has not the parameters of rank 0 at the end of epoch {}; "
+    "all ranks have to make the same calls of suggest_..."
+)
+
+
+class Place(IntEnum):
+    """Where a rank is."""
+
+    WITHIN = 0
+    END = 1
+    LEFT = 2
+    RETURNED = 3
+
+
+_WORDS = {
+    Place.WITHIN: "waits for it within epoch {}",
+    Place.END: "is at the end of epoch {}",
+    Place.LEFT: "has left the loop over trial.epochs in epoch {}",
+    Place.RETURNED: "has returned after epoch {}",
+}
+
+
+class Verdict(NamedTuple):
+    """What rank 0 decides at an epoch's end, and all ranks follow.
+
+    Attributes:
+        ends: Whether the trial ends with this epoch, since it was told to.
+        complete: Whether the function has enough.
+    """
+
+    ends: bool
+    is_due: bool
+    complete: bool
+    has_reported: bool
+
+
+class _Report(NamedTuple):
+    """Where a rank is, and how many collectives it has begun so far, or before it arrived there."""
+
+    epoch: int
+    place: Place
+    begun: int
+
+    @classmethod
+    def read(cls, text: str) -> _Report:
+        epoch, place, begun = map(int, text.split())
+        return cls(epoch, Place(place), begun)
+
+    def text(self) -> str:
+        return f"{self.epoch} {int(self.place)} {self.begun}"
+
+    def words(self) -> str:
+        return _WORDS[self.place].format(self.epoch)
+
+
+class Arrivals:
+    """Brings the ranks of an attempt together at the ends of its epochs; a context, within which a thread watches.
+
+    Args:
+        name: Name of the attempt, which has no other arrivals in this process group at the same time.
+    """
+
+    def __init__(self, name: str, group: Group, counter: StepCounter) -> None:
+        self._group, self._counter = group, counter
+        self._name = f"arrivals/{name}"
+        self._over = threading.Event()
+        self._at: tuple[int, Place] | None = None
+
+    def __enter__(self) -> Arrivals:
+        """Start the thread, if there are other ranks."""
+        if self._group.world_size > 1:
+            self._name += f"/{_begun()}"  # a group may have had the same attempt before
+            self._store: Store = _get_default_store()
+            threading.Thread(target=self._watch, name="arrivals", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Let the thread end."""
+        self._over.set()
+
+    def begin(self, epoch: int) -> None:
+        """Say that this rank is within an epoch."""
+        self._at = epoch, Place.WITHIN
+
+    def arrive(self, epoch: int, place: Place, verdict: Verdict, asked: int = 0) -> Verdict:
+        """Wait for all ranks; returns rank 0's verdict.
+
+        Args:
+            verdict: What this rank would decide if it was rank 0.
+            asked: Digest of the parameters that this rank has asked for as it ran.
+
+        Raises:
+            TaskError: Ranks are at different places, wait for each other, or have other parameters.
+        """
+        if self._group.world_size == 1:
+            return verdict
+        own = _Report(epoch, place, _begun())
+        self._at = epoch, place
+        rows = torch.zeros(self._group.world_size, 3 + len(verdict), dtype=torch.int64, device=self._group.device)
+        rows[self._group.rank] = torch.tensor([epoch, place, asked, *verdict], device=self._group.device)
+        # No all-reduce: gloo ends a process that gets one of another size, as that of trial.mean.
+        self._wait_for(dist.reduce(rows, 0, async_op=True), own)
+        self._wait_for(dist.broadcast(rows, 0, async_op=True), own)
+        self._at = None
+        reports = [_Report(row[0], Place(row[1]), 0) for row in rows.tolist()]
+        for rank, report in enumerate(reports):
+            if report != reports[0]:
+                raise out_of_step(0, reports[0], rank, report)
+            if rows[rank, 2] != rows[0, 2]:
+                raise TaskError(_OTHER_PARAMETERS.format(rank, epoch))
+        return Verdict(*map(bool, rows[0, 3:].tolist()))
+
+    def _wait_for(self, work: Work, own: _Report) -> None:
+        while not _is_done(work, LOOK_SECONDS):
+            with suppress(dist.DistError):  # a store that does not answer is no reason to end a trial
+                self._look(own)
+        work.wait()
+
+    def _look(self, own: _Report) -> None:
+        """Tell the others where this rank waits, and raise if one of them waits for it in vain."""
+        self._store.set(self._key_of(self._group.rank), own.text())
+        for rank in range(self._group.world_size):
+            if rank != self._group.rank and self._store.check([self._key_of(rank)]):
+                other = _Report.read(self._store.get(self._key_of(rank)).decode())
+                if _waits_in_vain(own, other):
+                    raise out_of_step(self._group.rank, own, rank, other)
+
+    def _watch(self) -> None:
+        """Tell the store how many collectives this rank has begun, where it stands still within an epoch."""
+        seen, told = -1, ""
+        while not self._over.wait(LOOK_SECONDS):
+            count, seen = seen, self._counter.read().count
+            begun, at = _begun(), self._at  # in this order: whoever is within now has not arrived among those begun
+            if seen != count or at is None or at[1] is not Place.WITHIN:
+                continue
+            report = _Report(*at, begun).text()
+            if report != told:
+                with suppress(dist.DistError):
+                    self._store.set(self._key_of(self._group.rank), report)
+                    told = report
+
+    def _key_of(self, rank: int) -> str:
+        return f"{self._name}/{rank}"
+
+
+def out_of_step(rank: int, report: _Report, other: int, others: _Report) -> TaskError:
+    """Return the error of two ranks that are at different places."""
+    return TaskError(
+        f"ranks are out of step: rank {rank} {report.words()}, and rank {other} {others.words()}; {_ALL_IN_STEP}"
+    )
+
+
+def _waits_in_vain(own: _Report, other: _Report) -> bool:
+    if own.place is Place.END and other.epoch > own.epoch:
+        return False  # they have met: rank 0's answer is under way, and this rank was not awake to read it
+    if other.place is Place.WITHIN:
+        return other.begun > own.begun
+    return other.epoch == own.epoch and other.begun != own.begun
+
+
+def _begun() -> int:
+    """Return the number of collectives that this rank has begun in its process group."""
+    group = cast("Any", _get_default_group())
+    return int(group._get_sequence_number_for_group())  # noqa: SLF001 - torch has no other way to it
+
+
+def _is_done(work: Work, seconds: float) -> bool:
+    """Wait for a collective, so many seconds at most; returns whether it has ended, well or not."""
+    if dist.get_backend() == "gloo":
+        try:
+            work.wait(timedelta(seconds=seconds))
+        except RuntimeError:  # also what the collective itself has failed with, which the next wait raises
+            return bool(work.is_completed())
+        return True
+    give_up_at, pause = time.monotonic() + seconds, 1e-5
+    while not work.is_completed():  # NCCL ends the process group where a wait takes too long
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return True

@@ -1,0 +1,283 @@
+"""What a rank's process prints while it trains a trial goes to a file of the trial. Does not import torch.
+
+The file takes the place of the process's own output by its number, so that it has what libraries and child processes
+print, too, such as NCCL's warnings and the last words of a process that crashes. No pipe: whoever prints while it holds
+Python's lock would wait for a reader that waits for the lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from trainers.checkpoints.locations import trial_folder
+from trainers.commands.command import COMMAND
+from trainers.protocol import TrialSpec
+
+
+class RankLog:
+    """Writes the output of one rank: of what it prints the last `most_bytes` or more than half of that are kept.
+
+    A folder that takes nothing costs the log, and not the trial.
+
+    Args:
+        path: The file, from `log_path`.
+        most_bytes: Size of both files together.
+    """
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        self._path, self._half = path, max(most_bytes // 2, 1)
+        self._file: IO[bytes] | None = None
+        self._bytes = 0
+        self._is_within_line, self._notes = False, b""
+        with suppress(OSError):
+            self._file = open(first_log(path), "wb")  # noqa: SIM115 - a descriptor, closed by `close`
+
+    def write(self, chunk: bytes) -> None:
+        """Write what a rank has printed."""
+        if self._notes and b"\n" in chunk:
+            line, _, chunk = chunk.partition(b"\n")
+            chunk, self._notes = b"".join([line, b"\n", self._notes, chunk]), b""
+        self._is_within_line = not chunk.endswith(b"\n")
+        self._write(chunk)
+
+    def note(self, line: bytes) -> None:
+        """Write a line of ours, once the line before it is whole."""
+        if self._is_within_line:
+            self._notes += line
+        else:
+            self._write(line)
+
+    def _write(self, chunk: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            if self._bytes + len(chunk) > self._half:
+                self._file.close()
+                self._file, self._bytes = open(next_log(self._path), "wb"), 0  # noqa: SIM115 - as above
+            self._file.write(chunk[-self._half :])
+            self._file.flush()
+            self._bytes += len(chunk)
+        except OSError:
+            self._file = None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._notes:
+            self._write(b"\n" + self._notes)
+            self._notes = b""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+_STDOUT, _STDERR = 1, 2
+
+
+def divert_stdout() -> int:
+    """Send what this process and its children write to standard output to standard error, from now on.
+
+    Python's `print`, C libraries and child processes alike: they all end in file descriptor 1.
+
+    Returns:
+        A descriptor of the standard output that was; the caller closes it.
+    """
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    return kept
+
+
+@contextmanager
+def stdout_diverted() -> Iterator[None]:
+    """As `divert_stdout`, until the end of the block."""
+    kept = divert_stdout()
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _flush_c_streams()  # else they would be written at the end of the process, to what is then standard output
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
+
+
+def _flush_c_streams() -> None:
+    with suppress(OSError, AttributeError, TypeError):  # a C library that cannot be reached this way has its own
+        ctypes.CDLL(None).fflush(None)
+
+
+FOLDER = "automl_logs"
+"""Folder beside the spec."""
+_NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
+
+
+def log_folder(base_folder: str | Path, study: str, trial: int, *, seed: int | None = None) -> Path:
+    """Return the folder of a trial's logs: of the search, or of the training that has confirmed it with a seed."""
+    return Path(base_folder) / FOLDER / study / trial_folder(trial, seed)
+
+
+def seeds_of_trial(base_folder: str | Path, study: str, trial: int) -> list[int]:
+    """Return the seeds of the trainings that have confirmed a trial, and of which there are logs."""
+    own = log_folder(base_folder, study, trial)
+    endings = (path.name.removeprefix(f"{own.name}-seed-") for path in own.parent.glob(f"{own.name}-seed-*"))
+    return sorted(int(ending) for ending in endings if ending.isdecimal())
+
+
+def folders_of_trial(base_folder: str | Path, study: str, trial: int) -> list[Path]:
+    """Return all folders of a trial's logs: of the search, and of each seed with which it was confirmed."""
+    seeds = (None, *seeds_of_trial(base_folder, study, trial))
+    return [log_folder(base_folder, study, trial, seed=seed) for seed in seeds]
+
+
+def path_of(spec: TrialSpec, rank: int, base_folder: str | Path) -> Path:
+    """Return the file of a rank's latest output; a training that confirms has a folder of its own for each seed."""
+    seed = spec.seed if spec.test_at else None
+    return log_path(log_folder(base_folder, spec.study, spec.trial, seed=seed), spec.attempt, rank)
+
+
+def log_path(folder: Path, attempt: int, rank: int) -> Path:
+    """Return the file of the latest output of a rank; older output is in the file with `.1` behind its name."""
+    return folder / f"attempt-{attempt}.rank-{rank}.log"
+
+
+def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
+    """Return the files of a trial by attempt and rank.
+
+    Args:
+        since: Moment of the study's creation, in seconds since 1970: older files are of another one of the same name.
+    """
+    found: dict[tuple[int, int], Path] = {}
+    for path in folder.glob("*.log"):
+        with suppress(OSError):  # it may vanish just now
+            if (named := _NAME.fullmatch(path.name)) and path.stat().st_mtime >= since:
+                found[int(named[1]), int(named[2])] = path
+    return dict(sorted(found.items()))
+
+
+def older(path: Path) -> Path:
+    """Return the file of the output before that of a log."""
+    return path.with_name(f"{path.name}.1")
+
+
+def first_log(path: Path) -> int:
+    """Return a descriptor of a new log of an attempt; nothing is left of one that was there before."""
+    older(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+    return _opened(path)
+
+
+def next_log(path: Path) -> int:
+    """Return a descriptor of a new log once the present one is full, which takes the place of the older one."""
+    path.replace(older(path))
+    return _opened(path)
+
+
+MOST_BYTES = 8 * 2**20
+"""Most output of an attempt that is kept for each rank; a burst between two looks may pass it."""
+LOOK_SECONDS = 1.0
+_TRIES = 5
+
+
+class RankOutput:
+    """The output of one process, which trains one trial after the other. A folder that takes nothing costs no trial."""
+
+    def __init__(self) -> None:
+        self._own = os.dup(_STDOUT), os.dup(_STDERR)
+        sys.stdout, sys.stderr = _Patient(sys.stdout), _Patient(sys.stderr)
+        self._path: Path | None = None
+        self._changing = threading.Lock()
+        threading.Thread(target=self._look, name="output", daemon=True).start()
+
+    @contextmanager
+    def of(self, spec: TrialSpec, rank: int) -> Iterator[None]:
+        """Keep what is printed in the block as the output of a rank of an attempt; nothing is kept of a silent one.
+
+        What a command prints its supervisor keeps; a training that belongs to no folder of a spec has no file.
+        """
+        if spec.task == COMMAND or not spec.python_path:
+            yield
+            return
+        path = path_of(spec, rank, spec.python_path[0])
+        self._turn_to(path)
+        try:
+            yield
+        finally:
+            self._turn_back(path)
+
+    def _turn_to(self, path: Path) -> None:
+        with self._changing, suppress(OSError):
+            self._begin(path, first_log(path))
+
+    def _turn_back(self, path: Path) -> None:
+        with self._changing:
+            if self._path != path:
+                return  # it could not be written, or the next attempt has begun
+            _flush()
+            for own, number in zip(self._own, (_STDOUT, _STDERR), strict=True):
+                os.dup2(own, number)
+            self._path = None
+            with suppress(OSError):
+                if path.stat().st_size == 0 and not older(path).exists():
+                    path.unlink()
+                    for folder in list(path.parents)[:3]:
+                        folder.rmdir()  # unless another rank, attempt or study has printed something
+
+    def _begin(self, path: Path, file: int) -> None:
+        """Let output go to a new file; children that were started before go on with the old one."""
+        _flush()
+        for number in (_STDOUT, _STDERR):
+            os.dup2(file, number)
+        os.close(file)
+        self._path = path
+
+    def _look(self) -> None:
+        """Begin a new file whenever the present one holds its half of what is kept."""
+        while True:
+            time.sleep(LOOK_SECONDS)
+            with self._changing, suppress(OSError):
+                if self._path is not None and os.fstat(_STDOUT).st_size > MOST_BYTES // 2:
+                    self._begin(self._path, next_log(self._path))
+
+
+class _Patient:
+    """A stream whose file may be full: what cannot be written is lost, and the trial goes on."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, if there is room for it."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written, if there is room for it."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _opened(path: Path) -> int:
+    for _ in range(_TRIES):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # a silent rank has just taken its empty folder away
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    raise FileNotFoundError(path)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # somebody else's stream, which may be anything
+            stream.flush()

@@ -1,0 +1,193 @@
+"""Process groups: forming them quickly over one long-lived store, and taking them down without a stall."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend, LostError
+from trainers.ranks.process import use_batch_scheduling
+
+DeviceKind = Literal["cpu", "cuda"]
+
+_GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+_LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Rank, gang size and device of a process; for more than one rank, torch's default group is formed."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+
+def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
+    """Return the device of a rank and make it current; an actor that sees one GPU only is local rank 0."""
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def backend_in_use() -> str:
+    """Return the name of what carries the messages of the default group, gloo or nccl; "none" for a single rank."""
+    return str(dist.get_backend()) if dist.is_initialized() else "none"
+
+
+def form_group(
+    store: Store | None,
+    group_id: str,
+    rank: int,
+    world_size: int,
+    backend: str = "gloo",
+    *,
+    timeout_seconds: float = 120.0,
+    gather_seconds: float | None = None,
+    device: torch.device | None = None,
+    one_host: bool = True,
+) -> Group:
+    """Form torch's default process group and return this process's place in it; one rank needs none.
+
+    Args:
+        store: Store that all ranks reach, which gets `timeout_seconds` as its deadline; None is enough for one rank.
+        group_id: Identity of the group, never used before in this store.
+        timeout_seconds: Deadline of the formation, once all ranks are there, and then of every collective.
+        gather_seconds: Time in which all ranks have to be there; `timeout_seconds` if left out.
+        device: Device of this rank; the CPU if left out.
+        one_host: Whether all ranks run on this machine, so that gloo may stay on the loopback interface.
+
+    Raises:
+        RuntimeError: The other ranks did not come in time (`trainers.failures.classify` makes it a `LostError`).
+        LostError: A group has formed under this identity before.
+    """
+    group = Group(rank=rank, world_size=world_size, device=device or torch.device("cpu"))
+    if world_size == 1:
+        return group
+    if store is None:
+        raise ValueError(f"a group of {world_size} ranks needs a store")
+    if backend == "gloo":
+        use_batch_scheduling()  # before gloo starts its threads, which inherit it
+    timeout = timedelta(seconds=timeout_seconds)
+    store.set_timeout(timeout)  # NCCL exchanges its identifier, and DDP its first collectives, under the store's own
+    store = PrefixStore(group_id, store)
+    _wait_for_all(store, "here", world_size, timedelta(seconds=gather_seconds or timeout_seconds))
+    with _gloo_interface(one_host=one_host):
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    # A rank that gave up before all have formed would close connections which another one is still making, and that one
+    # would report a lost peer in place of the reason.
+    _wait_for_all(store, "formed", world_size, timeout)
+    return group
+
+
+def _wait_for_all(store: Store, what: str, world_size: int, timeout: timedelta) -> None:
+    """Return once every rank has come so far."""
+    come = store.add(what, 1)
+    if come > world_size:  # the addresses of the group before would still be there for gloo to find
+        raise LostError(f"a group of {world_size} ranks has formed before under this identity")
+    if come == world_size:
+        store.set(f"all {what}", "yes")
+    store.wait([f"all {what}"], timeout)
+
+
+def destroy_group() -> None:
+    """Take the default group down, if there is one. Close the trainer first: with a DDP module alive this hangs."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
+    """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
+    if group.world_size > 1:
+        for buffer in module.buffers():
+            copy_from_rank_0(buffer, group.device)  # a library may have moved its model to the CPU by now
+
+
+def copy_from_rank_0(tensor: torch.Tensor, device: torch.device | None = None) -> None:
+    """Give all ranks rank 0's values of a tensor, which travel on `device`, by default its own."""
+    there = tensor.detach()
+    travelling = there.to(device or there.device).contiguous()  # NCCL takes no other strides
+    dist.broadcast(travelling, 0)
+    if travelling is not there:
+        there.copy_(travelling)
+
+
+def warm_up(device: torch.device | None = None, backend: Backend | None = None) -> None:
+    """Take one throwaway DDP step alone, so that the first trial of a process does not pay 1.2 s for it.
+
+    NCCL keeps to the interface of this step in all later groups, so it is the one by which all ranks of the pool reach
+    each other, on one host or several.
+    """
+    place = device or torch.device("cpu")
+    if dist.is_initialized():
+        return
+    backend = backend or BACKENDS["cuda" if place.type == "cuda" else "cpu"]
+    if backend == "nccl":
+        set_nccl_interface(one_host=False)
+    with _gloo_interface(one_host=True):
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    try:
+        _throwaway_step(place)
+    finally:
+        dist.destroy_process_group()
+
+
+def _throwaway_step(device: torch.device) -> None:
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).to(device))
+    for optimizer in (
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True),
+        torch.optim.AdamW(model.parameters(), lr=0.1, fused=True),
+    ):
+        targets = torch.zeros(3, dtype=torch.int64, device=device)
+        torch.autograd.backward(nn.functional.cross_entropy(model(torch.zeros(3, 4, device=device)), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def set_nccl_interface(*, one_host: bool) -> None:
+    """Keep NCCL on one interface in this process, unless the user chose another; call it before any collective.
+
+    NCCL looks for one once in a process: not when a group is formed, but at the first collective of the first one. So
+    the variable stays.
+
+    Args:
+        one_host: Whether all groups that this process will ever be in are of this machine alone.
+    """
+    if interface := _interface(one_host=one_host):
+        os.environ.setdefault(_NCCL_INTERFACE, interface)
+
+
+@contextmanager
+def _gloo_interface(*, one_host: bool) -> Iterator[None]:
+    """Keep gloo on one interface while a group is formed, unless the user chose another.
+
+    Without it gloo resolves the hostname, which many containers cannot do, and which some systems resolve to a loopback
+    address.
+    """
+    interface = _interface(one_host=one_host)
+    if not interface or _GLOO_INTERFACE in os.environ:
+        yield
+        return
+    os.environ[_GLOO_INTERFACE] = interface
+    try:
+        yield
+    finally:
+        os.environ.pop(_GLOO_INTERFACE, None)
+
+
+def _interface(*, one_host: bool) -> str | None:
+    """Return the loopback interface for groups on one host, to which nobody outside can connect; else the pool's."""
+    return _LOOPBACK if one_host else os.environ.get(GROUP_INTERFACE)

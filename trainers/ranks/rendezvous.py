@@ -1,0 +1,281 @@
+"""A rank's place in a group that forms later: on this machine, or in what torchrun describes.
+
+Ranks need not be equally quick at loading a task and its data, and a process group has one deadline for everything. So
+each rank says over the store that it lives, before there is a group, and is waited for as long as it loads:
+
+    beat R    number that rank R's process counts up all the time, from its start until the group is about to form
+    here R    is set once rank R has loaded what it needs
+
+A rank that has come waits as long as the beats of the others change. In a study the pool watches instead
+(`trainers.ranks.standing_group`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from trainers.failures import classified
+from trainers.protocol import BACKENDS, Backend, LostError
+from trainers.ranks.gather_over_store import LONGEST_PAUSE_SECONDS, wait_for
+from trainers.ranks.group_options import GroupOptions
+from trainers.ranks.process_group import DeviceKind, Group, device_of, form_group, set_nccl_interface
+
+log = logging.getLogger(__name__)
+
+_BEATS_OF_A_DEADLINE = 8
+_LONGEST_PERIOD_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Heard:
+    """What was heard of a rank: its beats so far, and when they were last other than before, in seconds of a clock."""
+
+    beats: int
+    changed_at: float
+
+
+class Presence:
+    """One rank's presence, from now on, for the other ranks of a group that is going to form.
+
+    Args:
+        store: Store that all ranks reach, in which nobody has used these names before. Requests to it are short.
+        deadline_seconds: Longest silence of a rank that has not come yet, in seconds.
+
+    Attributes:
+        period_seconds: Seconds between two beats of a rank.
+    """
+
+    def __init__(self, store: Store, rank: int, world_size: int, deadline_seconds: float) -> None:
+        self.store, self.rank, self.world_size = store, rank, world_size
+        self.deadline_seconds = deadline_seconds
+        self.period_seconds = min(deadline_seconds / _BEATS_OF_A_DEADLINE, _LONGEST_PERIOD_SECONDS)
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="presence", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say no more that this rank lives."""
+        self._ends.set()
+        self._thread.join()
+
+    def wait_for_all(self) -> None:
+        """Return once all ranks have come; call it when this one has loaded what it needs.
+
+        Raises:
+            LostError: A rank has not started, or was not heard of, for as long as the deadline.
+        """
+        self.store.set(f"here {self.rank}", "yes")
+        watch = _Watch(self, time.monotonic())
+        here = [f"here {rank}" for rank in range(self.world_size)]
+        wait_for(
+            self.store, here, "their start", math.inf, is_over=lambda: watch.look(time.monotonic()),
+            longest_pause_seconds=min(LONGEST_PAUSE_SECONDS, self.period_seconds),
+        )  # fmt: skip
+        self.close()
+
+    def _beat(self) -> None:
+        with suppress(RuntimeError):  # the store is gone: this rank hears so when it has come
+            while True:
+                self.store.add(f"beat {self.rank}", 1)
+                if self._ends.wait(self.period_seconds):
+                    return
+
+
+class _Watch:
+    """What a rank that has come hears of those that have not.
+
+    Args:
+        presence: Presence of the rank that has come.
+    """
+
+    def __init__(self, presence: Presence, now: float) -> None:
+        self._presence, self._store = presence, presence.store
+        self._missing = [rank for rank in range(presence.world_size) if rank != presence.rank]
+        self._heard = {rank: _Heard(beats=0, changed_at=now) for rank in self._missing}
+        self._next_look, self._next_word = now, now + presence.deadline_seconds
+
+    def look(self, now: float) -> bool:
+        """Look for the others, once in each period; returns that the wait goes on.
+
+        Raises:
+            LostError: Nothing was heard of a rank for as long as the deadline.
+        """
+        if now < self._next_look:
+            return False
+        self._next_look = now + self._presence.period_seconds
+        self._missing = [rank for rank in self._missing if not self._store.check([f"here {rank}"])]
+        for rank in self._missing:
+            beats = self._store.add(f"beat {rank}", 0)
+            if beats != self._heard[rank].beats:
+                self._heard[rank] = _Heard(beats=beats, changed_at=now)
+            elif now - self._heard[rank].changed_at > self._presence.deadline_seconds:
+                raise LostError(self._why_lost(rank))
+        if self._missing and now >= self._next_word:
+            self._next_word = now + self._presence.deadline_seconds
+            others = ", ".join(map(str, self._missing))
+            log.warning("rank %d waits for rank %s, still loading task or data", self._presence.rank, others)
+        return False
+
+    def _why_lost(self, rank: int) -> str:
+        within = f"within the deadline of {self._presence.deadline_seconds:g} s (--group-seconds)"
+        which = f"rank {rank} of {self._presence.world_size}"
+        if self._heard[rank].beats == 0:
+            return f"{which} has not started {within}: start all ranks, and look at what this one printed last"
+        return (
+            f"{which} was not heard of {within} while it loaded its task or data: look at what it printed last, or "
+            "give a longer deadline"
+        )
+
+
+_FAULT_OF_NCCL = "exception_dump"
+"""Key by which torch's ProcessGroupNCCL tells the other ranks that a collective has failed (torch 2.13)."""
+_GROUPS = count()
+"""Numbers of the groups that this process has been in: all its ranks count alike."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPlace:
+    """Where a rank is, before it joins the others.
+
+    Attributes:
+        device: Device of this rank, made current.
+        backend: What will carry the messages of the group, gloo or nccl.
+        presence: What the other ranks know of this one until it joins; None for a single rank.
+        one_host: Whether all ranks run on this machine.
+    """
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rank: int = 0
+    world_size: int = 1
+    backend: Backend = "gloo"
+    presence: Presence | None = None
+    one_host: bool = True
+
+    def join(self) -> Group:
+        """Form the group together with the other ranks, once all of them have come; a single rank needs none.
+
+        Raises:
+            LostError: A rank is gone, or the group could not be formed in time.
+        """
+        presence = self.presence
+        if presence is None:
+            return Group(device=self.device)
+        if self.backend == "nccl":
+            set_nccl_interface(one_host=self.one_host)
+        with classified():
+            presence.wait_for_all()
+            return form_group(
+                presence.store,
+                "group",
+                self.rank,
+                self.world_size,
+                self.backend,
+                timeout_seconds=presence.deadline_seconds,
+                device=self.device,
+                one_host=self.one_host,
+            )
+
+    def close(self) -> None:
+        """Let the other ranks know if this one ends before it has joined them."""
+        if self.presence is not None:
+            self.presence.close()
+
+
+def place_on_this_machine(
+    kind: DeviceKind, rank: int, world_size: int, *, store: Store, options: GroupOptions
+) -> RankPlace:
+    """Return the place of a rank whose group has no other machine; ranks share GPUs where there are fewer of them."""
+    devices = world_size if kind == "cpu" else torch.cuda.device_count()
+    return RankPlace(
+        device=device_of(kind, rank % devices),
+        rank=rank,
+        world_size=world_size,
+        backend=options.backend_of(kind, ranks=world_size, devices=devices),
+        presence=Presence(store, rank, world_size, options.seconds),
+    )
+
+
+def place_in_environment(
+    kind: DeviceKind, options: GroupOptions | None = None, presence: Presence | None = None
+) -> RankPlace:
+    """Return the place that torchrun describes in RANK, WORLD_SIZE and LOCAL_RANK.
+
+    Args:
+        kind: Kind of device; GPUs are shared over gloo only.
+        presence: This rank's presence, if it has been told of already.
+
+    Raises:
+        LostError: The store of the ranks cannot be reached.
+    """
+    options = options or GroupOptions()
+    local_rank, world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ["WORLD_SIZE"])
+    if kind == "cuda" and options.backend == "gloo":
+        local_rank %= torch.cuda.device_count()
+    return RankPlace(
+        device=device_of(kind, local_rank),
+        rank=int(os.environ["RANK"]),
+        world_size=world_size,
+        backend=BACKENDS[kind] if options.backend == "auto" else options.backend,
+        presence=presence or presence_in_environment(options.seconds),
+        one_host=os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"],
+    )
+
+
+def presence_in_environment(deadline_seconds: float) -> Presence | None:
+    """Tell the ranks that torchrun has started beside this one that it lives; None if there is no other.
+
+    Tell it before anything that takes time: a rank that nobody knows of has not started.
+
+    Args:
+        deadline_seconds: Deadline of the connection, of each request to the store, and of a rank's silence.
+
+    Raises:
+        LostError: Nobody answers at MASTER_ADDR and MASTER_PORT, or not all ranks have started.
+    """
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if world_size == 1:
+        return None
+    # torchrun's own store outlives its restarts, so a restarted rank must not find what the one before has left there.
+    names = (os.environ.get(name, "0") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
+    prefix = "automl/" + "/".join([*names, str(next(_GROUPS))])
+    timeout = timedelta(seconds=deadline_seconds)
+    try:
+        store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
+        store.set_timeout(timeout)
+        _forget_faults_of_earlier_starts(store)
+        return Presence(PrefixStore(prefix, store), rank, world_size, deadline_seconds)
+    except dist.DistError as error:
+        raise LostError(_why_not_met(rank, world_size, deadline_seconds, error)) from error
+
+
+def _forget_faults_of_earlier_starts(store: Store) -> None:
+    """Delete what NCCL has left in torchrun's store when it failed: each later start would end by it, 8 minutes in.
+
+    torch looks for the key below all prefixes. Nobody has a group yet: that comes after all ranks have told that they
+    live.
+    """
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    store.delete_key(_FAULT_OF_NCCL)
+
+
+def _why_not_met(rank: int, world_size: int, deadline_seconds: float, error: Exception) -> str:
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    said = " ".join(str(error).split())[:80]
+    return (
+        f"rank {rank} of {world_size} did not meet the others at {where} within {deadline_seconds:g} s "
+        f"(--group-seconds): start all ranks, all with rank 0's MASTER_ADDR and a free MASTER_PORT ({said})"
+    )

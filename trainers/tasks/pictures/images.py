@@ -1,0 +1,245 @@
+"""Images from idx files (the format of MNIST) or from folders with one sub-folder for each class; uint8 throughout.
+
+Shapes: n images of c channels (1 or 3), height h, width w.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from search_spaces.wording import found, install_command, listed, shown
+from trainers.protocol import TaskError
+from trainers.tasks.shared.split_task import Rows
+from trainers.tasks.table.files import read_bytes
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+"""Images, uint8 [n, c, h, w]."""
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+_UNSIGNED_BYTE = 0x08
+_IDX_NAMES = {
+    "train": ("*train-images*idx3*", "*train-labels*idx1*"),
+    "test": ("*t*-images*idx3*", "*t*-labels*idx1*"),
+}
+"""Those of MNIST and of the sets made after it: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
+_LARGEST_SIDE = 64
+_TEST_NAMES, _TRAIN_NAMES, _VALIDATION_NAMES = (
+    ("test", "testing"),
+    ("train", "training"),
+    ("validation", "valid", "val"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Images:
+    """Labelled images.
+
+    Attributes:
+        pixels: uint8 [n, c, h, w].
+        labels: Class of each, int64 [n].
+    """
+
+    pixels: Pixels
+    labels: Rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where a part's images are: an idx file with its labels, or a folder of classes."""
+
+    images: Path
+    labels: Path | None = None
+
+
+def find_sources(path: Path) -> dict[str, Source]:
+    """Return where the parts "train", and if there are any "validation" and "test", lie in a folder.
+
+    It holds idx files under MNIST's names, or folders train, validation and test with a sub-folder for each class, or
+    those sub-folders themselves.
+    """
+    if not path.is_dir():
+        what = "a file" if path.exists() else "no such folder"
+        raise TaskError(f"{path}: found {what}, allowed: a folder of idx files, or of one folder for each class")
+    sources = {part: source for part in _IDX_NAMES if (source := _idx_source(path, part)) is not None}
+    if "train" in sources:
+        return sources
+    inner = {one.name.lower(): one for one in path.iterdir() if one.is_dir()}
+    names = {"train": _TRAIN_NAMES, "validation": _VALIDATION_NAMES, "test": _TEST_NAMES}
+    parts = {part: Source(images=inner[name]) for part, all_of in names.items() for name in all_of if name in inner}
+    return parts if "train" in parts else {"train": Source(images=path)}
+
+
+def _idx_source(path: Path, part: str) -> Source | None:
+    images, labels = (
+        [one for one in sorted(path.glob(name)) if part == "train" or "train-" not in one.name]
+        for name in _IDX_NAMES[part]
+    )
+    return Source(images=images[0], labels=labels[0]) if images and labels else None
+
+
+def class_folders(path: Path) -> tuple[str, ...]:
+    """Return the names of a folder's sub-folders with images, sorted; numbers as numbers."""
+    names = [one.name for one in path.iterdir() if one.is_dir() and any(image_files(one))]
+    if len(names) < 2:
+        what = f"found {len(names)} sub-folders with images ({', '.join(ENDINGS[:4])}, ...)"
+        allowed = "one for each of at least two classes, or idx files such as train-images-idx3-ubyte.gz"
+        raise TaskError(f"{path}: {what}, allowed: {allowed}")
+    return tuple(sorted(names, key=int if all(name.isdigit() for name in names) else str))
+
+
+def read_idx(source: Source) -> Images:
+    """Read images and labels from idx files, gzip or not."""
+    if source.labels is None:
+        raise TaskError(f"{source.images}: found no file of labels, allowed: an idx file of them beside it")
+    pixels, labels = _idx(source.images, 3), _idx(source.labels, 1)
+    if len(pixels) != len(labels):
+        raise TaskError(f"{source.labels}: found {len(labels)} labels, allowed: {len(pixels)}, one for each image")
+    if len(pixels) == 0:
+        raise TaskError(f"{source.images}: found no images, allowed: at least two")
+    return Images(pixels=pixels[:, None], labels=labels.astype(np.int64))
+
+
+def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] | None, channels: int | None) -> Images:
+    """Read images from one sub-folder for each class.
+
+    Args:
+        folder: Where the sub-folders are.
+        classes: Their names; a sub-folder of another name is an error.
+        size: (height, width) to which every image is scaled and cropped; None takes the images' own if all agree and
+            none is larger than 64, else 64 or the smallest side, whichever is less.
+        channels: 1 for grey, 3 for colours, None for what the first image has.
+    """
+    image_library()
+    unknown = [
+        one.name
+        for one in sorted(folder.iterdir())
+        if one.is_dir() and one.name not in classes and any(image_files(one))
+    ]
+    if unknown:
+        raise TaskError(
+            f"{folder}: found the class {unknown[0]!r}, allowed: those of the training folder, {listed(classes)}"
+        )
+    files = [(path, number) for number, name in enumerate(classes) for path in image_files(folder / name)]
+    paths = tuple(path for path, _ in files)
+    if not paths:
+        raise TaskError(f"{folder}: found no images, allowed: files that end in {', '.join(ENDINGS[:4])}, ...")
+    if channels is None:
+        channels = _channels(paths[0])
+    height, width = size if size is not None else _common_size(paths)
+    pixels = np.empty((len(paths), channels, height, width), dtype=np.uint8)
+    for index, path in enumerate(paths):
+        pixels[index] = read_image(path, channels, height, width)
+    return Images(pixels=pixels, labels=np.array([number for _, number in files], dtype=np.int64))
+
+
+def read_image(path: Path, channels: int, height: int, width: int) -> Pixels:
+    """Return one image, uint8 [c, h, w]: scaled until it covers the size, then its middle."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as opened:
+            image = _eight_bits(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
+        if image.size != (width, height):
+            image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise _no_image(path, error) from None
+    except Image.DecompressionBombError as error:
+        raise _no_image(path, error) from None
+    array = np.asarray(image, dtype=np.uint8)
+    return array[None] if channels == 1 else array.transpose(2, 0, 1)
+
+
+def _eight_bits(image: Any) -> Any:
+    """Return an image of 16 bits a pixel, such as scanners write, with 8: Pillow itself would cut bright ones off."""
+    from PIL import Image
+
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+
+
+def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Images:
+    """Return images from idx files with classes numbered from 0: some sets count from 1."""
+    known = np.array([int(name) for name in classes])
+    unknown = images.labels[~np.isin(images.labels, known)]
+    if len(unknown):
+        allowed = f"those of the training images, {listed(classes)}"
+        raise TaskError(f"{path}: found the class {unknown[0]}, allowed: {allowed}")
+    return Images(pixels=images.pixels, labels=np.searchsorted(known, images.labels).astype(np.int64))
+
+
+def check_labels(images: Images, classes: Sequence[str], *, path: Path) -> None:
+    """Check that every class of the training images has two, one to train on and one for validation."""
+    counts = np.bincount(images.labels, minlength=len(classes))
+    for number, name in enumerate(classes):
+        if counts[number] < 2:
+            problem = f"found {counts[number]} images of the class {shown(name)}"
+            raise TaskError(f"{path}: {problem}, allowed: two of each class, one to train on and one for validation")
+
+
+def image_library() -> None:
+    """Check that Pillow is installed."""
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError:
+        raise TaskError(f"folders of images need the package Pillow: {install_command('vision')}") from None
+
+
+def _idx(path: Path, dimensions: int) -> Pixels:
+    content = read_bytes(path)
+    head = 4 + 4 * dimensions
+    magic = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
+    if content[:4] != magic or len(content) < head:
+        problem = found(content[:4].hex(" "), f"{magic.hex(' ')}, an idx file of bytes in {dimensions} dimensions")
+        raise TaskError(f"{path}: first bytes: {problem}")
+    shape = struct.unpack(f">{dimensions}I", content[4:head])
+    if len(content) - head != math.prod(shape):
+        problem = f"found {len(content) - head} bytes of data"
+        raise TaskError(f"{path}: {problem}, allowed: {math.prod(shape)}, for {' x '.join(map(str, shape))}")
+    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape).copy()
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Return the images in a folder, without hidden files, such as those that a Mac writes beside each other one."""
+    if not folder.is_dir():
+        return []
+    return sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and not one.name.startswith("."))
+
+
+def _channels(path: Path) -> int:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return 1 if image.mode in {"1", "L", "LA", "I", "I;16", "F"} else 3
+    except (OSError, ValueError, SyntaxError) as error:
+        raise _no_image(path, error) from None
+
+
+def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
+    """Return (height, width): that of all images if it is one and small, else a square."""
+    from PIL import Image
+
+    sizes = set()
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                sizes.add((image.height, image.width))
+        except (OSError, ValueError, SyntaxError) as error:
+            raise _no_image(path, error) from None
+    if len(sizes) == 1 and max(max(size) for size in sizes) <= _LARGEST_SIDE:
+        return sizes.pop()
+    side = max(8, min(_LARGEST_SIDE, *(min(size) for size in sizes)))
+    return side, side
+
+
+def _no_image(path: Path, error: BaseException) -> TaskError:
+    reason = " ".join(str(error).replace(str(path), "").replace("''", "").split())[:80]
+    return TaskError(f"{path}: found a file that is no whole image ({reason}), allowed: an image that Pillow reads")

@@ -1,0 +1,97 @@
+"""What all tasks that read the user's files share: samples in parts, of which the search sees two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainers.contract.task import BaseTask, Params
+from trainers.protocol import NoTestPartError, TaskError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+"""Indices of rows, int64 [n], ascending."""
+
+_SEED = 0
+
+
+def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0.0) -> tuple[Rows, Rows, Rows]:
+    """Return the rows for training, validation and testing.
+
+    Args:
+        classes: Class of each row, int64 [rows], of which each part gets its share; None to draw from all alike.
+        validation: Share of the rows, from 0 to 1.
+        test: Share of the rows, from 0 to 1.
+    """
+    order = np.random.default_rng(_SEED).permutation(rows)
+    groups = [order] if classes is None else [order[classes[order] == one] for one in np.unique(classes)]
+    parts: tuple[list[Rows], list[Rows], list[Rows]] = ([], [], [])
+    for group in groups:
+        for_validation = _counts(len(group), validation)
+        for_test = min(_counts(len(group), test), len(group) - for_validation - 1)
+        parts[1].append(group[:for_validation])
+        parts[2].append(group[for_validation : for_validation + for_test])
+        parts[0].append(group[for_validation + for_test :])
+    joined = tuple(np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
+    if len(joined[0]) == 0 or (validation > 0 and len(joined[1]) == 0):
+        raise TaskError(f"found {rows} rows, of which none is left for training or validation; allowed: more rows")
+    return joined[0], joined[1], joined[2]
+
+
+def _counts(rows: int, share: float) -> int:
+    """Return how many of a group's rows are a part: at least one if there should be any, and never all."""
+    return min(max(1, round(rows * share)), rows - 1) if share > 0 else 0
+
+
+def part_sizes(parts: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return how many rows each part has, in words."""
+    uses = {"train": "to train on", "validation": "for validation", "test": "for testing, never seen by the search"}
+    return ", ".join(f"{len(parts[name][1])} {use}" for name, use in uses.items() if name in parts)
+
+
+def check_share(value: float, name: str, *, lowest: float) -> float:
+    """Return a share of the rows."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= 0.5:
+        raise TaskError(f"task_options.{name}: found {value!r}, allowed: a number from {lowest:g} to 0.5")
+    return float(value)
+
+
+class SplitTask(BaseTask):
+    """A task whose constructor has split its samples; each task's `encode` says what one looks like.
+
+    Attributes:
+        no_test: Message of the error when there are no test samples.
+    """
+
+    no_test = "found no test rows, allowed: a file in task_options.test, or a share in test_share"
+    _parts: Mapping[str, Any]
+    """Inputs and targets as arrays, first dimension samples, of "train", "validation" and, if there is one, "test"."""
+
+    @property
+    def training_samples(self) -> int:
+        """How many samples there are to train on."""
+        return len(self._parts["train"][1])
+
+    def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
+        """Return the training samples [n, ...] and their targets [n]: int64 classes, or float32 numbers."""
+        return self._part("train")
+
+    def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
+        """Return the validation samples, as `train_data`."""
+        return self._part("validation")
+
+    def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
+        """Return the test samples, as `train_data`."""
+        if "test" not in self._parts:
+            raise NoTestPartError(self.no_test)
+        return self._part("test")
+
+    def _part(self, name: str) -> tuple[Tensor, Tensor]:
+        import torch
+
+        inputs, targets = self._parts[name]
+        return torch.from_numpy(inputs), torch.from_numpy(targets)

@@ -1,0 +1,64 @@
+"""What models that look at no input reach: always the most frequent class, always the mean.
+
+They are worked out from the targets alone and cost nothing. Shapes: n rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainers.tasks.shared.split_task import Rows
+from trainers.tasks.table.columns import Vector
+from trainers.tasks.table.targets import Target
+
+
+def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
+    """Return the baseline that always answers the most frequent class of the training part.
+
+    Its `val_loss` is that of answering each class with its share in the training part; it is left out where a class of
+    the validation part is in no training row.
+    """
+    counts = np.bincount(training, minlength=int(validation.max()) + 1)
+    right = float((validation == counts.argmax()).mean())
+    shares = counts[validation] / counts.sum()
+    loss = {"val_loss": float(-np.log(shares).mean())} if shares.all() else {}
+    return {
+        "name": "always the most frequent class",
+        "metrics": {"val_error": 1 - right, "val_accuracy": right, **loss},
+    }
+
+
+def mean_of_targets(validation: Vector, *, deviation: float, variance: float) -> dict[str, Any]:
+    """Return the baseline that always answers the mean of the training part.
+
+    Args:
+        validation: Targets of the validation part, standardised by mean and deviation of the training part, [n].
+        deviation: Standard deviation of the training part in units of the target.
+        variance: Variance of the validation part in squared units of the target.
+    """
+    errors = validation.astype(np.float64)
+    squared = float((errors**2).mean())
+    metrics = {
+        "val_mse": squared * deviation**2,
+        "val_mae": float(np.abs(errors).mean()) * deviation,
+        "val_r2": 1 - squared * deviation**2 / variance,
+        "val_loss": squared,
+    }
+    return {"name": "always the mean", "metrics": metrics}
+
+
+def mean_of_table(validation: Any, target: Target, *, is_ranked: bool) -> dict[str, Any]:
+    """Return the baseline that answers the mean for every row of a table, which leaves ranked rows without an order.
+
+    Args:
+        validation: Targets of the validation part, standardised, [n]; where rows are ranked the first column of it.
+    """
+    numbers = validation[:, 0] if is_ranked else validation
+    found = mean_of_targets(numbers, deviation=target.deviation, variance=target.variance)
+    if is_ranked:
+        from trainers.tasks.table.ranking import ndcg_without_order
+
+        found["metrics"] |= ndcg_without_order(validation)
+    return found

@@ -1,0 +1,1 @@
+"""Parts of the task `tabular`."""

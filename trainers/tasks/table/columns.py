@@ -1,0 +1,331 @@
+"""Columns of a table as numbers: what each one means is learned from the training rows, and applied to any rows.
+
+Numbers become (value - centre) / scale, and what is missing the median with a mark beside it; categories become whole
+numbers: 0 for a level that the training rows do not have, or have rarely, 1 for missing, then the levels. Centre and
+scale are mean and deviation, cut at 10; or, robust, median and distance of the quartiles, bent smoothly (RealMLP of
+Holzmüller et al. 2024, arXiv 2407.04491, section 3).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from search_spaces.wording import shown
+from trainers.protocol import TaskError
+from trainers.tasks.shared.split_task import Rows
+from trainers.tasks.table.files import Table, holds_numbers, is_number, texts
+
+Matrix = np.ndarray[Any, np.dtype[np.float32]]
+Vector = np.ndarray[Any, np.dtype[np.float64]]
+
+MOSTLY = 0.8
+"""A column of text in which this share of the cells are numbers was meant to be one of numbers."""
+_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
+_WITH_ZONE = r":[0-9.]+(Z|[+-][0-9]{2}:?[0-9]{2})$"
+_RAREST = 2
+_COUNTED = 20
+"""Number of rows from which on a column that counts them is no accident; it would tell the order of the file."""
+_MOST_LEVELS = 1000
+_FARTHEST = 10.0
+"""Standardised values are cut here: one typing error must not make a batch diverge."""
+_BOUND = 3.0
+"""Bound that robustly scaled values approach, far from the median."""
+_DAY_MS = 86_400_000.0
+_TOO_FAR = 1e6
+"""A value this many usual distances away from the median has no part in the scale: beside it 32 bits could hardly tell
+the others apart."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Number:
+    """A column of numbers, or of dates, which count as days.
+
+    Attributes:
+        is_date: Whether cells are dates.
+        mean: Centre: mean over the training rows that have a value, or their median where scaling is robust.
+        deviation: Scale: standard deviation over the training rows that have a value, or the distance of their
+            quartiles where scaling is robust; 1 if all are equal.
+        median: Median of the training rows, which replaces a missing value.
+        marks: Whether training rows lack values, so that a mark says which.
+    """
+
+    name: str
+    is_date: bool
+    mean: float
+    deviation: float
+    median: float
+    marks: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Category:
+    """A column of words; level i is the number i + 2."""
+
+    name: str
+    levels: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, those for the unknown and for the missing included."""
+        return len(self.levels) + 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoding:
+    """How rows become one matrix: numbers, then marks of what is missing, then categories.
+
+    Attributes:
+        numbers: Columns of numbers, in the order of the matrix.
+        categories: Columns of categories, in the order of the matrix.
+        left_out: Columns that say nothing, with the reason.
+        is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.
+    """
+
+    numbers: tuple[Number, ...]
+    categories: tuple[Category, ...]
+    left_out: dict[str, str]
+    is_robust: bool = False
+
+    @property
+    def dense(self) -> int:
+        """Columns of the matrix before the categories."""
+        return len(self.numbers) + sum(number.marks for number in self.numbers)
+
+    @property
+    def columns(self) -> int:
+        """Columns of the matrix."""
+        return self.dense + len(self.categories)
+
+    def form(self) -> dict[str, Any]:
+        """Return what `encode` does as plain values, for `automl.standalone.table_rows`."""
+        return {
+            "numbers": [asdict(number) for number in self.numbers],
+            "categories": [asdict(category) for category in self.categories],
+        } | ({"bound": _BOUND} if self.is_robust else {"farthest": _FARTHEST})
+
+    @property
+    def meaning(self) -> tuple[object, ...]:
+        """What a row's numbers mean, for the mark of weights; that of standardised ones is as old as they are."""
+        return (self.numbers, self.categories, *(["robust"] if self.is_robust else []))
+
+    def encode(self, table: Table) -> Matrix:
+        """Return a table's rows, float32 [rows, dense + categories]."""
+        values = [values_of(table, number.name, is_date=number.is_date) for number in self.numbers]
+        limited = _bent if self.is_robust else _cut
+        scaled = [limited(_scaled(value, number)) for value, number in zip(values, self.numbers, strict=True)]
+        marks = [np.isnan(value) for value, number in zip(values, self.numbers, strict=True) if number.marks]
+        levels = [_levels(table, category) for category in self.categories]
+        return np.column_stack([*scaled, *marks, *levels]).astype(np.float32)
+
+
+def fit_encoding(
+    table: Table,
+    rows: Rows,
+    names: Sequence[str],
+    *,
+    as_numbers: Collection[str],
+    as_categories: Collection[str],
+    is_robust: bool = False,
+) -> Encoding:
+    """Learn what each column means from the training rows.
+
+    Args:
+        table: All rows, so that a slip in any of them is found.
+        names: The columns to use.
+        as_numbers: Columns that must be numbers, whatever they look like.
+        as_categories: Columns that must be categories, whatever they look like.
+        is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.
+    """
+    numbers: list[Number] = []
+    categories: list[Category] = []
+    left_out: dict[str, str] = {}
+    for name in names:
+        kind = "number" if name in as_numbers else "category" if name in as_categories else _kind(table, name)
+        if kind == "category":
+            found: Number | Category | str = _fit_category(table, rows, name, forced=name in as_categories)
+        else:
+            found = _fit_number(
+                table, rows, name, is_date=kind == "date", forced=name in as_numbers, is_robust=is_robust
+            )
+        if isinstance(found, str):
+            left_out[name] = found
+        elif isinstance(found, Category):
+            categories.append(found)
+        else:
+            numbers.append(found)
+    if not numbers and not categories:
+        why = ", ".join(f"{name} is {reason}" for name, reason in left_out.items())
+        raise TaskError(f"{table.path}: found no column to learn from ({why}), allowed: at least one")
+    return Encoding(numbers=tuple(numbers), categories=tuple(categories), left_out=left_out, is_robust=is_robust)
+
+
+def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
+    """Return a column as numbers, float64 [rows], NaN where the cell is missing."""
+    column = table.columns[name]
+    if _is_moment(column):
+        return _days(column)
+    if not pa.types.is_string(column.type):
+        return _finite(table, name, _floats(column))
+    good = pc.match_substring_regex(column, _DATE) if is_date else is_number(column)
+    try:
+        kept = pc.if_else(good, column, pa.scalar(None, pa.string()))
+        found = _milliseconds(kept) if is_date else pc.cast(kept, pa.float64())
+    except pa.ArrowInvalid as error:
+        raise TaskError(f"{table.path}, column {name!r}: found {error}, allowed: dates such as 2024-12-31") from None
+    values = _floats(found) / (_DAY_MS if is_date else 1.0)
+    return _finite(table, name, values, pc.fill_null(pc.invert(good), False).to_numpy(zero_copy_only=False))
+
+
+def _is_moment(column: Any) -> bool:
+    return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
+
+
+def _days(column: Any) -> Vector:
+    """Return moments as days since 1970 in UTC, counted in whole milliseconds."""
+    moments = pc.cast(column, pa.timestamp("ms")) if pa.types.is_date(column.type) else column
+    whole = pc.cast(pc.floor_temporal(moments, unit="millisecond"), pa.timestamp("ms", moments.type.tz))
+    return _floats(pc.cast(whole, pa.int64())) / _DAY_MS
+
+
+def _milliseconds(dates: Any) -> Any:
+    """Return dates written as text as milliseconds since 1970, int64; without a zone they are in UTC."""
+    dates = pc.replace_substring_regex(dates, r"(\.[0-9]{3})[0-9]+", r"\1")
+    has_zone, nothing = pc.match_substring_regex(dates, _WITH_ZONE), pa.scalar(None, pa.string())
+    plain = pc.cast(pc.if_else(has_zone, nothing, dates), pa.timestamp("ms"))
+    zoned = pc.cast(pc.if_else(has_zone, dates, nothing), pa.timestamp("ms", "UTC"))
+    return pc.coalesce(pc.cast(plain, pa.int64()), pc.cast(zoned, pa.int64()))
+
+
+def _finite(table: Table, name: str, values: Vector, no_numbers: Any = False) -> Vector:
+    bad = np.isinf(values) | no_numbers
+    if bad.any():
+        there = max(1, len(bad) - table.columns[name].null_count)
+        raise _no_number(table, name, int(np.argmax(bad)), share=1 - bad.sum() / there)
+    return values
+
+
+def bin_edges(values: Matrix, bins: int) -> Matrix:
+    """Return the quantiles of each column of numbers as edges of bins, float32 [numbers, bins + 1], strictly rising.
+
+    Quantiles that fall together are spread out beyond the largest, where no training value falls into the bins.
+    """
+    # Quantiles between values are in 64 bits, where edges may differ that are equal in 32.
+    edges = np.quantile(values, np.linspace(0, 1, bins + 1), axis=0).T.astype(np.float32)
+    rows = []
+    for one in edges:
+        distinct = np.unique(one)
+        beyond = float(distinct[-1]) + 1.0 + np.arange(bins + 1 - len(distinct))
+        rows.append(np.concatenate([distinct, beyond]))
+    return np.asarray(rows, dtype=np.float32)
+
+
+def _kind(table: Table, name: str) -> Literal["number", "date", "category"]:
+    column = table.columns[name]
+    if _is_moment(column):
+        return "date"
+    if holds_numbers(column):
+        return "number"
+    if pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
+        return "category"
+    if not pa.types.is_string(column.type):
+        allowed = "numbers, text, booleans or dates; or name it in task_options.ignore"
+        raise TaskError(f"{table.path}, column {name!r}: found the type {column.type}, allowed: {allowed}")
+    present = len(column) - column.null_count
+    if not present:
+        return "category"
+    if pc.all(pc.match_substring_regex(column, _DATE)).as_py():
+        return "date"
+    return "number" if pc.sum(is_number(column)).as_py() >= MOSTLY * present else "category"
+
+
+def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: bool, is_robust: bool) -> Number | str:
+    values = values_of(table, name, is_date=is_date)
+    if not forced and not is_date and len(values) >= _COUNTED and (np.diff(values) == 1).all():
+        return "the number of the row"
+    marks = bool(np.isnan(values[rows]).any())
+    known = values[rows][~np.isnan(values[rows])]
+    if len(known) == 0:
+        return "empty"
+    if known.min() == known.max() and not marks:  # the deviation of equal values may be 1e-17
+        return "constant"
+    median = float(np.median(known))
+    near = _near(known, median)
+    deviation = 0.0 if near.min() == near.max() else _spread(known, near) if is_robust else float(near.std())
+    mean = median if is_robust else float(near.mean())
+    return Number(name=name, is_date=is_date, mean=mean, deviation=deviation or 1.0, median=median, marks=marks)
+
+
+def _near(known: Vector, median: float) -> Vector:
+    """Return the values without those so far away that they are slips of typing, or numbers that stand for nothing."""
+    distances = np.abs(known - median)
+    usual = np.median(distances[distances > 0]) if distances.any() else 0.0
+    return known[distances <= _TOO_FAR * usual]
+
+
+def _spread(known: Vector, near: Vector) -> float:
+    """Return the distance of the quartiles, or half the range of the values that are near where those are equal."""
+    low, high = np.quantile(known, [0.25, 0.75])
+    return float(high - low) or float(near.max() - near.min()) / 2
+
+
+def _fit_category(table: Table, rows: Rows, name: str, *, forced: bool) -> Category | str:
+    column = texts(table.columns[name]).take(pa.array(rows))
+    counted = [(one["counts"], one["values"]) for one in pc.value_counts(column.drop_null()).to_pylist()]
+    if not counted:
+        return "empty"
+    if len(counted) == 1 and column.null_count == 0:
+        return "constant"
+    frequent = sorted(one for one in counted if one[0] >= _RAREST)
+    if not frequent and not forced:
+        return "different in every row"
+    kept = sorted(frequent, reverse=True)[:_MOST_LEVELS] if frequent else counted
+    return Category(name=name, levels=tuple(sorted(level for _, level in kept)))
+
+
+def _levels(table: Table, category: Category) -> Vector:
+    column, levels = texts(table.columns[category.name]), pa.array(category.levels, pa.string())
+    plain = _plain(levels).to_pylist()
+    times = Counter(plain)
+    single = pa.array([one if times[one] == 1 else None for one in plain], pa.string())
+    written, meant = pc.index_in(column, levels), pc.index_in(_plain(column), single, skip_nulls=True)
+    numbers = pc.add(pc.coalesce(written, meant), 2)
+    missing = np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))
+    return np.where(missing, 1.0, _floats(pc.fill_null(pc.cast(numbers, pa.float64()), 0.0)))
+
+
+def _plain(column: Any) -> Any:
+    """Return words without what only the program that wrote them put in: True for true, 1.0 for 1."""
+    small = pc.utf8_lower(column)
+    whole = pc.replace_substring_regex(column, r"^([+-]?[0-9]+)\.0$", r"\1")
+    return pc.if_else(pc.is_in(small, pa.array(["true", "false"])), small, whole)
+
+
+def _scaled(values: Vector, number: Number) -> Vector:
+    filled = np.where(np.isnan(values), number.median, values)
+    return np.asarray((filled - number.mean) / number.deviation)
+
+
+def _cut(scaled: Vector) -> Vector:
+    return np.clip(scaled, -_FARTHEST, _FARTHEST)
+
+
+def _bent(scaled: Vector) -> Vector:
+    """Return x / sqrt(1 + (x / 3)^2), without the overflow of a square."""
+    return np.asarray(scaled / np.hypot(1.0, scaled / _BOUND))
+
+
+def _floats(column: Any) -> Vector:
+    return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _no_number(table: Table, name: str, row: int, *, share: float) -> TaskError:
+    problem = f"found {shown(table.columns[name][row].as_py())}, where {share:.0%} of the column are numbers"
+    cure = "a finite number; or name the column in task_options.categorical, or the word in task_options.missing"
+    return TaskError(f"{table.where(row)}, column {name!r}: {problem}, allowed: {cure}")

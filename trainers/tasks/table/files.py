@@ -1,0 +1,380 @@
+"""A table of rows from a CSV, TSV or Parquet file, and which line of the file a row is, for messages.
+
+This is pyarrow's home. Text stays text here: what a column means is decided where the training rows are known.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+
+from search_spaces.wording import listed, nearest, shown
+from trainers.protocol import TaskError
+from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
+
+MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "None")
+"""Cells that hold nothing, after spaces around them are cut off."""
+
+_ENCODING = "utf-8"
+_SAMPLE_CHARACTERS = 2**17
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """How a text file is written.
+
+    Attributes:
+        delimiter: One character, or None to find it out.
+        header: Whether the first row names the columns; None to find it out.
+        encoding: Encoding of the bytes, by Python's name.
+        quoting: Whether "..." may hold delimiters and line breaks; None to find it out.
+        missing: Cells that hold nothing.
+    """
+
+    delimiter: str | None = None
+    header: bool | None = None
+    encoding: str = _ENCODING
+    quoting: bool | None = None
+    missing: tuple[str, ...] = MISSING
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Columns by name, each an Arrow array of as many rows: trimmed strings, or what Parquet says; null is missing.
+
+    Attributes:
+        form: How the file is written, complete; None for Parquet and for rows that came from Python.
+    """
+
+    path: Path
+    form: Form | None
+    columns: dict[str, Any]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.columns)
+
+    def where(self, row: int) -> str:
+        """Return the place of a row, counted from 0, as a person finds it: "train.csv: line 17"."""
+        if self.form is None:
+            return f"{self.path}: row {row + 1}"
+        wanted = row + bool(self.form.header)
+        line = next((line for index, (line, _) in enumerate(_records(self.path, self.form)) if index == wanted), 0)
+        return f"{self.path}: line {line}"
+
+
+def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence[str] = ()) -> Table:
+    """Read a file; gzip is undone where the name ends in .gz.
+
+    Args:
+        path: Ends in .parquet or .pq for Parquet; every other file is text with delimiters.
+        form: What is known of a text file.
+        expected: Names one of which a header must have; they help to find out whether there is one.
+
+    Raises:
+        TaskError: The file is missing, empty, not in its encoding, or has rows of unequal length; the message names
+            the line.
+    """
+    path, form = Path(path), form or Form()
+    if path.name.lower().endswith(PARQUET):
+        return _read_parquet(path, form)
+    text = _text(path, form)
+    if not text.strip():
+        raise TaskError(f"{path}: found an empty file, allowed: a table with at least two rows")
+    form = replace(form, delimiter=form.delimiter or _delimiter(path, text))
+    columns, form = _parse(path, text, form)
+    cleaned = [_clean(column, form) for column in columns]
+    form = replace(form, header=_has_header(cleaned, expected) if form.header is None else form.header)
+    names = _names(path, cleaned) if form.header else tuple(f"column_{index}" for index in range(len(cleaned)))
+    rows = [column[1:] if form.header else column for column in cleaned]
+    if len(rows[0]) == 0:
+        raise TaskError(f"{path}: found a header and no row, allowed: a table with at least two rows")
+    return Table(path=path, form=form, columns=dict(zip(names, rows, strict=True)))
+
+
+def read_like(train: Table, path: str | Path, form: Form) -> Table:
+    """Read another file that must have the columns of `train`, and return it with these, in their order."""
+    if train.form is not None and form.header is None and not train.form.header:
+        form = replace(form, header=False)
+    has_names = train.form is None or train.form.header
+    return same_columns(train, read_table(path, form, expected=train.names if has_names else ()))
+
+
+def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form | None) -> Table:
+    """Return rows from Python as a table with these columns; a name that a row lacks is missing there."""
+    columns = {
+        name: _clean(pa.array([_as_text(row.get(name)) for row in rows], pa.string()), form or Form()) for name in names
+    }
+    return Table(path=Path("rows"), form=None, columns=columns)
+
+
+def find_column(table: Table, wanted: str | int, option: str) -> str:
+    """Return the name of the column that an option names: by name, by number from 0 (-1 is the last), or "last"."""
+    names = table.names
+    if isinstance(wanted, str) and wanted in names:
+        return wanted
+    if wanted == "last":
+        return names[-1]
+    number = int(wanted) if isinstance(wanted, int) or wanted.removeprefix("-").isdigit() else None
+    if number is not None and -len(names) <= number < len(names):
+        return names[number]
+    near = nearest(wanted, names) if isinstance(wanted, str) else None
+    hint = f"; did you mean {near!r}?" if near else ""
+    what = f"{listed(names[:40])}, a number from 0 to {len(names) - 1}, or last"
+    raise TaskError(f"{table.path}: found no column {shown(wanted)}, which {option} names; allowed: {what}{hint}")
+
+
+def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) -> Table:
+    """Return `other` with the columns of `train`, in its order."""
+    if train.form is not None and other.form is not None and not train.form.header:
+        if len(train.names) != len(other.names):
+            problem = f"found {len(other.names)} columns, allowed: {len(train.names)}, as in {train.path}"
+            raise TaskError(f"{other.path}: {problem}")
+        return replace(other, columns=dict(zip(train.names, other.columns.values(), strict=True)))
+    missing = [name for name in train.names if name not in other.columns and name not in optional]
+    extra = [name for name in other.names if name not in train.columns]
+    if missing or extra:
+        found = [f"found no column {listed(map(shown, missing))}"] if missing else []
+        found += [f"found the column {listed(map(shown, extra))}"] if extra else []
+        raise TaskError(f"{other.path}: {' and '.join(found)}, allowed: the columns of {train.path}")
+    return replace(other, columns={name: other.columns[name] for name in train.names if name in other.columns})
+
+
+def texts(column: Any) -> Any:
+    """Return a column as strings, those of Python's values; 3.0 becomes "3", so that a label is the same in a CSV."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_decimal(column.type):  # without the text between, Arrow makes 0.35 to 0.35000000000000003
+        column = pc.cast(pc.cast(column, pa.string()), pa.float64())
+    if pa.types.is_floating(column.type) or pa.types.is_temporal(column.type):
+        return pa.array([_as_text(value) for value in column.to_pylist()], pa.string())
+    return column if pa.types.is_string(column.type) else pc.cast(column, pa.string())
+
+
+def as_written(form: Form | None) -> dict[str, Any]:
+    """Return what the exported model has to know to read a file as the training file was read, as plain values."""
+    if form is None:
+        return {}
+    written = {"delimiter": form.delimiter, "quoting": form.quoting}
+    # Models of before have none, and their rows are compared with those of new ones.
+    return written if form.encoding == _ENCODING else written | {"encoding": form.encoding}
+
+
+def is_number(column: Any) -> Any:
+    """Return for each cell of a column of strings whether it is a finite number; null where the cell is missing."""
+    return pc.match_substring_regex(column, _NUMBER)
+
+
+def _read_parquet(path: Path, form: Form) -> Table:
+    try:
+        read = pa_parquet.read_table(_existing(path)).combine_chunks()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TaskError(f"{path}: found a file that is no Parquet ({_line(error)}), allowed: a Parquet file") from None
+    if read.num_rows == 0 or read.num_columns == 0:
+        raise TaskError(f"{path}: found no rows, allowed: a table with at least two rows")
+    names = [name for name in read.column_names if not is_index(name)]
+    columns = {name: _one_chunk(read.column(name)) for name in names}
+    return Table(path=path, form=None, columns={name: _clean(column, form) for name, column in columns.items()})
+
+
+def _one_chunk(column: Any) -> Any:
+    joined = column.combine_chunks()
+    joined = joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
+    if pa.types.is_dictionary(joined.type):
+        joined = joined.dictionary_decode()
+    return pc.cast(joined, pa.string()) if pa.types.is_large_string(joined.type) else joined
+
+
+def holds_numbers(column: Any) -> bool:
+    """Whether a column has a type of numbers, as columns of Parquet may."""
+    return any(is_one(column.type) for is_one in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
+
+
+def _clean(column: Any, form: Form) -> Any:
+    """Cut spaces off, and make what holds nothing null: NaN, and the words for nothing, numbers such as -999 too."""
+    if holds_numbers(column):
+        numbers = pc.cast(column, pa.float64(), safe=False)
+        nothing = [float(word) for word in form.missing if re.fullmatch(_NUMBER, word)]
+        is_nothing = pc.or_(pc.is_nan(numbers), pc.is_in(numbers, pa.array(nothing, pa.float64())))
+        return pc.if_else(is_nothing, pa.scalar(None, column.type), column)
+    if not pa.types.is_string(column.type):
+        return column
+    trimmed = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.is_in(trimmed, pa.array(form.missing, pa.string())), pa.scalar(None, pa.string()), trimmed)
+
+
+def _existing(path: Path) -> Path:
+    if path.is_dir():
+        raise TaskError(f"{path}: found a folder, allowed: a file")
+    if not path.exists():
+        near = nearest(path.name, [one.name for one in path.parent.glob("*")]) if path.parent.is_dir() else None
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise TaskError(f"{path}: found no such file, allowed: a readable file{hint}")
+    return path
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's content, unzipped where its name ends in .gz."""
+    try:
+        content = _existing(path).read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError, ValueError) as error:
+        raise TaskError(f"{path}: found that it cannot be read ({_line(error)}), allowed: a readable file") from None
+    except zlib.error as error:
+        raise TaskError(f"{path}: found damaged gzip ({_line(error)}), allowed: a whole file") from None
+
+
+def _text(path: Path, form: Form) -> str:
+    content = read_bytes(path)
+    try:
+        return content.decode(form.encoding).removeprefix("\ufeff").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problem = f"found the byte 0x{content[error.start]:02x} (byte {error.start} of the file)"
+        allowed = f"{form.encoding} text; or name another encoding in task_options.encoding, such as latin-1"
+        raise TaskError(f"{path}: line {line}: {problem}, allowed: {allowed}") from None
+    except LookupError:
+        raise TaskError(f"task_options.encoding: found {form.encoding!r}, allowed: utf-8, latin-1, ...") from None
+
+
+def _delimiter(path: Path, text: str) -> str:
+    """Find the delimiter that splits the most of the first rows into equally many columns, at least two."""
+    if path.name.removesuffix(".gz").endswith(".tsv"):
+        return "\t"
+    sample = text[:_SAMPLE_CHARACTERS]
+    lines = sample[: max(sample.rfind("\n"), sample.rfind("\r")) + 1] or sample
+    best, best_share = ",", 0.0
+    for delimiter in DELIMITERS:
+        widths = [len(row) for row in csv.reader(io.StringIO(lines, newline=""), delimiter=delimiter) if row]
+        usual = max(set(widths), key=widths.count)
+        share = widths.count(usual) / len(widths)
+        if usual > 1 and share > best_share:
+            best, best_share = delimiter, share
+    return best
+
+
+def _parse(path: Path, text: str, form: Form) -> tuple[list[Any], Form]:
+    """Return the columns as strings, the first row included, and the form with its quoting.
+
+    Files with tabs are mostly written without quoting, and then a lone quotation mark is text.
+    """
+    first = form.delimiter != "\t" if form.quoting is None else form.quoting
+    tries = [first] if form.quoting is not None else [first, not first]
+    for quoting in tries:
+        parsed = _parse_once(text, form, quoting=quoting)
+        if parsed is not None:
+            return parsed, replace(form, quoting=quoting)
+    form = replace(form, quoting=first)
+    raise _ragged(path, form)
+
+
+def _parse_once(text: str, form: Form, *, quoting: bool) -> list[Any] | None:
+    """Return the columns; None if rows are of unequal length."""
+    encoded = text.encode()
+    width = len(next(_rows(text, replace(form, quoting=quoting)))[1])
+    names = [str(index) for index in range(width)]
+    try:
+        read = pa_csv.read_csv(
+            pa.py_buffer(encoded),
+            pa_csv.ReadOptions(use_threads=False, block_size=min(len(encoded) + 1, 2**30), column_names=names),
+            pa_csv.ParseOptions(
+                delimiter=form.delimiter, quote_char='"' if quoting else False, newlines_in_values=quoting
+            ),
+            pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False, check_utf8=False
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    columns = [_one_chunk(read.column(name)) for name in names]
+    return columns if quoting else [_unquoted(column) for column in columns]
+
+
+def _unquoted(column: Any) -> Any:
+    return pc.replace_substring_regex(column, QUOTED, r"\1")
+
+
+def _ragged(path: Path, form: Form) -> TaskError:
+    width = 0
+    for line, row in _records(path, form):
+        width = width or len(row)
+        if len(row) != width:
+            allowed = f"{width}, as in the first row (delimiter {form.delimiter!r})"
+            return TaskError(f"{path}: line {line}: found {len(row)} columns, allowed: {allowed}")
+    problem = f"found rows that cannot be told apart with the delimiter {form.delimiter!r}"
+    return TaskError(f"{path}: {problem}, allowed: rows of equal length, with closed quotation marks")
+
+
+def _records(path: Path, form: Form) -> Iterator[tuple[int, list[str]]]:
+    return _rows(_text(path, form), form)
+
+
+def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line at which a row begins, from 1, its cells), blank lines left out."""
+    csv.field_size_limit(2**31 - 1)
+    lines, delimiter = io.StringIO(text, newline=""), form.delimiter or ","
+    plain = form.quoting is False
+    reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL)
+    begins = 1
+    for row in reader:
+        if row:
+            yield begins, row
+        begins = reader.line_num + 1
+
+
+def _has_header(columns: Sequence[Any], expected: Sequence[str]) -> bool:
+    """Whether the first row looks like names: distinct words, which no cell below repeats, or over a column of numbers.
+
+    A single number in it speaks against; an expected name speaks for it.
+    """
+    first = [column[0].as_py() for column in columns]
+    if any(name in first for name in expected):
+        return True
+    words = [word for word in first if word is not None]
+    if len(words) < max(1, len(first) - 1) or len(set(words)) < len(words):
+        return False
+    if pc.any(is_number(pa.array(words, pa.string()))).as_py():
+        return False
+    below = [column[1:] for column in columns]
+    if any(pc.all(is_number(column)).as_py() and column.null_count < len(column) for column in below):
+        return True
+    return not any(pc.any(pc.equal(column, word)).as_py() for column, word in zip(below, first, strict=True) if word)
+
+
+def _names(path: Path, columns: Sequence[Any]) -> tuple[str, ...]:
+    names = [column[0].as_py() or f"column_{index}" for index, column in enumerate(columns)]
+    if twice := doubled(names):
+        raise TaskError(f"{path}: found the column {listed(map(shown, twice))} twice, allowed: names that differ")
+    return tuple(names)
+
+
+def _as_text(value: object) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float | Decimal):
+        return None if math.isnan(value) else repr(float(value)).removesuffix(".0")  # numpy writes its type
+    return None if value is None else str(value)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120]

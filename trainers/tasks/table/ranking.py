@@ -1,0 +1,128 @@
+"""Rows that compete with each other: those of one query are ranked, and judged by NDCG.
+
+Shapes: n rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from trainers.protocol import TaskError
+from trainers.tasks.shared.split_task import Rows, split
+from trainers.tasks.table.columns import Matrix, Vector
+from trainers.tasks.table.files import Table, texts
+
+MOST_RANKED = 10
+"""Number of rows of a query whose order counts."""
+
+
+def queries_of(table: Table, column: str) -> Rows:
+    """Return the number of each row's query, int64 [n]; equal cells are one query."""
+    cells = texts(table.columns[column])
+    if cells.null_count:
+        row = int(np.argmax(pc.is_null(cells).to_numpy(zero_copy_only=False)))
+        raise TaskError(f"{table.where(row)}, column {column!r}: found nothing, allowed: the query of the row")
+    values = pc.unique(cells)
+    return np.asarray(pc.index_in(cells, values).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def split_queries(queries: Rows, *, validation: float, test: float) -> tuple[Rows, Rows, Rows]:
+    """Return the rows for training, validation and testing; all rows of a query are in one part.
+
+    Args:
+        queries: Query of each row, int64 [n].
+        validation: Share of the queries, from 0 to 1.
+        test: Share of the queries, from 0 to 1.
+    """
+    different = np.unique(queries)
+    try:
+        parts = split(None, len(different), validation=validation, test=test)
+    except TaskError:
+        problem = f"found {len(different)} queries, of which none is left for training or validation"
+        raise TaskError(f"{problem}; allowed: more queries") from None
+    train, judged, tested = (np.flatnonzero(np.isin(queries, different[part])) for part in parts)
+    return train, judged, tested
+
+
+def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, column: str, query: str) -> Matrix:
+    """Return what a model learns of each row, how relevant that is, and its query, float32 [n, 3].
+
+    Args:
+        standardised: Relevance as the model learns it, [n].
+        relevance: Numbers of the target column, [n].
+    """
+    if (relevance < 0).any():
+        row = int(np.argmax(relevance < 0))
+        problem = f"found {relevance[row]:g}, allowed: how relevant the row is, a number of at least 0"
+        raise TaskError(f"{table.where(row)}, column {column!r}: {problem}")
+    return np.column_stack([standardised, relevance, queries_of(table, query)]).astype(np.float32)
+
+
+class Ndcg:
+    """Normalised discounted cumulative gain of the first ten rows, the mean over queries that have a relevant row.
+
+    The gain is the relevance itself and the discount is log2(1 + rank), as Jarvelin and Kekalainen 2002 have them and
+    scikit-learn's `ndcg_score` does; equal scores share the mean of their gains.
+    """
+
+    def __init__(self) -> None:
+        self._scores: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def reset(self) -> None:
+        """Forget all rows."""
+        self._scores, self._targets = [], []
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in scores [n], and targets as `ranking_targets` has them, [n, 3]."""
+        self._scores.append(outputs.detach().cpu().double())
+        self._targets.append(targets[:, 1:].detach().cpu().double())
+
+    def merge_state(self, other: Ndcg) -> None:
+        """Take in the rows of another one."""
+        self._scores += other._scores
+        self._targets += other._targets
+
+    def compute(self) -> float:
+        """Return the mean over queries, from 0 to 1; NaN where no row is relevant."""
+        if not self._scores:
+            return float("nan")
+        return _mean_ndcg(torch.cat(self._scores).numpy(), torch.cat(self._targets).numpy())
+
+
+def ndcg_without_order(targets: Any) -> dict[str, float]:
+    """Return `val_ndcg` of rows in any order, the mean over all orders; empty where no row is relevant.
+
+    Args:
+        targets: As `ranking_targets` returns them, [n, 3].
+    """
+    value = _mean_ndcg(np.zeros(len(targets)), targets[:, 1:].astype(np.float64))
+    return {} if np.isnan(value) else {"val_ndcg": value}
+
+
+def _mean_ndcg(scores: Any, targets: Any) -> float:
+    """Return the mean NDCG over queries; NaN where no row is relevant."""
+    order = np.argsort(targets[:, 1], kind="stable")
+    ends = np.flatnonzero(np.diff(targets[order, 1])) + 1
+    found = [_ndcg(scores[rows], targets[rows, 0]) for rows in np.split(order, ends)]
+    known = [one for one in found if one is not None]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def _ndcg(scores: Any, gains: Any) -> float | None:
+    """Return the NDCG of one query; None if no row is relevant."""
+    discounts = 1.0 / np.log2(np.arange(len(scores)) + 2.0)
+    discounts[MOST_RANKED:] = 0.0
+    ideal = np.sort(gains)[::-1] @ discounts
+    if ideal <= 0:
+        return None
+    _, place, counts = np.unique(-scores, return_inverse=True, return_counts=True)
+    means = np.bincount(place, weights=gains) / counts
+    ends = np.cumsum(counts)
+    shared = np.add.reduceat(discounts, np.concatenate([[0], ends[:-1]]))
+    return float(means @ shared / ideal)

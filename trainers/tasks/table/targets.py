@@ -1,0 +1,205 @@
+"""The column that a model of tables learns: what it means, and the losses of what is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from search_spaces.wording import listed, shown
+from trainers.protocol import TaskError
+from trainers.tasks.shared.split_task import Rows
+from trainers.tasks.table.columns import MOSTLY, Vector, values_of
+from trainers.tasks.table.files import Table, find_column, is_number, texts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Target:
+    """The column to learn, and its scale.
+
+    Attributes:
+        classes: Class labels, sorted; empty for a number.
+        mean: Mean of the training rows' numbers.
+        deviation: Standard deviation of the training rows' numbers.
+        variance: Variance of the validation rows' numbers in squared units of the target; what R2 compares with.
+    """
+
+    column: str
+    classes: tuple[str, ...] = ()
+    mean: float = 0.0
+    deviation: float = 1.0
+    variance: float = 1.0
+
+    def __repr__(self) -> str:
+        """Return the text of which `DataMark` makes the mark of weights: with another one, stored ones are refused."""
+        said = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
+        return f"_Target({', '.join(said)})"
+
+
+def fit_target(
+    table: Table, column: str, rows: tuple[Rows, Rows, Rows], validation: Table | None, classes: tuple[str, ...]
+) -> Target:
+    """Learn the target's classes or its scale."""
+    if classes:
+        return Target(column=column, classes=classes)
+    numbers = target_numbers(table, column)
+    judged = numbers[rows[1]] if validation is None else target_numbers(validation, column)
+    known = numbers[rows[0]]
+    if known.std() == 0:
+        problem = f"found the same number, {known[0]:g}, in every training row"
+        raise TaskError(f"{table.path}: column {column!r}: {problem}, allowed: a target that varies")
+    return Target(
+        column=column,
+        mean=float(known.mean()),
+        deviation=float(known.std()),
+        variance=float(judged.var()) or float(known.var()),
+    )
+
+
+_SMALLEST = 2
+
+
+def fit_classes(table: Table, column: str) -> tuple[str, ...]:
+    """Return the classes of a label column: sorted, as numbers if all are."""
+    labels = texts(table.columns[column])
+    check_no_gap(table, column)
+    counts = {one["values"]: one["counts"] for one in pc.value_counts(labels).to_pylist()}
+    classes = sorted(counts, key=_sort_key(counts))
+    if len(classes) < _SMALLEST:
+        problem = f"found one label only, {shown(classes[0])}, allowed: at least two classes"
+        raise TaskError(f"{table.path}: column {column!r}: {problem}")
+    rare = [one for one in classes if counts[one] < _SMALLEST]
+    if rare:
+        where = table.where(pc.index(labels, rare[0]).as_py())
+        more = f", like {len(rare) - 1} other classes" if len(rare) > 1 else ""
+        allowed = "two rows of each class, one to train on and one for validation"
+        hint = "; for numbers to be estimated, kind: regression" if _all_numbers(counts) else ""
+        raise TaskError(
+            f"{where}, column {column!r}: found {shown(rare[0])} in this row only{more}, allowed: {allowed}{hint}"
+        )
+    return tuple(classes)
+
+
+def encode_classes(table: Table, column: str, classes: Sequence[str]) -> Rows:
+    """Return the class of each row, int64 [rows].
+
+    A label that is no class but is one without the dot at its end counts as that: the test part of UCI's Adult data
+    is written that way.
+    """
+    check_no_gap(table, column)
+    labels = texts(table.columns[column])
+    known = pa.array(classes, pa.string())
+    plain = pc.if_else(pc.is_in(labels, known), labels, pc.replace_substring_regex(labels, r"\.$", ""))
+    numbers = pc.index_in(plain, known)
+    if numbers.null_count:
+        row = pc.index(pc.is_null(numbers), True).as_py()
+        problem = (
+            f"found the label {shown(labels[row].as_py())}, allowed: the training data's classes, {listed(classes)}"
+        )
+        raise TaskError(f"{table.where(row)}, column {column!r}: {problem}")
+    return np.asarray(numbers.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def check_no_gap(table: Table, column: str) -> None:
+    """Check that every row has a value."""
+    values = table.columns[column]
+    if values.null_count:
+        row = pc.index(pc.is_null(values), True).as_py()
+        more = f" ({values.null_count} rows have none)" if values.null_count > 1 else ""
+        problem = f"found no value in the target column {column!r}{more}"
+        raise TaskError(f"{table.where(row)}: {problem}, allowed: a value in every row")
+
+
+def _all_numbers(words: Sequence[str] | dict[str, int]) -> bool:
+    return bool(pc.all(is_number(pa.array(list(words), pa.string()))).as_py())
+
+
+def _sort_key(words: dict[str, int]) -> Callable[[str], Any]:
+    return float if _all_numbers(words) else str
+
+
+_MOST_WHOLE_CLASSES = 20
+"""A target of whole numbers with more different values than this is one to estimate."""
+
+
+def mean_of_members(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return each sample's loss, the mean over members where outputs are [n, members, classes]; shape [n]."""
+    if outputs.dim() == 2:
+        return loss(outputs, targets)
+    members = outputs.shape[1]
+    return loss(outputs.flatten(0, 1), targets.repeat_interleave(members)).view(-1, members).mean(1)
+
+
+def learned_part(targets: Tensor) -> Tensor:
+    """Return what is learned of each row, [n]; targets of ranked rows say more."""
+    return targets if targets.dim() == 1 else targets[:, 0]
+
+
+def query_column(table: Table, query: str | int | None, kind: str, target: str) -> str | None:
+    """Return the column of queries; None where rows are not ranked."""
+    if query is None:
+        if kind == "ranking":
+            raise TaskError("task_options.query: found nothing, allowed with kind ranking: the column of queries")
+        return None
+    if kind not in {"auto", "ranking"}:
+        raise TaskError(f"task_options.kind: found {kind!r} with a query, allowed: ranking, or no query")
+    column = find_column(table, query, "task_options.query")
+    if column == target:
+        raise TaskError(f"task_options.query: found {column!r}, the target, allowed: another column")
+    return column
+
+
+def target_numbers(table: Table, column: str) -> Vector:
+    """Return the target as numbers, float64 [rows]."""
+    check_no_gap(table, column)
+    return values_of(table, column)
+
+
+def has_classes(table: Table, column: str) -> bool:
+    """Whether the target is a class: a word, a boolean, or one of a few whole numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = table.columns[column]
+    if pa.types.is_boolean(cells.type):
+        return True
+    if pa.types.is_string(cells.type) and not _is_numeric(table, column):
+        numbers, present = pc.sum(is_number(cells)).as_py() or 0, len(cells) - cells.null_count
+        if numbers >= MOSTLY * present and len(pc.unique(cells)) > _MOST_WHOLE_CLASSES:
+            values_of(table, column)
+        return True
+    return is_whole(table, column) and len(pc.unique(cells)) <= _MOST_WHOLE_CLASSES
+
+
+def is_whole(table: Table, column: str) -> bool:
+    """Whether a target could be classes as well as a number."""
+    if not _is_numeric(table, column):
+        return False
+    values = values_of(table, column)
+    known = values[~np.isnan(values)]
+    return bool((known == np.round(known)).all())
+
+
+def _is_numeric(table: Table, column: str) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = table.columns[column]
+    if pa.types.is_string(cells.type):
+        return bool(pc.all(is_number(cells)).as_py())
+    return not pa.types.is_boolean(cells.type)
+
+
+def feature_columns(table: Table, target: str, ignored: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns to learn from."""
+    features = tuple(name for name in table.names if name != target and name not in ignored)
+    if not features:
+        raise TaskError(f"{table.path}: found no column beside the target {target!r}, allowed: at least one")
+    return features

@@ -1,0 +1,1 @@
+"""Parts of the tasks `text` and `language_model`."""

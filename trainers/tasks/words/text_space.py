@@ -1,0 +1,140 @@
+"""What the search varies in models of texts, and where it begins.
+
+Learning rates may fall from a model's last layer to its first, for fine-tuning: Howard and Ruder 2018 (arXiv
+1801.06146, section 3.2) call them discriminative fine-tuning; the form with one factor is that of Clark et al. 2020
+(arXiv 2003.10555, appendix B).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from search_spaces.parameters import Categorical, Float, Int
+from search_spaces.space import Space
+from trainers.protocol import Params, TaskError
+from trainers.tasks.shared import task_options
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LAYER_RATE_DECAY = "layer_rate_decay"
+"""Parameter of a trial: learning rate of a layer over that of the layer above it; 1 is one rate for all."""
+
+
+def layer_rate_factors(model: nn.Module, params: Params) -> dict[str, float] | None:
+    """Return multiples of the learning rate, by names of parameters; None where all layers have the same.
+
+    The layers are the longest list of modules within the model. With decay d, layer i of n, counted from 0, has
+    d^(n - i); what is registered before the layers, embeddings as a rule, has d^(n + 1); what comes after them has 1.
+    """
+    decay = task_options.number_parameter(params, LAYER_RATE_DECAY, 1.0, low=0.01, high=1.0)
+    if decay == 1:
+        return None
+    prefix, layers = _layers(model)
+    if not layers:
+        raise TaskError(f"{LAYER_RATE_DECAY}: found {decay:g}, allowed: 1, since the model has no list of layers")
+    factors: dict[str, float] = {}
+    has_come = False
+    for name, _ in model.named_parameters():
+        if name.startswith(prefix):
+            has_come = True
+            factors[name] = decay ** (layers - int(name.removeprefix(prefix).partition(".")[0]))
+        elif not has_come:
+            factors[name] = decay ** (layers + 1)
+    return factors
+
+
+def _layers(model: nn.Module) -> tuple[str, int]:
+    """Return the prefix of the layers' names, and their number; 0 where there are none."""
+    from torch import nn
+
+    lists = [(name, len(one)) for name, one in model.named_modules() if isinstance(one, nn.ModuleList)]
+    prefix, layers = max(lists, key=lambda each: each[1], default=("", 0))  # of equal ones the first, the outermost
+    return f"{prefix}.", layers
+
+
+BUCKETS = 2**15
+"""Number of places that all n-grams of two tokens and more share; those that fall together are told apart by others.
+
+The optimizer of a network goes over all of them in each step, which takes most of a step's time.
+"""
+MOST_WEIGHTS = 20_000_000
+"""Most weights of TF-IDF: its optimizer keeps some twenty copies of them in double precision, 3 GB."""
+
+
+def count_of(vocabulary: int, longest_ngram: int) -> int:
+    """Return the number of different n-grams of up to `longest_ngram` of so many tokens, as they are told apart."""
+    return vocabulary + (BUCKETS if longest_ngram > 1 else 0)
+
+
+def fits_tfidf(vocabulary: int, classes: int) -> bool:
+    """Return whether TF-IDF of n-grams of any length has few enough weights for so many tokens and classes."""
+    return count_of(vocabulary, 2) * classes <= MOST_WEIGHTS
+
+
+NETWORKS = ("transformer", "ngrams")
+ARCHITECTURES = (*NETWORKS, "tfidf")
+_TFIDF: Mapping[str, Any] = {"architecture": "tfidf", "longest_ngram": 1, "l2": 1.0}
+_NGRAMS: Mapping[str, Any] = {
+    "architecture": "ngrams", "learning_rate": 1e-3, "batch_per_rank": 32, "optimizer": "adamw", "weight_decay": 0.1,
+    "width": 64, "longest_ngram": 1, "dropout": 0.5, "token_dropout": 0.2,
+}  # fmt: skip
+_TRANSFORMER: Mapping[str, Any] = {
+    "architecture": "transformer", "learning_rate": 1e-3, "batch_per_rank": 32, "optimizer": "adamw",
+    "weight_decay": 0.1, "width": 64, "depth": 1, "heads": 4, "dropout": 0.4, "token_dropout": 0.2, "pooling": "mean",
+}  # fmt: skip
+
+
+def text_space(*, has_tfidf: bool) -> Space:
+    """Return the search space for texts, without TF-IDF where it would have too many weights (`fits_tfidf`)."""
+    network, transformer = {"architecture": list(NETWORKS)}, {"architecture": "transformer"}
+    space = {
+        "learning_rate": Float(low=2e-4, high=4e-3, log=True).when(**network),
+        "batch_per_rank": Categorical([32, 64]).when(**network),
+        "optimizer": Categorical(["adamw"]).when(**network),
+        "weight_decay": Float(low=1e-4, high=3e-1, log=True).when(**network),
+        "width": Categorical([64, 128, 256]).when(**network),
+        "depth": Int(low=1, high=3).when(**transformer),
+        "heads": Categorical([2, 4]).when(**transformer),
+        "pooling": Categorical(["mean", "both"]).when(**transformer),
+        "dropout": Float(low=0.1, high=0.6).when(**network),
+        "token_dropout": Float(low=0.0, high=0.4).when(**network),
+    }
+    if not has_tfidf:
+        length = Int(low=1, high=3).when(architecture="ngrams")
+        return Space({"architecture": Categorical(list(NETWORKS)), **space, "longest_ngram": length})
+    return Space(
+        {
+            "architecture": Categorical(list(ARCHITECTURES)),
+            **space,
+            "longest_ngram": Int(low=1, high=3).when(architecture=["ngrams", "tfidf"]),
+            "l2": Float(low=1e-2, high=10.0, log=True).when(architecture="tfidf"),
+        }
+    )
+
+
+def checkpoint_space() -> Space:
+    """Return the search space for a published checkpoint that is fine-tuned."""
+    return Space(
+        {
+            "learning_rate": Float(low=1e-5, high=2e-4, log=True),
+            "batch_per_rank": Categorical([16, 32]),
+            "optimizer": Categorical(["adamw"]),
+            "weight_decay": Float(low=1e-4, high=1e-1, log=True),
+            "layer_rate_decay": Float(low=0.65, high=1.0),
+        }
+    )
+
+
+def text_first_trials(*, has_tfidf: bool) -> list[dict[str, Any]]:
+    """Return parameters known to be good: the usual baseline, a bag of n-grams, a small transformer."""
+    known = [_TFIDF, _NGRAMS, _TRANSFORMER] if has_tfidf else [_NGRAMS, _TRANSFORMER]
+    return [dict(one) for one in known]
+
+
+def text_baselines(*, has_tfidf: bool) -> list[dict[str, Any]]:
+    """Return the usual baseline for texts, which a search has to beat."""
+    if not has_tfidf:
+        return [{"name": "n-grams with usual parameters", "params": dict(_NGRAMS)}]
+    return [{"name": "TF-IDF with logistic regression", "params": dict(_TFIDF)}]
