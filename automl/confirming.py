@@ -141,12 +141,9 @@ def confirm(
     its earlier runs have ended; without a job everything is trained, at each call.
 
     Args:
-        store: Store that holds the study.
-        study: Name of the study.
         names: Points, as `chosen_points` takes them; none takes those that a recommendation names.
         seeds: Trainings of each; the same ones each time it is called.
         keeps_models: Whether to keep what each training ends with, for `automl export --ensemble`.
-        say: Called with what it will cost, and with each training that is over.
         slots: Number of slots; None takes that of the spec.
         job_id: Job of a queue that pays for it; None leaves that to the study's own.
         most_nano_usd: Function that returns what it may cost, in nano-dollars, called when all that died before is
@@ -195,9 +192,7 @@ def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> lis
     """Return the points that are meant, in that order; without names those that a recommendation names.
 
     Args:
-        record: Study as committed.
         names: `12@9`; `12` for its last kept model, or else its last epoch; best, cheapest or knee.
-        epochs: Epochs of a full training.
 
     Raises:
         StoreError: There is no such trial or epoch, or nothing to choose from.

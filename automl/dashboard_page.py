@@ -44,8 +44,6 @@ def with_front_page(inner: Application, store: Store, id_of: Callable[[str], int
     A report is drawn anew whenever it is asked for, so that it is that of the last commit.
 
     Args:
-        inner: Application of Optuna Dashboard.
-        store: Store that holds the studies.
         id_of: Function that returns the id of Optuna's study of a name, None if there is none.
     """
 

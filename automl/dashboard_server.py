@@ -111,13 +111,7 @@ def _show(store: Store, name: str) -> bool:
 
 
 class _Following:
-    """Renews plots and notes of studies that go on while people look, by a thread.
-
-    Args:
-        store_url: URL of the store.
-        names: Names of the studies, which are shown already.
-        takes_new: Whether studies that are launched meanwhile are shown, too.
-    """
+    """Renews plots and notes of studies that go on while people look, by a thread."""
 
     def __init__(self, store_url: str, names: Iterable[str], *, takes_new: bool) -> None:
         self._store_url, self._names, self._takes_new = store_url, list(names), takes_new
@@ -169,8 +163,6 @@ def application(
 
     Args:
         storage: Optuna's storage.
-        host: Address on which the server listens.
-        pages: Function that puts pages of ours before those of the dashboard.
     """
     inner = pages(optuna_dashboard_of(storage))
     if not is_loopback(host):
@@ -213,8 +205,6 @@ def make_http_server(app: Application, host: str, port: int | None) -> WSGIServe
     """Return a server that listens already.
 
     Args:
-        app: WSGI application.
-        host: Address to listen on.
         port: Port to listen on; None takes 8080 or the next free one.
 
     Raises:

@@ -36,7 +36,6 @@ def show(storage: Any, study: StudyRecord) -> None:
 
     Args:
         storage: Optuna's storage.
-        study: The study as committed.
     """
     import optuna_dashboard  # emits warnings when it is imported, which the dashboard's application silences
 
@@ -78,12 +77,7 @@ def _about(study: StudyRecord) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """A time in which a trial trained, or was paused; times are seconds since 1970.
-
-    Attributes:
-        state: "paused", or the state of the trial.
-        text: Text for people who point at it.
-    """
+    """A time in which a trial trained, or was paused; times are seconds since 1970."""
 
     trial: int
     state: str
@@ -125,7 +119,6 @@ def timeline(trials: Sequence[TrialRecord], now: float) -> Figure:
     """The latest trials' trainings and pauses against the time.
 
     Args:
-        trials: Started trials by number.
         now: End of what is not over, in seconds since 1970.
     """
     every = [one for trial in trials[-MOST_BARS:] for one in stretches(trial, now)]

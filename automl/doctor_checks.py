@@ -37,7 +37,6 @@ def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoic
 
     Args:
         store: URL of the store; None takes the environment's AUTOML_STORE, else the default.
-        backend: What carries the messages between ranks.
         bandwidth: Whether to measure how fast ranks exchange tensors; the last finding then has `exchanges`, a mapping
             for each collective and size.
 

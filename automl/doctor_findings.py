@@ -15,7 +15,6 @@ class WrongError(Exception):
     """What was looked at is not as it should be.
 
     Args:
-        found: What was found, in one line.
         cure: What to do; empty takes the check's own cure.
     """
 
@@ -25,13 +24,7 @@ class WrongError(Exception):
 
 
 def finding(what: str, check: Callable[[], str], cure: str = "") -> dict[str, Any]:
-    """Return what a check finds: `what`, `ok`, `found`, and `cure`, which is empty where all is well.
-
-    Args:
-        what: What is looked at.
-        check: Function that returns what was found, or raises.
-        cure: What to do if it raises.
-    """
+    """Return what a check finds: `what`, `ok`, `found`, and `cure`, which is empty where all is well."""
     try:
         return {"what": what, "ok": True, "found": check(), "cure": ""}
     except WrongError as error:

@@ -26,10 +26,6 @@ ALIASES: Mapping[str, str] = {
 def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:
     """Read parameters, the values as YAML.
 
-    Args:
-        given: `NAME=VALUE` each.
-        source: Option that gave them, for messages.
-
     Raises:
         SpecError: One of them has no `=`, is given twice, or is no YAML.
     """

@@ -45,7 +45,6 @@ def draining_signals(
     Args:
         drain: Function that asks for a drain with its reason; it is called inside a signal handler.
         say: Function that prints a line; it is called in a thread, since a handler may interrupt a print.
-        what_ends: What the drain does, for people.
         leave: Function that ends the process, or raises what ends the block; it is called inside a signal handler.
     """
     first: tuple[int, float] | None = None

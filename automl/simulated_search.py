@@ -31,12 +31,8 @@ class Simulations:
     """Arguments of `automl simulate`.
 
     Attributes:
-        paths: Files and folders of tables.
         objectives: `METRIC:min` or `METRIC:max` each; `static:NAME:min` for a constant.
         constraints: `METRIC:min:NUMBER` or `METRIC:max:NUMBER` each; `static:NAME:max:NUMBER` for a constant.
-        pool: Whether all tables are one task, instead of one task each.
-        slots: Number of slots in the simulated pool.
-        budget_full_trials: Budget of a study, in mean costs of a full training.
         seeds: Random seeds: `N`, or `FROM:TO` without its end.
         sampler: Sampler, as `search.sampler` of a spec.
         pruner: Pruner: a name, or a mapping in YAML.
@@ -47,7 +43,6 @@ class Simulations:
         world_sizes: World sizes with commas between them; None has one rank for each trial.
         efficiency: Efficiency of each doubling of the world size, above 0 and at most 1.
         store: URL of a database that keeps the studies, each named `STUDY-TASK-SEED`; None keeps them in memory.
-        study: First part of the names of the studies.
     """
 
     paths: tuple[str, ...]
@@ -73,7 +68,6 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     """Simulate all tasks with all seeds.
 
     Args:
-        wanted: Arguments of the command line.
         say: Called with a line for each study that has ended, and for each change to a table.
 
     Returns:

@@ -16,7 +16,6 @@ def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         folder: Folder with the templates; those in folders below it have the name of the folder in theirs.
-        values: What the templates name. One that is missing is an error.
     """
     import jinja2
 
@@ -38,7 +37,6 @@ def cluster_name(study: str, prefix: str) -> str:
     """Return a name that Docker and Kubernetes allow: small letters, digits and dashes, at most 50 characters.
 
     Args:
-        study: Name of the study.
         prefix: What comes before a name that does not begin with a letter.
     """
     name = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:50].strip("-")

@@ -62,7 +62,6 @@ class ModelRow:
     """A point of the archive, or a baseline, as tables show it.
 
     Attributes:
-        values: Objectives, and the other metrics that constraints bound.
         confirmed: First objective with fresh seeds; empty if it was not confirmed.
         command: Command that exports the model; empty if it was not kept.
         early: Whether it was measured before the end of a schedule that ends low.

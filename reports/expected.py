@@ -43,8 +43,6 @@ def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | No
     """Return the forecasts of the most promising unfinished trials: their intervals, and their medians.
 
     Args:
-        trials: Trials whose curves are drawn.
-        objective: Objective of the curves.
         floor: Least value that the axis can show; None if it shows any.
     """
     known = [(trial, expected) for trial in trials if (expected := ahead(trial, objective.metric))]

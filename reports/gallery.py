@@ -72,7 +72,6 @@ def figures_of_page(
 
     Args:
         study: Study as committed, without passwords.
-        archive: Its archive.
         known: What each objective depends on, by its metric; worked out if it is not given.
         taken: The recommended model, None if there is none.
     """

@@ -55,12 +55,10 @@ class Limit:
     """A limit of a metric that people may set.
 
     Attributes:
-        name: Name of the metric.
         column: Place of the metric among those that the table of models shows, from 0.
         side: "most" or "least".
         unit: Unit of the number that is typed, empty without one.
         scale: Size of that unit in the metric's own unit, such as 0.01 for percent of a share.
-        hint: Range of the metric among the models, in that unit.
     """
 
     name: str

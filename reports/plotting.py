@@ -89,7 +89,6 @@ def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict
     """Return an axis for an objective, with its direction in the title and its unit at the ticks.
 
     Args:
-        objective: Objective of the axis.
         values: All values that are drawn; if they differ by a factor of 20, the axis is logarithmic.
     """
     title = escape(objective.metric) + (" (larger is better)" if objective.direction == "maximize" else "")

@@ -28,7 +28,6 @@ class Savings:
         stopped: Number of trials that were stopped, or wait, before the last epoch by a decision.
         epochs: Epochs that these trials did not train.
         usd: Dollars that these epochs would have cost, each trial at its own mean price of an epoch.
-        continued: Number of trials that went on by random continuation.
         found: How many of those gave one of the best models after the epoch at which they would have stopped.
     """
 

@@ -15,7 +15,6 @@ def combinations(space: Space, names: Collection[str]) -> Iterator[dict[str, Val
     A range stands for itself with its low end; so it does as a parent, with the values that children hang from.
 
     Args:
-        space: A name that it lacks is ignored.
         names: Names of a few parameters: the number of configurations is the product of their choices and those of
             their parents.
     """

@@ -28,10 +28,6 @@ def storable(text: str, most: int = LONGEST_STORED) -> str:
     A text that was stored is returned as it is, as when a store is copied.
 
     SQLite's driver refuses lone surrogates, as file names that are not UTF-8 have them; PostgreSQL refuses NUL, too.
-
-    Args:
-        text: Any text.
-        most: Number of characters above which the middle is left out.
     """
     if not text.isascii() or "\x00" in text:  # few texts, and much quicker to find out
         text = _NOT_STORABLE.sub(_as_escape, text)

@@ -26,7 +26,6 @@ class SpaceError(UserError, ValueError):
     """A parameter, a space or an assignment of values is wrong.
 
     Attributes:
-        problem: What was found and what is allowed, on one line.
         path: Where inside the space, such as `("momentum", "when", "optimizer")`.
     """
 
@@ -69,7 +68,6 @@ class Prior:
     """Where a person expects good values of a parameter.
 
     Attributes:
-        center: The value that is expected to be best.
         confidence: Width of the prior: high, medium or low.
     """
 
@@ -92,14 +90,7 @@ class _WithWhen:
     __slots__ = ()
 
     def when(self, /, **parent: Value | Sequence[Value]) -> Conditional:
-        """This parameter as the child of another one: `Float(low=0, high=1).when(optimizer="sgd")`.
-
-        Args:
-            parent: One keyword: the parent's name, and the value or list of values at which this parameter exists.
-
-        Raises:
-            SpaceError: If not exactly one parent is given, or no value, or one value twice.
-        """
+        """This parameter as the child of another one: `Float(low=0, high=1).when(optimizer="sgd")`."""
         return Conditional(parameter=self, when=parent)  # type: ignore[arg-type]
 
 
@@ -249,7 +240,6 @@ class Conditional:
         """Check the condition.
 
         Args:
-            parameter: The child.
             when: A mapping of one parent's name to a value or a list of values, as in the YAML form.
 
         Raises:

@@ -15,11 +15,6 @@ def complete(space: Space, given: Mapping[str, Value], generator: random.Random)
 
     A parent that is missing is drawn among the values under which the given parameters exist.
 
-    Args:
-        space: Search space.
-        given: Values by name.
-        generator: Source of randomness.
-
     Raises:
         SpaceError: A given parameter is unknown, inactive or out of range.
     """

@@ -125,9 +125,6 @@ class Space:
     def walk(self, choose: Callable[[str, Parameter], Value]) -> dict[str, Value]:
         """Choose a value for every active parameter, parents before their children.
 
-        Args:
-            choose: Gets a name and its parameter and returns a value that the parameter contains.
-
         Returns:
             The values by name, in the order of choosing: roots as declared, each followed by its active children.
         """

@@ -106,14 +106,7 @@ def choice_domain(choices: Sequence[Value]) -> Domain:
 
 
 def drawn(domain: Domain, *, seed: int, trial: int, name: str) -> Value:
-    """Draw a value: uniform on the scale of the domain, and the same for the same seed, trial and name.
-
-    Args:
-        domain: Domain of the call.
-        seed: Random seed of the study.
-        trial: Number of the trial.
-        name: Name of the parameter.
-    """
+    """Draw a value: uniform on the scale of the domain, and the same for the same seed, trial and name."""
     generator = random.Random(derived_seed("asked", seed, trial, name))
     match domain:
         case Constant():

@@ -14,8 +14,6 @@ def untried_choices(
     """Return the choices that no configuration has, in the order of the space; parameters without any are left out.
 
     Args:
-        space: Search space.
-        configurations: Values by name.
         conditional: Whether parameters count that exist under a condition only.
     """
     searched = {

@@ -108,11 +108,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:
-    """Return the error of a program that has failed, by the last lines that it has printed.
-
-    Args:
-        what: How it ended.
-    """
+    """Return the error of a program that has failed, by the last lines that it has printed."""
     text = "\n".join(last_lines)
     message = storable(": ".join([what, *(line.strip() for line in last_lines[-1:])]))
     if _OUT_OF_MEMORY.search(text):

@@ -85,17 +85,12 @@ class TrialSpec:
     """Everything the ranks of one attempt need to know; they never ask back.
 
     Attributes:
-        study: Name of the study, for file names and messages.
         trial: Number of the trial within its study, from 0.
         attempt: Number of the attempt within its trial, from 1.
         task: A built-in task's name, or "module:Class".
         task_options: Keyword arguments of the task's constructor.
         params: What the search chose, inactive parameters left out.
         training: The spec's `training` section; a parameter of the same name takes precedence.
-        world_size: Number of ranks.
-        seed: Seed of initial weights, shuffling and dropout.
-        device: "cpu" or "cuda".
-        cpus_per_rank: Threads that torch may use in each rank.
         milestones: Epochs whose checkpoint is kept, ascending.
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
         checkpoint_every_seconds: A checkpoint to go on from is written after the first step or epoch that ends after
@@ -108,7 +103,6 @@ class TrialSpec:
         environment: Variables that a training function or a command gets, where its process has not set them.
         proposed: Values, with the domains that they are meant for, of parameters that the trial may ask for as it runs,
             beside `params`; those that are not among them it draws. None if it may ask for none.
-        diagnostics: Files that its ranks write beside its checkpoints.
     """
 
     study: str
@@ -140,11 +134,8 @@ class RankAssignment:
 
     Attributes:
         key: The attempt's identity; orders that carry another are ignored.
-        rank: Number of the rank, from 0.
         group_id: Identity of the process group; one that still stands from the trial before is used again.
-        backend: What carries the messages of the group.
         store: Host, port and secret of the pool's store; None where no group of several ranks is ever formed.
-        one_host: Whether all ranks of the gang share a machine.
         timeout_seconds: Deadline of each request to the store, of the group's formation and of each collective.
     """
 
@@ -163,13 +154,8 @@ class TrialFacts:
 
     Attributes:
         base_learning_rate: The searched one, meant for `reference_batch` samples a step.
-        scaled_learning_rate: The one the optimizer is given after warm-up.
         lr_scaling: The rule that was applied: linear, sqrt, none or adascale.
         reference_batch: Samples per step for which the base learning rate is meant.
-        effective_batch: Samples per optimizer step over all ranks.
-        samples: Training samples in one pass over the data.
-        samples_per_rank: Largest number of samples of one rank in a pass.
-        model_parameters: Trainable and frozen parameters of the model.
         start_epoch: Epochs already done, 0 unless resumed.
         code_files: Hashes of the files of the user's own code that were loaded, by path; empty for a built-in task.
     """
@@ -233,10 +219,8 @@ class EpochPart:
         epoch: The epoch that is being trained, from 1.
         fraction: Part of that epoch's work that is done, between 0 and 1.
         wall_seconds: Time on rank 0 since the epoch, or the part of it before this one, began to be trained.
-        checkpoint: Absolute path of the checkpoint.
         checkpoint_bytes: Size of that file in bytes.
         ended: True when the ranks stopped here because they were told to drain.
-        age_seconds: How long ago it was saved when this was sent.
     """
 
     epoch: int

@@ -26,10 +26,8 @@ class TrainerParameter:
     """One parameter of the trainer.
 
     Attributes:
-        description: What it does, in a few words.
         default: Value when neither the space nor the `training` section gives one.
         kind: "whole" and "number" have bounds, "choice" has choices only.
-        at_least: Smallest value, itself allowed.
         above: Bound that is itself not allowed.
         below: Bound that is itself not allowed.
         choices: Values of a "choice"; words, or null, that a number may be replaced by.
@@ -278,7 +276,6 @@ def stream_problem(values: Mapping[str, object], *, has_own_schedule: bool) -> s
 
     Args:
         values: As of `clashes`, with the defaults filled in.
-        has_own_schedule: Whether the task has a schedule of its own.
     """
     if not same("auto", values["samples_per_epoch"]):
         return None

@@ -44,11 +44,7 @@ _ALWAYS_FOLLOWED = frozenset(
 
 
 class ReadParams(dict[str, Any]):
-    """A trial's parameters by name, which note what was read of them.
-
-    Attributes:
-        read: Names that were read.
-    """
+    """A trial's parameters by name, which note what was read of them."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(params)
@@ -119,7 +115,6 @@ def check_followed(spec: TrialSpec, precision: str, followed: set[str]) -> None:
 
     Args:
         precision: Number format that the trial's `precision` means on its device.
-        followed: Names of the helpers that were called, and of the parameters that were read.
 
     Raises:
         TaskError: A parameter that is an option of the trainer has another value than the option's default, and
@@ -158,11 +153,7 @@ _MOST_DATA_PROCESSES = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings(TrainerOptions):
-    """Every trainer option, and the number of epochs.
-
-    Attributes:
-        epochs: Number of measurements that the learning-rate schedule is planned for.
-    """
+    """Every trainer option, and the number of epochs."""
 
     epochs: int = _DEFAULT_EPOCHS
 

@@ -34,8 +34,6 @@ class Machines:
     """What a manifest asks for.
 
     Attributes:
-        nodes: Number of nodes with slots, of pods of a training, or of workers.
-        gpus_per_node: Number of GPUs of each.
         cpus_per_node: Number of CPUs of each; None takes 4 for each GPU, or 4 in all, and with compose all that the
             machine has.
         image: Name of the image with its tag; None names it after the study.
@@ -78,10 +76,7 @@ def write_manifests(
     """Write a folder with manifests, Dockerfiles and a README of the commands.
 
     Args:
-        target: What reads them.
         spec: The study's spec.
-        file: File that it was read from.
-        machines: What they ask for.
         out: The folder; it must not exist, or be empty.
         training: Parameters and epochs of one training, as `arguments_of_training` takes them.
 
@@ -116,8 +111,6 @@ def arguments_of_training(
 
     Args:
         spec: Spec with the task, its options and the number of epochs.
-        nodes: Number of pods.
-        ranks: Number of ranks in each pod.
         given: Parameters of the trainer or the task, `NAME=VALUE` each.
         epochs: Number of epochs; None takes the spec's.
 

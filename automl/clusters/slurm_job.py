@@ -17,10 +17,6 @@ MARK = "`automl export-cluster"
 def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
     """Write text files, their folders included; either all of them may be written, or none is.
 
-    Args:
-        files: Texts by path.
-        executable: Whether they are scripts.
-
     Raises:
         UserError: A file is there that this program has not written, or it cannot be written.
     """
@@ -55,8 +51,6 @@ def write_job(spec: StudySpec, file: Path, allocation: Allocation, out: Path | N
 
     Args:
         spec: The study's spec.
-        file: File that it was read from.
-        allocation: What each run asks for.
         out: File to write; None takes STUDY.sbatch in the current folder.
 
     Returns:

@@ -33,8 +33,6 @@ class JobState:
 
     Attributes:
         state: State as SLURM names it, such as PENDING or RUNNING; GONE if SLURM has forgotten the job.
-        reason: Why the job waits or has ended, as SLURM names it.
-        nodes: Nodes that it runs on.
     """
 
     state: str

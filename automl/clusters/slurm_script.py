@@ -27,10 +27,6 @@ class Allocation:
     """What a job asks SLURM for.
 
     Attributes:
-        nodes: Number of nodes.
-        gpus_per_node: Number of GPUs of each node.
-        cpus_per_task: Number of CPUs of each node, where one task runs.
-        time: Time limit as SLURM writes it.
         warning_seconds: Time before the limit at which the study begins to drain, in seconds.
         partition: Name of the partition; None leaves it to SLURM.
         account: Name of the account; None leaves it to SLURM.
@@ -85,8 +81,6 @@ def script_of(spec: StudySpec, file: Path, allocation: Allocation, *, folder: Pa
 
     Args:
         spec: The study's spec.
-        file: File with the spec, which the first run launches.
-        allocation: What each run asks for.
         folder: Folder in which relative paths of the spec start.
 
     Raises:

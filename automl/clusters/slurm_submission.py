@@ -48,15 +48,9 @@ def follow(
     answer the job is taken for what it was.
 
     Args:
-        look_at_job: Function that returns the job's state.
         look_at_study: Function that returns the study as committed; None before it is in the store.
-        say: Function that is called with each line about the job.
-        lines: What prints the figures.
         sleep: Function that waits for so many seconds.
         clock: Function that returns the present moment, in seconds since 1970.
-
-    Returns:
-        The job at its end, and the study then.
 
     Raises:
         RunError: SLURM has not answered for `PATIENCE_SECONDS`.
@@ -88,12 +82,9 @@ def submit_to_slurm(
     """Write the script of `automl export-cluster slurm`, and hand it to sbatch.
 
     Args:
-        spec: File of the spec.
         out: File of the script; None takes `STUDY.sbatch`.
         store: URL of the store; None takes that of the spec.
         follow: Whether to follow job and study until both have ended; the process then exits with the study's code.
-        as_json: Whether a program reads what is printed.
-        allocation: Options of the allocation by name.
 
     Raises:
         UserError: SLURM is not installed, or a job runs this study already.

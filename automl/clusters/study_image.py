@@ -54,7 +54,6 @@ def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
     """Write Dockerfiles and what they copy into a folder.
 
     Args:
-        folder: The folder, which is there.
         spec: The study's spec.
         file: File that it was read from; Python files beside it and below are copied if any code is the user's own.
 

@@ -39,11 +39,7 @@ def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_file
 
 
 def _consents(question: str) -> bool:
-    """Ask on stderr, which leaves stdout to the result.
-
-    Raises:
-        StoreError: Nobody is there to answer.
-    """
+    """Ask on stderr, which leaves stdout to the result."""
     try:
         return click.confirm(escaped(question), err=True)
     except click.Abort:

@@ -19,9 +19,7 @@ def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
     """Write the archive of a model.
 
     Args:
-        out: The model, a file or a folder.
         written: What `export_point` returned.
-        file: File that is open for writing.
     """
     # Weights are random bits: packing them takes time and saves nothing.
     with ZipFile(file, "w", ZIP_STORED) as archive:
@@ -34,7 +32,6 @@ def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
     """Write the model of an archive under a name of its own.
 
     Args:
-        file: The archive.
         out: File or folder to write; a folder must not exist, or be empty.
 
     Returns:

@@ -33,7 +33,6 @@ def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
     """Return the card as Markdown, with the metadata in front that Hugging Face reads.
 
     Args:
-        manifest: What the model says about itself.
         file: Name of the single file that holds the model; empty for a folder.
     """
     parts = [

@@ -37,12 +37,6 @@ def selected(
     """Return how often each member is in the best ensemble.
 
     Of equal ensembles the smaller one is taken, of equal members the first one.
-
-    Args:
-        members: What each model answers on the validation part.
-        mean: Returns the mean of answers.
-        score: What is to be as small as possible.
-        size: Largest number of members, those that are chosen again counted.
     """
     chosen: list[int] = []
     best: tuple[Score, int] | None = None
@@ -68,9 +62,7 @@ class Member:
 
     Attributes:
         name: `12@9`, or `12@9, seed 5` for one of `automl confirm --keep-models`.
-        source: The model with its rows and answers.
         training: The training that it is a moment of: the trial, and the seed of one of `automl confirm`, else None.
-        cost_nano_usd: Cost of that training up to this moment.
     """
 
     name: str
@@ -88,7 +80,6 @@ class Choice:
         instead_of: First objective of the study, if the mean of answers does not have it, such as a price; else None.
         validation: The validation part with all members' answers.
         counts: How often each member counts; 0 for those left out.
-        best: Place of the best single member.
     """
 
     objective: Objective
@@ -104,11 +95,8 @@ def write_ensemble(
     """Choose an ensemble of the study's kept models and write it.
 
     Args:
-        record: Study as committed.
-        out: Folder to write.
         base_folder: Folder in which the study's own code lies.
         size: Largest number of members, those that count several times counted as often.
-        usd_per_slot_hour: Price of a slot, for the price per prediction.
         form: What is written: a package, mlflow, or docker, the folder of an image that serves it.
 
     Returns:
@@ -156,7 +144,6 @@ def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int
 
     Args:
         objectives: Objectives of the study. The first one that the mean of answers has is made best, else the loss.
-        members: Models whose answers have a mean.
         size: Largest number of members, those that count several times counted as often.
     """
     validation, source = part_of(_sources(members), "validation"), members[0].source

@@ -65,13 +65,10 @@ def export_point(
     """Write the model of a point of the archive, or the models of the seeds with which its trial was confirmed.
 
     Args:
-        record: Study as committed.
         point: `TRIAL@EPOCH`, `TRIAL` for its last kept model, or best, cheapest or knee.
-        out: File or folder to write.
         base_folder: Folder in which the study's own code lies.
         form: Format; None takes what the ending of `out` stands for.
         model: Name that a training function gave the model in `trial.epochs`.
-        licence: Name of the licence, for the model card.
         ensemble: Whether to write the models that `automl confirm --keep-models` kept of the point's trial.
         place: Where its user will have it, for the lines that load it; None is where it is written.
 

@@ -34,10 +34,6 @@ MISSING = f"--format onnx needs more packages: {install_command('onnx')}"
 def check_answers(path: Path, program: ExportedProgram) -> None:
     """Refuse a file that ONNX Runtime does not run, or that gives other answers to the program's example.
 
-    Args:
-        path: An .onnx file.
-        program: What it was made of, with its example.
-
     Raises:
         ExportError: It is such a file, or ONNX Runtime is not installed.
     """
@@ -83,7 +79,6 @@ def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, An
     """Write a folder with the programs, what they say about themselves, and the code that runs them.
 
     Args:
-        programs: The model, or those of an ensemble.
         manifest: What it says about itself; it names the files.
         out: The folder; it must not exist, or be empty.
 

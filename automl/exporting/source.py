@@ -33,7 +33,6 @@ class Source:
     """What is exported.
 
     Attributes:
-        call: The model, and a few rows that it takes.
         rows: How a row becomes numbers, see `automl.standalone`; None where only the model's own code knows.
         answers: What outputs say, see `automl.standalone.answers`.
         data: What is known of the training data: number of samples unless it is a stream, a checksum of tensors, and
@@ -62,7 +61,6 @@ def source_of(
     """Return the model of a checkpoint of the user's own study.
 
     Args:
-        checkpoint: Path or URL of a milestone.
         named: Name of the task, which a checkpoint alone is not trusted to give.
         python_path: Folders in which the study's task is looked for.
         model: Name that a training function gave the model in `trial.epochs`.

@@ -30,12 +30,7 @@ _SMALLEST = 1e-30
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the data.
-
-    Attributes:
-        targets: What is true.
-        answers: Probabilities or values that each model answers.
-    """
+    """A part of the data."""
 
     targets: Any
     answers: tuple[Tensor, ...]
@@ -135,8 +130,6 @@ def outputs_together(outputs: Sequence[Tensor], counts: Sequence[int], kind: str
     """Return the outputs that one model would have which answers like some together; of a single model its own.
 
     Args:
-        outputs: What each model puts out for the same rows.
-        counts: How often each counts in the mean.
         kind: Kind of their answers, one of `MEANS` where there are several models.
     """
     if len(outputs) == 1:

@@ -29,8 +29,6 @@ def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[st
     """Write a folder from which `docker build` makes an image that serves the model.
 
     Args:
-        programs: The model, or those of an ensemble.
-        manifest: What it says about itself.
         out: The folder; it must not exist, or be empty.
 
     Raises:
@@ -49,7 +47,6 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
     """Return the texts of the files beside the package, by name.
 
     Args:
-        manifest: What the model says about itself.
         model_bytes: Size of the model's files.
     """
     # Weights are in memory once as read and once as torch lays them out.

@@ -19,9 +19,6 @@ def pinned(packages: tuple[str, ...]) -> list[str]:
 
     What torch's build for GPUs needs is left out, and so is the build in a version such as 2.14.0+cpu.
 
-    Args:
-        packages: Names at PyPI.
-
     Raises:
         ExportError: One of the packages is not installed here.
     """

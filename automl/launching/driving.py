@@ -51,9 +51,6 @@ class Watcher:
     """Functions that hear of a study's progress.
 
     Attributes:
-        on_commit: Called with the state machine after each commit.
-        say: Called with a line for the user.
-        warn: Called with a warning.
         leave: Called at the second interrupt, in a signal handler: ends the process, or raises what ends the study.
     """
 
@@ -68,9 +65,6 @@ class Outcome:
     """A study after its controller has ended.
 
     Attributes:
-        record: Study as committed.
-        report: Path of the HTML page.
-        ran: Whether there was anything to do.
         views_behind: Views that did not catch up in time.
         interrupted: Whether a signal ended this controller, or its standing by; another one may go on with the study.
     """
@@ -83,14 +77,7 @@ class Outcome:
 
 
 def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) -> Outcome:
-    """Drive the study until it is closed, drained or failed, wait for its views, and write its report.
-
-    Args:
-        store: Store that holds the study.
-        row: Row of the study.
-        prepared: Spec in force, and the machine that it runs on.
-        watcher: Functions that hear of the progress.
-    """
+    """Drive the study until it is closed, drained or failed, wait for its views, and write its report."""
     spec = prepared.spec
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
@@ -199,11 +186,7 @@ class _Sessions:
         return machine
 
     def was_interrupted(self, machine: StudyMachine | None) -> bool:
-        """Whether a signal ended what `run` did; not if it came when there was nothing left to end.
-
-        Args:
-            machine: What `run` returned.
-        """
+        """Whether a signal ended what `run` did; not if it came when there was nothing left to end."""
         if self._drain_reason is None or (machine is None and not self._stood_by):
             return False
         return machine is None or machine.state == "drained"
@@ -280,7 +263,6 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
     """A pool of the device and on the cluster that the spec names; it is not opened yet.
 
     Args:
-        prepared: A study that is ready to train.
         grows: Whether devices that join the cluster become new slots if the spec leaves the number of slots open.
     """
     resources = prepared.spec.resources
@@ -310,7 +292,6 @@ class SmallBudget:
 
     Args:
         most_slot_seconds: Slot time that dollars and hours of the budget pay; infinite without such a limit.
-        warn: Called with the warning.
     """
 
     def __init__(self, most_slot_seconds: float, warn: Callable[[str], None]) -> None:
@@ -354,8 +335,6 @@ def own_logging(spec: StudySpec, study_uid: str, folder: Path) -> tuple[OwnLoggi
 
     Args:
         spec: Spec in force, with absolute paths.
-        study_uid: Identity of the study.
-        folder: Folder in which the code is.
     """
     wanted = spec.mlflow != "off" and "MLFLOW_TRACKING_URI" not in os.environ and uses_mlflow(spec, folder)
     problem = _made(spec.mlflow, spec.study) if wanted else ""

@@ -32,13 +32,7 @@ LONGEST_TASK = 300
 
 
 def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
-    """Print what would run in eight lines, then the first parameters and the warnings.
-
-    Args:
-        prepared: Study as it would be launched.
-        as_json: Whether a program reads the plan.
-        verbose: Whether the whole spec follows.
-    """
+    """Print what would run in eight lines, then the first parameters and the warnings."""
     prepared = with_earlier(prepared)
     plan = plan_of(prepared)
     if as_json:
@@ -112,7 +106,6 @@ def plan_of(prepared: Prepared, *, project: str | None = None) -> dict[str, Any]
     """Return the plan as plain data: the JSON of `automl launch --dry-run --json`.
 
     Args:
-        prepared: Study as it would be launched.
         project: Project of a team whose studies may tell what it will cost; None for all of the store.
     """
     spec, place = prepared.spec, prepared.place

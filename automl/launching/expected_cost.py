@@ -29,7 +29,6 @@ def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
     """Return the expected cost in one line, or why it is not known, with what the study costs at most.
 
     Args:
-        prepared: Study as it would be launched.
         earlier: What trials of this task took before; None if that is not known.
     """
     budget, place = prepared.spec.budget, prepared.place
@@ -66,7 +65,6 @@ def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> flo
     """Return the slot time that dollars and hours pay, in seconds; infinite without such a limit.
 
     Args:
-        prepared: Study with its budget and its slots.
         set_price: Dollars per slot and hour that `automl price set` has set; None takes those of the spec.
     """
     budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour if set_price is None else set_price
@@ -86,10 +84,8 @@ class EarlierCost:
     """Slot time of the trials of one study, overhead of the study included.
 
     Attributes:
-        study: Name of the study.
         trials: Number of its trials that have measured an epoch.
         slot_seconds_per_epoch: Slot time of an epoch: the median over the trials of the mean over their epochs.
-        slot_seconds_per_trial: Slot time that was charged, divided by the number of started trials.
         epochs: Number of epochs of a full training there.
         other_slots: How its slots differ from those of the plan, such as "slots of 8 CPUs, not 1": its seconds say
             nothing of the plan then. Empty if they are alike.
@@ -110,7 +106,6 @@ def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCo
     store is only read; one that does not answer, or is of another version, counts as one without studies.
 
     Args:
-        prepared: Study as it would be launched.
         project: Project of a team, whose studies are named `project.study`; None reads all studies.
     """
     try:
@@ -169,7 +164,6 @@ def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
     """Return what the trials of a study took; None as long as none has measured an epoch.
 
     Args:
-        record: Study as committed.
         other_slots: How its slots differ from those of a plan; empty if they are alike.
     """
     measured = [trial for trial in record.started if trial.epochs]

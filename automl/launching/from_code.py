@@ -40,8 +40,6 @@ class Code:
 
     Attributes:
         task: Its name as a spec has it, "module:NAME".
-        folder: Folder in which its module is looked for.
-        given: Its name as it was typed.
     """
 
     task: str
@@ -78,12 +76,8 @@ def prepared_from_code(code: Code, overrides: Sequence[str], store: str | None) 
     """Pick a spec for code of the user's own, and check it.
 
     Args:
-        code: Training function or task.
         overrides: `path=value` each, which replace what is picked.
         store: URL of the store, as `--store` takes it.
-
-    Returns:
-        The study, and what was picked for people.
 
     Raises:
         SpecError: The code cannot be loaded, has no space, or a section is wrong.

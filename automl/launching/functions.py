@@ -48,7 +48,6 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
     """Return a training function's name as a spec has it, and the folder in which its module is looked for.
 
     Args:
-        function: The function.
         folder: Folder beside which it is saved if no other process can import it.
         study: Name of the study, which has a file of its own: functions of one source may refer to different things.
 
@@ -73,11 +72,7 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
 
 
 def _save(function: Callable[..., object], name: str, folder: Path, study: str) -> str:
-    """Save a function as a module, and return the module's name; the same source has the same one in a study.
-
-    Raises:
-        SpecError: It refers to something that cannot be saved, or the folder does not take it.
-    """
+    """Save a function as a module, and return the module's name; the same source has the same one in a study."""
     source = _source_of(function)
     module = f"{name}_{hashlib.sha256(f'{study} {source}'.encode()).hexdigest()[:8]}"
     path = folder / FOLDER / f"{module}.py"
@@ -107,11 +102,7 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
 
 
 def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
-    """Whether a module is there and says the same: it is left as it is, so that no code seems to have changed.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Whether a module is there and says the same: it is left as it is, so that no code seems to have changed."""
     if not path.exists():
         return False
     text = path.read_text(encoding="utf-8")

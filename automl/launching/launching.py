@@ -105,10 +105,7 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
     """Continue a study, with another budget, other resources or other checkpoints if overrides give them.
 
     Args:
-        store: Store that holds the study.
-        name: Name of the study.
         overrides: `path=value` each, as `--set` takes them.
-        watcher: Functions that hear of the progress.
 
     Raises:
         SpecError: An override is wrong, or sets a limit below what the study has used up.
@@ -141,10 +138,7 @@ def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: 
     """Say which changes a second launch ignores: a study continues with the spec that it has in force.
 
     Args:
-        name: Name of the study.
-        given: Spec of this launch.
         launched: Spec of the first launch; what `automl resume` has changed since may be given as it was then.
-        in_force: Spec that the study has now.
 
     Returns:
         One line; empty if nothing is ignored.
@@ -164,8 +158,6 @@ def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str])
     """Refuse a limit that leaves the study nothing to continue with.
 
     Args:
-        record: Study as committed.
-        spec: Spec with the overrides applied.
         overrides: `path=value` each; only the limits that they set are checked.
 
     Raises:
@@ -195,10 +187,6 @@ def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
 
 def changed_code(record: StudyRecord, folder: Path) -> str:
     """Say which files of the task are not what the latest trial was trained with.
-
-    Args:
-        record: Study as committed.
-        folder: Folder from which the task is imported.
 
     Returns:
         One line; empty if nothing has changed, or no trial has loaded code of the user's own.

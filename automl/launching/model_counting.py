@@ -35,11 +35,6 @@ log = logging.getLogger(__name__)
 class Counting:
     """Counts inside a `with`, unless the counts are stored already, or the study's search has no use for them.
 
-    Args:
-        store: Store that holds the study.
-        row: Row of the study.
-        prepared: Study that is launched.
-
     Attributes:
         process: Process that counts; None if none was needed.
     """

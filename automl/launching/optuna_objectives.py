@@ -54,11 +54,6 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
     Parameters that only some branches ask for are in each trial, and do nothing in the others. Where the source does
     not tell all of the space, `search.learn_space` is set; a space that was given is whole unless that is set with it.
 
-    Args:
-        objective: The objective.
-        spec: Spec of the study.
-        source: Name of the spec in messages.
-
     Raises:
         SpecError: There is no space, and the objective asks in a way that no trial answers; the search cannot do
             without a whole space; or more ranks are asked for than the objective uses.
@@ -82,9 +77,7 @@ def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
     """Return section `search` for a space that is learnt as trials run.
 
     Args:
-        search: The section.
         unclear: What is not known of the space, for messages.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: Something in the section needs a whole space.
@@ -110,14 +103,7 @@ def training_function_of(objective: Callable[..., object], spec: StudySpec) -> C
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Described:
-    """What the source of an objective tells of its space.
-
-    Attributes:
-        parameters: Parameters that calls describe literally, each in one way.
-        unclear: Calls whose names or ranges are worked out or differ between calls for one name, and functions without
-            a source.
-        problems: What is wrong with calls that no trial can answer.
-    """
+    """What the source of an objective tells of its space."""
 
     parameters: dict[str, Parameter]
     unclear: list[str]

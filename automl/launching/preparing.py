@@ -50,13 +50,7 @@ class Prepared:
 
     Attributes:
         spec: Spec with its space filled in and its URLs absolute.
-        source: Name of the spec in messages.
         base_folder: Folder in which relative paths and the user's own task start.
-        place: Device, number and price of the slots that the trials train on.
-        places: Slots that this machine or cluster has.
-        price: Price of one slot, with its source.
-        warnings: Warnings of one line each.
-        earlier: Earlier studies whose trials are prior data of the search.
         diagnostics: Files that the ranks of a single training write beside its checkpoints.
     """
 
@@ -75,8 +69,6 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
     """Check a spec against its task, its search and the machine.
 
     Args:
-        spec: Spec as parsed.
-        source: Name of the spec in messages.
         base_folder: Folder in which relative paths and the user's own task start.
         facts: What the task has said of itself already, with these options and this space; None asks it.
 
@@ -152,11 +144,7 @@ def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
 
 
 def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -> tuple[int, ...]:
-    """Build the search as a controller does, and ask it for a first trial, so that no study exists without one.
-
-    Returns:
-        Epochs of the pruner's rungs.
-    """
+    """Build the search as a controller does, and ask it for a first trial, so that no study exists without one."""
     name = spec.search.sampler
     is_own = ":" in name
     if is_own or ":" in spec.search.pruner.name:
@@ -238,13 +226,7 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
 
 
 def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str, ...]:
-    """Warnings about metrics that a training function or a command will hardly measure, without which trials fail.
-
-    Args:
-        spec: Spec with its space filled in.
-        reported: Names of the metrics that a function's source reports, if it reports any by name: others may come of
-            calls that the source does not show, as those of libraries do.
-    """
+    """Warnings about metrics that a training function or a command will hardly measure, without which trials fail."""
     is_command = spec.task == COMMAND
     owner = "command" if is_command else "training function"
     known = {*reported, *CUMULATIVE_METRICS, *(() if is_command else _MEASURED_OF_FUNCTIONS)}

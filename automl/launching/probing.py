@@ -33,9 +33,6 @@ class TaskFacts:
         metrics: Names of the metrics that it measures; None for a training function or a command, which may report any.
         space: Search space of its own; None if it has none.
         reported: Names of the metrics that the source of a training function reports; it may report others.
-        first_trials: Parameters with which a search of its own space begins.
-        is_stream: Whether its training samples are a stream of unknown length.
-        has_schedule: Whether it has a schedule of the learning rate of its own.
         baselines: What its models are compared with, as `trainers.contract.task.baselines_of` returns it.
     """
 
@@ -66,7 +63,6 @@ def facts_of(
     Args:
         task: Name of a built-in task, or `module:Class`.
         options: Arguments of the task's constructor.
-        source: Name of the spec in messages.
         folder: Folder in which the user's own module is looked for first.
         space: Space that the model's parameters are taken from; None takes the task's own.
         by_module: Whether the model is going to be built by module; any task is asked whether it can be, then.
@@ -125,7 +121,6 @@ def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
 
     Args:
         question: What `trainers.local.try_out_task` takes.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: The task fails, ends its process, or gives no answer within `PROBE_SECONDS`.

@@ -60,14 +60,7 @@ _COLUMN_OPTIONS = ("target", "text", "label")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quickstart:
-    """A spec that was chosen from the data.
-
-    Attributes:
-        spec: Parsed spec, overrides included.
-        mapping: The same spec as a file has it.
-        notes: Lines that say what was chosen and why.
-        source: Name of the spec in messages.
-    """
+    """A spec that was chosen from the data."""
 
     spec: StudySpec
     mapping: dict[str, Any]
@@ -81,7 +74,6 @@ def quickstart(
     """Choose a spec for a built-in task and a data set.
 
     Args:
-        task: Name of a built-in task.
         arguments: Options of the command line by name (`data`, `target`, ...); None where one was not given.
         overrides: `path=value` each, which replace what is chosen.
         store: URL of the store, as `--store` takes it.

@@ -25,7 +25,6 @@ def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None
     """Read a spec from its file.
 
     Args:
-        path: YAML file.
         overrides: `path=value` each, as `--set` takes them.
         store: URL of the store, as `--store` takes it.
 
@@ -49,9 +48,7 @@ def parse_with_overrides(
     """Parse a spec that Python code gives.
 
     Args:
-        spec: Parsed spec, or a mapping of the form that a file has, typed objects included.
         overrides: `path=value` each, as `--set` takes them.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: The spec or an override is wrong.
@@ -71,7 +68,6 @@ def absolute_task_options(
         task: Name of the task; the options of a user's own task are returned unchanged.
         options: Arguments of the task's constructor.
         folder: Folder in which relative paths start.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: A path begins with `~` and the name of nobody here.
@@ -92,8 +88,6 @@ def expanded(value: str, source: str, name: str) -> Path:
 
     Args:
         value: The option's value.
-        source: Name of the spec in messages.
-        name: Name of the option.
 
     Raises:
         SpecError: It begins with `~` and the name of nobody here.
@@ -115,8 +109,6 @@ def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
     """Return a spec whose store, MLflow, checkpoints and Ray folder have absolute paths or URLs.
 
     Args:
-        spec: Spec as parsed.
-        source: Name of the spec in messages.
         here: Folder in which relative paths start: the one in which the command was typed.
 
     Raises:
@@ -155,7 +147,6 @@ def check_outputs(spec: StudySpec, source: str) -> None:
 
     Args:
         spec: Spec with absolute paths.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: One of them cannot be written; the message names its key. A server is not asked, since it may start
@@ -201,12 +192,6 @@ def _check_object_store(source: str, value: str, folder: str) -> None:
 
 def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:
     """Try to write to the nearest parent folder that exists: those below it are created later.
-
-    Args:
-        source: Name of the spec, or the option, in messages.
-        key: Path of the key in the spec.
-        value: What was given.
-        folder: Absolute path of the folder that is meant.
 
     Raises:
         SpecError: It cannot be written to.

@@ -172,9 +172,7 @@ class FirstSpec:
     """A spec that was written.
 
     Attributes:
-        path: File of the spec.
         note: Line that says why the spec has a general space and not the task's own; empty if it has the task's own.
-        next_step: Command to type next.
     """
 
     path: Path
@@ -250,11 +248,7 @@ def flow(value: Any) -> str:
 
 
 def parameter_lines(space: Mapping[str, Any]) -> list[str]:
-    """Return the parameters of a space as indented lines, one for each.
-
-    Args:
-        space: YAML form of a space.
-    """
+    """Return the parameters of a space as indented lines, one for each."""
     return [f"  {name}: {flow(parameter)}" for name, parameter in space.items()]
 
 

@@ -21,11 +21,7 @@ class Machine:
 
     Attributes:
         device: "cpu" or "cuda".
-        device_name: Name of the device, for people.
-        slots: Number of slots.
-        cores: Number of cores that this process may use.
         usd_per_slot_hour: List price of a slot in dollars an hour.
-        price_source: Where that price is from.
     """
 
     device: str

@@ -94,7 +94,6 @@ def make_server(backend_of: Callable[[Any], Backend], *, read_only: bool) -> Too
 
     Args:
         backend_of: Function that returns what a request acts on, by the request's context.
-        read_only: Whether tools that start, spend or stop something are refused.
     """
     if not logging.root.handlers and logging.lastResort is not None:
         logging.root.addHandler(logging.lastResort)  # else the SDK puts one of its own there

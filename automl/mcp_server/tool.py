@@ -14,11 +14,7 @@ Backend = QueueBackend | ServiceBackend
 
 
 class ToolServer(MCPServer):
-    """A server that knows what a call acts on.
-
-    Attributes:
-        backend_of: Function that returns it by the context of the request.
-    """
+    """A server that knows what a call acts on."""
 
     backend_of: Callable[[Any], Backend]
 

@@ -17,11 +17,7 @@ _LONGEST_LISTS = (40, 20, 10, 5, 2, 1)
 
 
 class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the program
-    """Why a tool does nothing, and what to do next.
-
-    Attributes:
-        next_step: What the caller does next.
-    """
+    """Why a tool does nothing, and what to do next."""
 
     def __init__(self, message: str, next_step: str) -> None:
         super().__init__(message)

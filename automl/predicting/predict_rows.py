@@ -50,11 +50,8 @@ def predict_file(
     """Write the answer to each row, and return how many there are.
 
     Args:
-        model: The model.
         data: The rows, see `automl.predicting.row_files`.
         out: File of the answers; None prints them.
-        column: Column of a table that has the texts or images.
-        on_batch: Called with the number of rows that are answered.
 
     Raises:
         ExportError: A row is not what the model takes, or a file cannot be read or written.
@@ -84,11 +81,7 @@ def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:
 
 
 def _answered(model: Model, some: Sequence[_Encoded]) -> list[dict[str, Any]]:
-    """Return the answer to each row of a batch; one with which the model fails is looked for and named.
-
-    Raises:
-        ExportError: The model fails, as for the number of a token that it does not know.
-    """
+    """Return the answer to each row of a batch; one with which the model fails is looked for and named."""
     try:
         return model.answered([encoded for _, _, encoded in some])
     except Exception as error:

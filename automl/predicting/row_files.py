@@ -132,13 +132,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
 
 
 def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield rows as mappings from the names in the first line; from column_0, column_1, ... if training had no names.
-
-    Args:
-        path: The file.
-        known: Names of the columns of the training file that count; none where they do not.
-        form: How the model takes rows, and how the training file was written.
-    """
+    """Yield rows by the names in the first line; by column_0, column_1, ... if training had no names."""
     with _opened(path, _encoding(form)) as file:
         head = file.readline().removeprefix("\ufeff")
         delimiter = "\t" if _ending(path) == ".tsv" else _delimiter(head, known, form.get("delimiter"))
@@ -221,11 +215,7 @@ def _encoding(form: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _opened(path: Path, encoding: str = _UTF_8) -> Iterator[IO[str]]:
-    """Open a text file.
-
-    Raises:
-        ExportError: It cannot be read, or is not in the encoding.
-    """
+    """Open a text file."""
     opener: Callable[..., Any] = gzip.open if path.name.endswith(".gz") else open
     try:
         name = _UTF_8_SIGNED if encoding == _UTF_8 else encoding

@@ -27,7 +27,6 @@ def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
     is inactive its value is missing, and whole numbers stay whole (pandas' nullable `Int64`).
 
     Args:
-        record: Study as committed.
         what: Name of the table: trials, epochs or charges.
 
     Raises:

@@ -30,11 +30,7 @@ Show = Callable[[str], None]
 
 @contextmanager
 def watching(study: str) -> Iterator[Watcher]:
-    """Give a watcher: one that shows progress if this is a notebook, else one that shows nothing.
-
-    Args:
-        study: Name of the study.
-    """
+    """Give a watcher: one that shows progress if this is a notebook, else one that shows nothing."""
     if not is_notebook():
         yield Watcher()
         return
@@ -51,12 +47,7 @@ def is_notebook() -> bool:
 
 
 class LiveCell:
-    """The progress of one study. Lines may come from any thread.
-
-    Args:
-        study: Name of the study.
-        show: Shows HTML in place of what was shown before.
-    """
+    """The progress of one study. Lines may come from any thread."""
 
     def __init__(self, study: str, show: Show) -> None:
         self._show = show

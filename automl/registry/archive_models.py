@@ -28,7 +28,6 @@ class ArchiveModels:
     """The models of one study in MLflow: as many as its archive has kept, each with the values of its epoch.
 
     Args:
-        record: Study as committed, whose view in MLflow is up to date.
         base_folder: Folder in which the study's own code lies, and a relative file of its tracking URI starts.
     """
 

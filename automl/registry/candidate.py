@@ -26,13 +26,9 @@ class Candidate:
     """A model that may become a version.
 
     Attributes:
-        trial: Number of the trial.
-        sources: The model, or those of an ensemble.
-        origin: Where it comes from, for its manifest.
         confirmation: What was confirmed of it, as `confirmation_of` returns it; None if nothing was. Of an ensemble
             `metrics` are those of its own answers, and `alone` has those of its seeds.
         seeds: Seeds of an ensemble's models; None for a single model.
-        objections: What speaks against it.
     """
 
     trial: int
@@ -47,11 +43,9 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
     """Return the model that a user names.
 
     Args:
-        record: Study as committed.
         name: A point as for `automl export`, or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`.
         base_folder: Folder in which the study's own code lies.
         model: Name that a training function gave the model in `trial.epochs`.
-        is_forced: Whether it is taken whatever speaks against it.
 
     Raises:
         StoreError: There is no such model.

@@ -34,13 +34,8 @@ class Comparison:
     """What a paired test found.
 
     Attributes:
-        metric: Name of the metric.
         part: Part of the data: "test" or "validation".
-        samples: Number of samples.
-        new: Mean of the new model, in which samples count as in the study.
-        old: Mean of the other one.
         chance: One-sided p-value: how often chance would give so great an advantage of a model that has none.
-        data_sha256: Checksum of the samples.
     """
 
     metric: str
@@ -71,14 +66,8 @@ def compared(
     """Compare a model with a champion's package on the samples of the model's own study.
 
     Args:
-        sources: The new model, or those of an ensemble, each of which counts once.
-        task: Its task.
         champion: Folder of the champion's package.
         metric: Metric by which they are compared; the loss where it is no mean over samples.
-        smaller_is_better: Whether less of the metric is better.
-
-    Returns:
-        The comparison, or why there can be none.
     """
     source, manifest = sources[0], read_manifest(champion)
     if reason := _why_not(manifest, source):

@@ -25,12 +25,9 @@ def promote(
     """Register the model of a point of the archive, or the models of a trial's seeds as one.
 
     Args:
-        record: Study as committed.
         point: As for `automl export`; or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`, the seeds that were
             confirmed with their models kept.
         base_folder: Folder in which the study's own code lies.
-        registry: Where it is registered.
-        name: Name of the registered model.
         force: Why it is registered and becomes champion whatever speaks against it; recorded.
         model: Name that a training function gave the model in `trial.epochs`.
 
@@ -74,8 +71,6 @@ def newer_champion(registry: Registry, name: str, before: Version | None) -> Ver
     """Return the champion of a model if it has become that since an earlier look, as by another promotion; else None.
 
     Args:
-        registry: The registry.
-        name: Name of the model.
         before: The champion at the earlier look; None if there was none.
 
     Raises:

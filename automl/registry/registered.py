@@ -62,7 +62,6 @@ def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, s
 
     Args:
         model: A path, or models:/NAME@ALIAS or models:/NAME/VERSION.
-        mlflow: Tracking URI of the registry.
 
     Raises:
         ExportError: The registry has no such version, or its files cannot be had.
@@ -81,10 +80,6 @@ class Version:
     """One version of a registered model.
 
     Attributes:
-        name: Name of the model.
-        number: Number of the version, from 1.
-        aliases: Its aliases.
-        tags: What was noted when it was registered.
         source: Where its files lie, by MLflow's name for the place.
     """
 
@@ -112,7 +107,6 @@ def registry_of(given: str | None, of_study: str | None, base_folder: str, *, ma
         given: Tracking URI of the command line; a relative file starts in the current folder.
         of_study: Tracking URI of the study; None where its `mlflow` is off.
         base_folder: Folder in which a relative file of the study's starts.
-        makes: As for `Registry`.
 
     Raises:
         ExportError: It is no such URI, or does not answer.
@@ -252,11 +246,6 @@ class Registry:
 
         Args:
             name: Name of the model; made if it is new.
-            folder: The model, as MLflow has it.
-            experiment: Name of the experiment that gets a run with the files.
-            tags: What is noted at the version.
-            metrics: What is logged at the run.
-            params: Parameters of the training, which the run gets.
             spec: Spec of the study, which the run gets as a file, with its data as inputs.
             at: Now, in seconds since 1970.
 

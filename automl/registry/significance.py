@@ -16,7 +16,6 @@ def chance_of(differences: Sequence[float], weights: Sequence[float] | None = No
     five samples therefore show nothing, however alike their differences are.
 
     Args:
-        differences: Difference of each sample.
         weights: How much each sample counts in the mean m = sum(w d) / sum(w), whose variance is taken as
             n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2; None counts each once. Those with weight 0 are left out of n.
     """

@@ -26,7 +26,6 @@ class Telling:
 
     Attributes:
         as_json: Whether a program reads the summary: then nothing else is printed on stdout.
-        quiet: Whether neither progress nor summary is printed.
     """
 
     as_json: bool = False
@@ -67,11 +66,6 @@ def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, 
 def statuses(client: ServiceClient, study: str, patience: Patience) -> Iterator[dict[str, Any]]:
     """Yield what changes until the study has ended, over as many connections as it takes.
 
-    Args:
-        client: Client of the service.
-        study: Name of the study.
-        patience: What waits after each lost connection.
-
     Raises:
         RefusedError: There is no such study.
         UnreachableError: The service stays away.
@@ -89,11 +83,7 @@ def statuses(client: ServiceClient, study: str, patience: Patience) -> Iterator[
 
 
 class _Lines:
-    """Prints a line on stderr when the state changes, or enough time has gone by.
-
-    Args:
-        clock: Function that returns the present moment in seconds.
-    """
+    """Prints a line on stderr when the state changes, or enough time has gone by."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

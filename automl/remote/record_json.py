@@ -18,11 +18,7 @@ _RECORD, _ASKED = "record", "asked"
 
 
 def written(record: StudyRecord) -> str:
-    """Return a record as JSON without passwords; NaN and infinity are written as Python's `json` reads them.
-
-    Args:
-        record: Study as committed.
-    """
+    """Return a record as JSON without passwords; NaN and infinity are written as Python's `json` reads them."""
     spec: Any = redact_deep(record.spec)
     uri = None if record.mlflow_uri is None else redact(record.mlflow_uri)
     bare = tuple(replace(trial, asked={}) for trial in record.trials)  # domains have a form of their own

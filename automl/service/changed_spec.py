@@ -24,10 +24,7 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
     """Change the spec of a study, and return its own budget in nano-dollars; None is no limit.
 
     Args:
-        store: Store that holds the study.
-        job: Job of the study, which has ended.
         overrides: `path=value` each, as `--set` takes them.
-        identity: Who asks.
 
     Raises:
         ForbiddenError: The budget is not theirs to change.

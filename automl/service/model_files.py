@@ -37,12 +37,7 @@ _archives = threading.BoundedSemaphore(MOST_ARCHIVES)
 
 
 class ModelArchive:
-    """A ZIP archive with a model, for one reader; nothing of it stays on the disk. `begun` makes it.
-
-    Attributes:
-        file: The archive.
-        name: Name of the file for whoever downloads it.
-    """
+    """A ZIP archive with a model, for one reader; nothing of it stays on the disk. `begun` makes it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.name = file, "model.zip"
@@ -105,11 +100,6 @@ class Download(StreamingResponse):
 
 def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> ModelArchive:
     """Return an archive with a model, as a file or as a folder, and `export.json` beside it.
-
-    Args:
-        studies: Studies as the caller may see them.
-        name: Name of the study.
-        asked: Which model, and in which form.
 
     Raises:
         MissingError: There is no such study, or it has not started.

@@ -28,10 +28,7 @@ class Policy:
         code_folders: Folders whose tasks, samplers and pruners may run, by the name under which a submission asks for
             them.
         packages: Installed packages whose tasks, samplers and pruners may run.
-        commands: Whether a submission may run any command.
-        data_folders: Folders from which built-in tasks may read.
         uploads: Folder of uploaded data, one folder below it for each project; None takes no uploads.
-        upload_bytes: Size of all uploads of a project.
         artifacts: Folder or URL of checkpoints and reports, one folder below it for each project.
         mlflow: Tracking URI of MLflow, or "off".
         usd_per_slot_hour: Price of a slot in dollars an hour; None takes the device's list price.
@@ -54,7 +51,6 @@ class Policy:
 
         Args:
             code: Name of a code folder; None takes the project's uploads.
-            project: Project that submits.
 
         Raises:
             SpecError: There is no such folder.
@@ -79,10 +75,7 @@ class Policy:
         """Return a spec with what the operator decides filled in.
 
         Args:
-            spec: Spec as submitted.
-            source: Name of the spec in messages.
             base_folder: Folder in which relative paths and code start.
-            project: Project that submits.
 
         Raises:
             SpecError: It asks for code, data or resources that the operator does not allow; the message names the key.

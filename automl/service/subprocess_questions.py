@@ -40,15 +40,7 @@ _MOST_LOGGED = 4000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """A kind of questions.
-
-    Attributes:
-        name: What is asked for, as the place in messages.
-        seconds: Longest time for the answer.
-        too_late: What is told of one that takes longer.
-        most: Number of those that are worked out at the same time.
-        places: Semaphore with that many places.
-    """
+    """A kind of questions."""
 
     name: str
     seconds: float
@@ -73,10 +65,6 @@ def answer_of(
 
     Args:
         module: Module with a `main`, which tells what is wrong by `telling`.
-        arguments: Its arguments.
-        text: What it finds on its standard input.
-        kind: Kind of the question.
-        environment: Further variables of its environment.
 
     Raises:
         UserError: It says that something is wrong, or has failed; the message is the last line on its standard error.
@@ -164,7 +152,6 @@ def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
     """Return the JSON of `automl launch --dry-run --json`.
 
     Args:
-        spec: Spec that was admitted.
         base_folder: Folder in which relative paths and code start.
 
     Raises:

@@ -35,13 +35,7 @@ _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,60}")
 
 
 class TeamStudies:
-    """What an identity may do with the jobs and studies of a store.
-
-    Args:
-        store: Store that holds them.
-        policy: What the operator allows.
-        identity: Who asks.
-    """
+    """What an identity may do with the jobs and studies of a store."""
 
     def __init__(self, store: Store, policy: Policy, identity: Identity) -> None:
         self._policy, self._queue = policy, JobQueue(store)
@@ -154,7 +148,6 @@ class TeamStudies:
         """Return a spec that may be submitted, and its base folder.
 
         Args:
-            given: Spec as a YAML file has it.
             code: Name of the operator's code folder in which its task and relative paths start.
 
         Raises:
@@ -192,10 +185,8 @@ class TeamStudies:
         """Queue a study.
 
         Args:
-            given: Spec as a YAML file has it.
             code: Name of the operator's code folder in which its task and relative paths start.
             priority: Jobs of a higher priority go first, and displace those of a lower one.
-            kind: What it is.
 
         Raises:
             SpecError: The spec is wrong, or asks for what the operator does not allow.
@@ -236,7 +227,6 @@ class TeamStudies:
         """Queue a study again that has ended, with another budget if overrides give one.
 
         Args:
-            name: Name of the study.
             overrides: `path=value` each, as `--set` takes them; budget and faults may be changed.
 
         Raises:

@@ -40,8 +40,6 @@ class Upload:
     """A file that is there.
 
     Attributes:
-        name: Name of the file, by which a task of the project reads it.
-        bytes: Its size.
         uploaded_at: Moment in seconds since 1970.
     """
 
@@ -63,12 +61,7 @@ def checked_name(name: str) -> str:
 
 
 class Uploads:
-    """The uploaded files of a project.
-
-    Args:
-        folder: Folder of the project.
-        most_bytes: Largest size of all of them.
-    """
+    """The uploaded files of a project."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most_bytes = folder, most_bytes
@@ -106,7 +99,6 @@ class Uploads:
         """Write a file as its bytes come; it takes the place of one of the same name.
 
         Args:
-            name: Name of the file.
             chunks: Its bytes.
             length: Their number as it was announced; None if it was not.
 

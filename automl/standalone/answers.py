@@ -20,11 +20,7 @@ class Answers(Protocol):
     """Whether it takes the outputs at the last place of a row only."""
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return the answer.
-
-        Args:
-            outputs: Nested lists of numbers, one for each model.
-        """
+        """Return the answer."""
 
 
 class ClassAnswers:
@@ -95,7 +91,6 @@ class TokenAnswers:
 
     Args:
         form: `count`, number of tokens to tell; outputs are [tokens], logits of what follows the last token.
-        texts: What the rows are encoded by.
     """
 
     kind = "next_token"

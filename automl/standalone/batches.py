@@ -14,13 +14,7 @@ DTYPES = tuple(_CODES)
 
 @dataclass(frozen=True)
 class Encoded:
-    """Numbers of one row, or of several rows stacked, of which the first dimension then counts them.
-
-    Attributes:
-        dtype: One of `DTYPES`.
-        shape: Lengths of the dimensions.
-        numbers: All numbers, the last dimension varying fastest.
-    """
+    """Numbers of one row, or of several rows stacked, of which the first dimension then counts them."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -42,7 +36,6 @@ def stacked(rows: Sequence[Encoded], fill: int = 0) -> Encoded:
 
     Args:
         rows: At least one row; they may differ in the length of their only dimension.
-        fill: What shorter rows are filled up with.
     """
     first = rows[0]
     longest = max(row.shape[0] for row in rows) if len(first.shape) == 1 else 0

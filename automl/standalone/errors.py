@@ -12,11 +12,7 @@ class UnsafeProgramError(ModelError):
 
 
 class InputError(ValueError):
-    """A row is not what the model takes; names the row, the place, the value and what is allowed.
-
-    Attributes:
-        row: Number of the row, from 0.
-    """
+    """A row is not what the model takes; names the row, the place, the value and what is allowed."""
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)

@@ -33,10 +33,6 @@ class ImageRows:
     def encode(self, row: Any, number: int) -> Encoded:
         """Return an image, uint8 [channels, height, width].
 
-        Args:
-            row: A path, or the content of an image file.
-            number: Number of the row, from 0.
-
         Raises:
             InputError: It is no image that Pillow reads.
         """

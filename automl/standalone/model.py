@@ -50,12 +50,6 @@ class Model:
 
     Args:
         manifest: What `automl export` wrote about the model, see docs/models.md.
-        programs: The models.
-
-    Attributes:
-        manifest: The same.
-        rows: What turns a row into numbers.
-        answers: What turns outputs into an answer.
 
     Raises:
         ModelError: The model's rows are nothing that the manifest could say.

@@ -107,13 +107,7 @@ def _check_content(name: str, content: bytes) -> None:
 
 
 def _check_value(value: Any, key: str, where: str) -> None:
-    """Check a value of the program's JSON.
-
-    Args:
-        value: The value.
-        key: Its name in the mapping that holds it, or that of the list that does.
-        where: Place in the file, for messages.
-    """
+    """Check a value of the program's JSON."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not _PLAIN.fullmatch(name):

@@ -18,7 +18,6 @@ class Program(Protocol):
         """Return the outputs of each row, as nested lists.
 
         Args:
-            batch: The rows.
             last: Whether only the outputs at the last place of each row are wanted, of outputs [rows, length, ...]:
                 as lists, all logits of a language model take many times as long as its forward pass.
         """
@@ -29,7 +28,6 @@ class TorchProgram:
 
     Args:
         path: A .pt2 file.
-        device: Where to compute.
 
     Raises:
         UnsafeProgramError: The file could run code; it is not loaded.
@@ -65,11 +63,7 @@ def _moved(program: Any, device: Any) -> Any:
 
 
 class OnnxProgram:
-    """An ONNX model; needs ONNX Runtime alone, which brings numpy.
-
-    Args:
-        path: An .onnx file.
-    """
+    """An ONNX model; needs ONNX Runtime alone, which brings numpy."""
 
     def __init__(self, path: str | Path) -> None:
         import numpy as np

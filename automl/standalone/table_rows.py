@@ -29,11 +29,7 @@ _UNKNOWN, _MISSING, _FIRST_LEVEL = 0, 1, 2
 
 
 class _Number:
-    """A column of numbers or dates.
-
-    Attributes:
-        takes_floats: Whether each finite number of Python is what it says, so that nothing is read from its text.
-    """
+    """A column of numbers or dates."""
 
     __slots__ = ("deviation", "is_date", "marks", "mean", "median", "name", "takes_floats")
 
@@ -44,12 +40,7 @@ class _Number:
 
 
 class _Category:
-    """A column of words.
-
-    Attributes:
-        written: Numbers of the levels.
-        meant: Numbers of the levels by what they mean, where no two mean the same: True for true, 1.0 for 1.
-    """
+    """A column of words."""
 
     __slots__ = ("meant", "name", "written")
 

@@ -20,7 +20,6 @@ def cleaned(text: str, cleaning: Mapping[str, Any]) -> str:
     """Return a text as it would be read from a file like that of training.
 
     Args:
-        text: The text.
         cleaning: `trimmed`, whether spaces around a text are cut off; `plain_line_ends`, whether line breaks of Windows
             are taken as plain ones.
     """

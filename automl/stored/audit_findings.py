@@ -14,9 +14,7 @@ class Finding:
     """Something that is not as it has to be.
 
     Attributes:
-        check: Name of the check.
         where: What it is about, such as a trial, a charge or a file.
-        found: What is wrong, in one line.
     """
 
     check: str
@@ -28,7 +26,6 @@ class Asker:
     """Runs plain SQL about one study, in one transaction.
 
     Args:
-        connection: Connection that sees one moment.
         study_id: Id of the study's row, for `:study`.
     """
 

@@ -41,13 +41,7 @@ _Rate = tuple[float, int, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Study:
-    """The study that is looked at.
-
-    Attributes:
-        row: Row of the study.
-        is_driven: Whether a controller drives it now.
-        rates: Moments, by lease, from which on so many slots cost money, and the price of one.
-    """
+    """The study that is looked at."""
 
     row: sa.Row[Any]
     is_driven: bool
@@ -56,10 +50,6 @@ class _Study:
 
 def audit(store: Store, name: str) -> dict[str, Any]:
     """Check a study.
-
-    Args:
-        store: Store that holds the study.
-        name: Name of the study.
 
     Returns:
         Plain values: `study`, its `state`, the names of the `checks` that were made, and the `findings` with `check`,

@@ -18,8 +18,6 @@ def view_findings(ask: Asker, row: sa.Row[Any], *, is_driven: bool) -> Iterator[
     """Look at the views of a study.
 
     Args:
-        ask: Asks the database.
-        row: Row of the study.
         is_driven: Whether a controller drives the study: its views may be behind then.
     """
     cursors = ask("SELECT view, revision, rebuild, error FROM automl_view_cursors WHERE study_id = :study")

@@ -18,9 +18,6 @@ def back_up(source: Store, file: Path) -> dict[str, int]:
         source: Store to copy; controllers may go on with its studies.
         file: File that is not there yet.
 
-    Returns:
-        Number of rows by table, as counted in the copy.
-
     Raises:
         UserError: The file is there already, or its folder is not.
         RunError: It cannot be written.

@@ -15,8 +15,6 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
     """Return the path or URL of the file that holds a trial's model.
 
     Args:
-        record: Study as committed.
-        trial: Number of the trial.
         epoch: Epoch of a milestone, from 1; None takes the last one whose model is kept.
 
     Raises:
@@ -37,10 +35,6 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
 
 def parse_point(text: str, names: Iterable[str] = ()) -> tuple[int, int | None]:
     """Read a trial and an epoch from `12@9`, or a trial alone from `12`.
-
-    Args:
-        text: What the user gave.
-        names: What is allowed beside them, for the message.
 
     Raises:
         StoreError: The text has another form.

@@ -16,12 +16,7 @@ RESTS_PER_LOOK = 19.0  # a twentieth of a core: ranks may train on this machine
 
 
 def rest_seconds(used_seconds: float, least_seconds: float) -> float:
-    """Return how long to rest before the next look, so that looks at a large study take little of a core.
-
-    Args:
-        used_seconds: Processor time that the last look has used.
-        least_seconds: Shortest rest.
-    """
+    """Return how long to rest before the next look, so that looks at a large study take little of a core."""
     return max(least_seconds, RESTS_PER_LOOK * used_seconds)
 
 
@@ -29,8 +24,6 @@ class Looker:
     """Gives the newest record of a study.
 
     Args:
-        store: Store that holds the study.
-        name: Name of the study.
         clock: Function that returns the present moment in seconds.
     """
 

@@ -14,11 +14,6 @@ from studies.storage.study_store import Store, StoreError
 def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, Any]:
     """Set the price of a slot for the time from now on.
 
-    Args:
-        store: Store that holds the study.
-        name: Name of the study.
-        usd_per_slot_hour: Dollars per slot and hour.
-
     Returns:
         Plain values: `study`, `usd_per_slot_hour`, whether the study is `driven`, and a `message` for people.
 

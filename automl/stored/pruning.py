@@ -35,9 +35,7 @@ class Freed:
     """A checkpoint that is not kept.
 
     Attributes:
-        path: Path or URL of its main file.
         what: Model or trial that it belongs to, such as `2@6`, for people.
-        bytes: Size of all its files.
     """
 
     path: str
@@ -51,11 +49,8 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
     Those from which paused trials go on are kept, and the models that `automl confirm` has kept.
 
     Args:
-        store: Store that holds the study.
-        name: Name of the study.
         keep: What is kept: `archive`, or names of models or of trials as `automl export` takes them; empty keeps the
             archive.
-        delete: Whether to delete them.
 
     Returns:
         Plain values: `study`, `folder`, number of checkpoints that are `kept`, what is `freed` with `path`, `what` and

@@ -26,10 +26,6 @@ def log_of(
     """Return the file with the output of a rank.
 
     Args:
-        store: Store of the study.
-        study: Name of the study.
-        trial: Number of a trial that was started.
-        rank: Number of the rank.
         attempt: Number of the attempt; None takes the latest one of which there is output.
         seed: Seed of a training that has confirmed the trial; None takes the search's own training.
 

@@ -35,8 +35,6 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
     What is queued in a study that no controller drives is ended here.
 
     Args:
-        store: Store that holds the study.
-        study: Name of the study.
         name: Name of the trial: its number, or that of its place in the queue, such as `q7`.
         wait_seconds: Seconds to wait at most.
 
@@ -113,8 +111,6 @@ def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any
     """Ask for a drain, and wait until the controller has released its lease.
 
     Args:
-        store: Store that holds the study.
-        name: Name of the study.
         wait_seconds: Seconds to wait at most.
 
     Returns:
@@ -143,8 +139,6 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
     """Put a configuration into a study's queue; the next free slot takes it.
 
     Args:
-        store: Store that holds the study.
-        study: Name of the study.
         given: Values by name; active parameters that are not given are drawn at random.
 
     Returns:
@@ -170,10 +164,6 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
 
 def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
     """Complete a configuration: missing active parameters are drawn at random.
-
-    Args:
-        space: Search space of the study.
-        given: Values by name.
 
     Raises:
         SpecError: A given parameter is unknown, inactive or out of range.

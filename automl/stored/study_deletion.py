@@ -38,10 +38,8 @@ class Doomed:
 
     Attributes:
         study_id: Id of the study's row.
-        record: Study as committed.
         checkpoints: Paths or URLs of the checkpoints that its rows mention, and no other study's.
         folder: Path or URL of the folder of its checkpoints; None of a simulated study, which has none.
-        files: Report and logs of its commands, as far as they are on this machine.
     """
 
     study_id: int
@@ -61,11 +59,6 @@ class Doomed:
 
 def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
     """Return what would be deleted with a study.
-
-    Args:
-        store: Store that holds the study.
-        name: Name of the study.
-        keep_files: Whether checkpoints, report and logs stay.
 
     Raises:
         StoreError: There is no such study, a controller drives it, or a copy of it uses the folder of its checkpoints.
@@ -103,10 +96,6 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
     """Delete a study: first its files, then its copies, and its rows last, so that it can be tried again.
 
     Its job, if it was queued, is marked before, so that it is not queued again and its accounts keep what it has cost.
-
-    Args:
-        store: Store that holds the study.
-        what: What belongs to it.
 
     Returns:
         Plain values: `study`, the number of `trials`, of `checkpoints` and of other `files` that were deleted, the

@@ -17,10 +17,6 @@ from studies.storage.study_store import Store
 def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
     """Hold the lease of a study as long as the block runs.
 
-    Args:
-        store: Store that holds the study.
-        row: Row of the study.
-
     Raises:
         StoreError: A controller drives the study.
     """

@@ -19,12 +19,7 @@ _GROUPS = ("values.", "params.", "bounded.")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """Order of the rows of a table.
-
-    Attributes:
-        column: Name of a column.
-        descending: Whether the largest value comes first.
-    """
+    """Order of the rows of a table."""
 
     column: str
     descending: bool
@@ -34,7 +29,6 @@ def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> lis
     """Return which started trials to list, as places in `record.started`.
 
     Args:
-        record: Study as committed.
         sort: `COLUMN`, `COLUMN:asc` or `COLUMN:desc`; None keeps the order of the numbers.
         top: Number of trials to list at most; None lists all.
 
@@ -51,12 +45,7 @@ def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> lis
 
 
 def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
-    """Return the columns by which a study's trials can be ordered, those without any value yet included.
-
-    Args:
-        record: Study as committed.
-        seen: Columns of its rows.
-    """
+    """Return the columns by which a study's trials can be ordered, those without any value yet included."""
     space = known_space(record)
     wanted = [*TRIAL_COLUMNS, *(f"values.{one.metric}" for one in record.objectives)]
     wanted += [f"params.{name}" for name in space]
@@ -69,10 +58,6 @@ def parse_order(text: str, columns: Sequence[str]) -> Order:
     """Read an order such as `val_error`, `params.width:desc` or `cost_usd`.
 
     A bare name means the column of that name, else the objective, the parameter or the bounded metric.
-
-    Args:
-        text: What the user gave.
-        columns: Columns that there are.
 
     Raises:
         StoreError: There is no such column.

@@ -27,8 +27,6 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
     """Return the folder of a study's checkpoints, and what in it no row mentions.
 
     Args:
-        store: Store that holds the study.
-        name: Name of the study.
         is_running: Whether ranks of the study may be at work; None asks the store.
 
     Raises:
@@ -48,9 +46,6 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
     """List what no row of a study mentions, or delete it.
 
     Args:
-        store: Store that holds the study.
-        name: Name of the study.
-        delete: Whether to delete it.
         is_running: Whether ranks of the study may be at work; None asks the store.
 
     Returns:

@@ -30,7 +30,6 @@ class Talk:
     Attributes:
         as_json: Whether a program reads the summary: then nothing else is printed on stdout.
         quiet: Whether neither progress nor summary is printed; warnings and errors are.
-        verbose: Whether each start, pause and end of a trial is a line of its own.
         log_file: File to which all of this is appended, with the time; None writes none.
     """
 

@@ -71,10 +71,7 @@ class Picture:
     """The least of a study that its picture needs: a machine gives it without reading the store, a record as committed.
 
     Attributes:
-        state: State of the study and why it ended, in words.
-        states: States of the started trials.
         slots: Number of slots that are there; None while no pool is open.
-        slots_note: What becomes of other slots.
         planned: Epochs of a full training; None if they are not known.
         deadline_seconds: Time until dollars or hours are used up.
         estimate_seconds: Time until all trials of the budget have ended, by their pace.

@@ -31,10 +31,6 @@ class Asked:
     Attributes:
         task: Name of a built-in task, or `module:Class`.
         options: Arguments of the task's constructor.
-        params: Parameters of the trainer and the task, by name.
-        places: Slots of this machine.
-        price: Price of one slot.
-        trainable: What the name of the task stands for.
     """
 
     task: str

@@ -46,8 +46,6 @@ class PoolSpec:
     """Where trials train: a slot is one device of one kind at one price.
 
     Attributes:
-        device: Kind of the devices.
-        slots: Number of slots in the pool.
         usd_per_slot_hour: Price of one slot in dollars per hour.
     """
 
@@ -62,12 +60,7 @@ class PoolSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """What decides in a study.
-
-    Attributes:
-        policy: Decides what free slots do and which trials go on.
-        suggester: Suggests the parameters of trials.
-    """
+    """What decides in a study."""
 
     policy: Policy
     suggester: Suggester
@@ -85,12 +78,7 @@ def assemble(
     """Builds policy and suggester of a study that trains on a pool.
 
     Args:
-        spec: Spec in force, with its space filled in.
-        pool: Pool that trials train on.
-        earlier: Studies to learn from.
         counted: Returns what was counted of models without training them, None as long as that is not known.
-        study_attributes: Attributes of the study that its suggester handed out when the study was stored.
-        source: What messages call the spec.
 
     Raises:
         SpecError: The sampler or the pruner cannot be made.
@@ -105,7 +93,6 @@ def kept_epochs(pruner: Pruner, epochs: int) -> tuple[int, ...]:
     """Returns the milestones of a study with a pruner: what is kept, and what its search counts.
 
     Args:
-        pruner: Pruner of the study.
         epochs: Number of epochs in a full training.
     """
     return milestones(epochs, getattr(pruner, "grace", DEFAULT_GRACE), pruner.rungs(epochs))
@@ -124,12 +111,8 @@ def assemble_search(
     """Builds policy and suggester; a model of learning curves only if sampler or pruner uses one.
 
     Args:
-        search: Section of a spec.
-        problem: What is searched.
-        study_attributes: Attributes of the study that its suggester handed out when the study was stored.
         candidates: The only configurations that there are, which the sampler `cokriging` keeps to; None for any.
         is_threaded: Whether policy and suggester are called by threads of their own, so that each needs a model.
-        source: What messages call the spec.
         milestones_of: Gives the milestones by the pruner and the number of epochs; None for those of the problem.
 
     Raises:
@@ -232,9 +215,7 @@ def checkpoint_folder(spec: StudySpec, base_folder: Path, uid: str) -> str:
     """Returns the path or URL of the folder of a study's checkpoints.
 
     Args:
-        spec: Spec in force.
         base_folder: Folder where relative paths start.
-        uid: Identity of the study.
     """
     return study_folder(spec.checkpoints.folder, base_folder, spec.study, uid)
 
@@ -251,8 +232,6 @@ def setup_of(
     """Returns the settings of a study as its state machine wants them.
 
     Args:
-        spec: Spec in force, with its space filled in.
-        pool: Pool that trials train on.
         policy: Policy of the study (`assemble`).
         base_folder: Folder where relative paths and the user's own task start.
         reference: Reference point that was given or frozen earlier; None if there is none yet.

@@ -93,15 +93,11 @@ class Controller:
     """Drives one study until it is closed, drained or failed.
 
     Args:
-        machine: State machine that decides.
-        pool: Pool on which the trials train.
-        store: Store that rows are committed to.
         suggester: Chooses the configuration of each new trial; None where all trials are known.
         study_id: Id of the study's row.
         lease_token: Token of the lease that every commit checks; None where there can be no rival (in simulations in
             memory).
         background: Prepare suggestions in a thread; off in virtual time, where nothing may depend on real time.
-        on_commit: Called after each commit, for live progress.
         tick_seconds: How often the watchdog looks; in virtual time half an epoch will do.
     """
 

@@ -85,13 +85,6 @@ class Session:
     """Drives a study of the store until it is closed, drained or failed.
 
     Args:
-        store: Store that holds the study.
-        row: Row of the study.
-        spec: Spec in force, with its space filled in.
-        pool_spec: Device, number and price of the slots.
-        pool: Pool that trains.
-        on_commit: Function that is called after each commit, for live progress.
-        on_stand_by: Function that is called once with the holder if another controller drives the study.
         counted: Function that returns what was counted of models without training them, None until that is known.
         own_logging: Where the user's code logs by itself; None leaves that to its environment.
     """
@@ -227,9 +220,6 @@ class Session:
 
         `automl stop` stops the study, not one of its controllers: what it asked of the controller that has the lease
         it asked of those that stand by as well. If that controller dies before it has drained, this one drains.
-
-        Raises:
-            _InterruptedError: This session was stopped while the database was away.
         """
         first: leases.Holder | None = None
         again = self._patiently

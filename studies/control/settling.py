@@ -25,7 +25,6 @@ def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
     For studies to which no later controller may come. What a living holder has is left to it.
 
     Args:
-        store: Store that holds the study.
         study_id: Id of the study's row.
         at_once: Whether a living holder is known to have had the time to renew its lease (`lease.acquire`).
     """

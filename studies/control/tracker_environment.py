@@ -18,10 +18,7 @@ class OwnLogging:
     """Where the user's code of a study logs.
 
     Attributes:
-        study: Name of the study, which is that of its experiment in MLflow.
-        study_uid: Identity of the study.
         mlflow: Tracking URI of MLflow; empty where the code is left alone, as it does not use MLflow.
-        diagnostics: Files that the ranks write of a single training.
     """
 
     study: str
@@ -30,12 +27,7 @@ class OwnLogging:
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
     def variables(self, trial: int, attempt: int) -> dict[str, str]:
-        """Return the variables of an attempt.
-
-        Args:
-            trial: Number of the trial.
-            attempt: Number of the attempt.
-        """
+        """Return the variables of an attempt."""
         name = f"trial {trial}"
         found = {"WANDB_RUN_GROUP": self.study, "WANDB_NAME": name}
         if not self.mlflow:

@@ -22,9 +22,7 @@ class AvailableSlots:
     """Room for ranks.
 
     Attributes:
-        device: Kind of device that a slot is.
         device_name: Name of the GPUs, or "CPU".
-        slots: Number of slots.
     """
 
     device: Literal["cpu", "cuda"]
@@ -37,7 +35,6 @@ def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, auto
 
     Args:
         device: "auto", "cpu" or "cuda".
-        cpus_per_rank: Number of CPUs of a CPU slot.
         ray_address: Address of a cluster to join, or None.
         autoscale: Whether the cluster may get devices of that kind that it does not have now.
 
@@ -110,10 +107,8 @@ def visible_gpu_names(
     """The names of the GPUs that CUDA shows to a process, in its order.
 
     Args:
-        gpus: UUID and name of each GPU of the machine, by index.
         visible: CUDA_VISIBLE_DEVICES: indices or beginnings of UUIDs, up to the first that names no GPU. What begins
             as a MIG slice's does counts, listed or not: drivers know a slice by an older name, too.
-        slices: UUID and name of each MIG slice of the machine.
     """
     if visible is None:
         return tuple(name for _, name in gpus)

@@ -32,16 +32,10 @@ class Gang:
     """The ranks of one attempt.
 
     Attributes:
-        key: Name of the gang, by which its actors know it.
         trial_id: Id of the trial's row.
-        number: Number of the trial, for messages.
-        attempt: Number of the attempt within its trial.
-        slots: Slots of the ranks, by rank.
-        actors: Actors of the ranks, by rank.
         reports: Rank 0's stream and the other ranks' ends, by rank.
         spoke_at: Moment of the start or of rank 0's latest report, on the monotonic clock in seconds.
         over: Set once the pool has taken the slots: what the ranks still report is ignored.
-        changing: Held while the gang begins or ends.
     """
 
     key: str
@@ -59,12 +53,7 @@ class Gang:
         """Start the ranks, unless the gang is over: then they must not join a group that others leave meanwhile.
 
         Args:
-            spec: The trial.
             first: Place of rank 0; the others' differ in the rank only.
-            until: Epoch up to which the ranks train.
-
-        Returns:
-            Whether they were started.
         """
         with self.changing:
             if self.over.is_set():
@@ -99,9 +88,7 @@ class GangReports:
     """Reads the reports of one gang's ranks.
 
     Args:
-        gang: The gang, whose ranks have been started.
         post: Function that puts an event into the pool's queue.
-        name_of: Function that names a slot with its process, for messages.
     """
 
     def __init__(self, gang: Gang, post: Callable[[Event], None], name_of: Callable[[int], str]) -> None:

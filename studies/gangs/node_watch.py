@@ -36,7 +36,6 @@ class NodeWatch:
             further look until it succeeds.
 
     Attributes:
-        dead: Ids of the nodes that are gone.
         draining: Ids of the nodes that the cluster has announced to take away, for instance by a preemption.
     """
 

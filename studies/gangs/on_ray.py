@@ -135,16 +135,10 @@ class RayPool:
 
     Args:
         device: Kind of slot: a GPU, or `cpus_per_rank` CPUs.
-        cpus_per_rank: Number of CPUs of a slot.
         address: Address of an existing cluster ("auto", "HOST:PORT", "ray://..."), or None to start a local one.
         temp_folder: Folder for the files of a local cluster; Ray's own default if None.
         group_timeout_seconds: Time without the other ranks after which forming a process group or a collective fails.
         backend: What carries the messages of process groups; "auto" is NCCL between GPUs and Gloo between CPUs.
-        environment: Variables that ranks on other machines get, by name.
-        trials_per_process: Number of trials after which a slot gets a new process.
-        growth_bytes_per_process: Growth of a process between its trials after which the slot gets a new one.
-        grows: Whether devices that join the cluster later become new slots.
-        autoscale: Whether the autoscaler of an existing cluster brings the devices of the slots as they are needed.
         ask_seconds: Time between two questions to ranks how far they are within their epoch.
     """
 

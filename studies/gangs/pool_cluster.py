@@ -21,8 +21,6 @@ class PoolCluster:
     Args:
         address: Address of an existing cluster, or None to start one.
         temp_folder: Folder for the files of a new cluster; Ray's own default if None.
-        device: Kind of slot.
-        cpus_per_rank: Number of CPUs of a slot.
 
     Attributes:
         is_own: Whether the cluster was started here, and is this process's to end.
@@ -46,10 +44,6 @@ class PoolCluster:
 
     def open(self, slots: int, *, must_fit: bool = True) -> None:
         """Join the cluster, or start one with so many slots.
-
-        Args:
-            slots: Number of slots in the pool.
-            must_fit: Whether the cluster has to have room for all of them now.
 
         Raises:
             PoolError: The cluster cannot be reached or started, or is too small; the message has the numbers.

@@ -76,12 +76,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParameterAsked:
-    """A trial has asked for a parameter as it runs.
-
-    Attributes:
-        name: Name of the parameter.
-        asked: The value that it got, and the domain that it named.
-    """
+    """A trial has asked for a parameter as it runs."""
 
     trial_id: int
     attempt: int
@@ -123,7 +118,6 @@ class GangFailed:
     `SlotsReady` follows for each of its slots that can take another trial, at once or once it has a new process.
 
     Attributes:
-        message: One line or a traceback, for the user.
         counts: Whether it is one of the attempts that a trial has; not if a process was dead before the gang started.
     """
 

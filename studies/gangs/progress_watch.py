@@ -21,15 +21,7 @@ ASK_SECONDS = 2.0
 
 @dataclass(kw_only=True, slots=True)
 class _Heard:
-    """What is known of a gang.
-
-    Attributes:
-        gang: The gang.
-        counts: Latest answer of each rank.
-        asked: Questions that are not answered yet, by rank.
-        told: Counts and first times as they were when the gang's progress was last posted.
-        asks_all: Whether all ranks are asked: rank 0 stands still, and may wait for another one.
-    """
+    """What is known of a gang."""
 
     gang: Gang
     counts: dict[int, Any] = field(default_factory=dict)
@@ -44,7 +36,6 @@ class ProgressWatch:
     Args:
         gangs: The gangs that train whenever they are looked at.
         post: Function that puts an event into the pool's queue.
-        ask_seconds: Time between two questions to a rank.
     """
 
     def __init__(self, gangs: Iterable[Gang], post: Callable[[Event], None], ask_seconds: float = ASK_SECONDS) -> None:

@@ -24,8 +24,6 @@ def handed_over(
 
     Args:
         names: Names of further variables; those that are not set are left out.
-        environment: Variables by name.
-        prefixes: Further beginnings of names, such as of the variables by which ranks get into an object store.
     """
     return {
         name: value

@@ -26,7 +26,6 @@ class RankMaker:
         device: Argument of `RankProcess`.
         cpus_per_rank: Argument of `RankProcess`.
         backend: Argument of `RankProcess`.
-        environment: Variables for the processes of other machines, by name.
     """
 
     device: Literal["cpu", "cuda"]
@@ -40,7 +39,6 @@ class RankMaker:
         Args:
             cpus: Argument of `RankProcess`.
             node: Node whose device the actor gets, unless that is gone; empty takes any.
-            elsewhere: Whether it may be on another machine.
         """
         import ray
 
@@ -88,7 +86,6 @@ class GroupStore:
         deadline_seconds: Longest time to wait for the store's process.
 
     Attributes:
-        actor: Actor that serves the store.
         address: Host, port and secret of the store, None until it was asked.
     """
 
@@ -120,7 +117,6 @@ def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[]
 
     Args:
         actors: Actor of each slot; None for one that has no process.
-        group_id: Identity of the group.
         is_hopeless: Function that tells that they need not be waited for any more.
 
     Returns:

@@ -143,11 +143,6 @@ def join_or_start(
 
     Args:
         address: Address of an existing cluster, or None to start one.
-        slots: Number of slots in the pool.
-        device: Kind of device that a slot is.
-        cpus_per_rank: Number of CPUs of a slot.
-        temp_folder: Folder for the files of a new cluster.
-        must_fit: Whether the cluster has to have room for all slots now.
 
     Returns:
         Whether a new cluster was started, which then is this process's to end.
@@ -215,8 +210,6 @@ def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
 
     Args:
         address: Host and port of the cluster's head, which this machine is a node of.
-        nodes: Number of nodes.
-        seconds: Longest time to wait.
 
     Raises:
         PoolError: They have not come in time; the message has the numbers.
@@ -274,10 +267,6 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
 
 def cluster_room(address: str, cpus_per_rank: int) -> tuple[int, tuple[str, ...]]:
     """Number of CPU slots for which the nodes of a cluster have room, and the names of its GPUs; stays connected.
-
-    Args:
-        address: Address of the cluster.
-        cpus_per_rank: Number of CPUs of a CPU slot, all of them on one node.
 
     Raises:
         PoolError: The cluster cannot be reached.

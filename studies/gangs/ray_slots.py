@@ -40,18 +40,11 @@ class RaySlots:
     """Looks after the slots of a pool.
 
     Args:
-        new_rank: Function that makes an actor for a slot.
         find_store: Function that makes sure of the store of the process groups, before processes are counted on.
         is_used: Function that tells whether a gang holds a slot: the gang then tells of its death.
         post: Function that puts an event into the pool's queue.
-        nodes: The nodes of the cluster.
         cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
-        grows: Whether devices that join the cluster become new slots.
         autoscale: Whether a cluster's autoscaler brings the devices: processes that wait for one are what it goes by.
-
-    Attributes:
-        by_number: The slots by number.
-        closing: Set when the pool is closed.
     """
 
     def __init__(
@@ -82,12 +75,7 @@ class RaySlots:
         self.by_number = {number: self._made(number, new) for number in range(slots)}
 
     def run(self, cluster: OwnCluster | None, on_cluster_death: Callable[[str], None]) -> None:
-        """Look after the slots until the pool is closed.
-
-        Args:
-            cluster: The cluster, if it is our own.
-            on_cluster_death: Called once with what died if that cluster does.
-        """
+        """Look after the slots until the pool is closed."""
         while not self.closing.is_set():
             if cluster is not None and (died := cluster.what_died()):
                 on_cluster_death(died)

@@ -23,7 +23,6 @@ class Curve:
     Attributes:
         metrics: Metrics by name, for each epoch from 1.
         epoch_seconds: Duration of each epoch.
-        fails_at: Epoch within which an attempt fails and kind of the failure, by attempt.
         hangs_at: Epoch within which an attempt falls silent, by attempt.
         completes_at: Epoch at whose end an attempt has stopped improving, by attempt.
         start_seconds: Time from the lease to the first step of any attempt; None takes the pool's times.
@@ -72,8 +71,6 @@ class SimulatedPool:
     """A pool whose gangs take virtual time.
 
     Args:
-        curve_of: Function that returns the learning curve of a configuration at a world size.
-        start_seconds: Time from the lease to the first step of a fresh trial.
         thaw_seconds: Time from the lease to the first step of a trial that goes on from a checkpoint.
         warm_up_seconds: Time from opening the pool until its slots are ready, and for a new process.
         opened_at: First moment of the virtual clock, in seconds.

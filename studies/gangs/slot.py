@@ -25,15 +25,9 @@ class Slot:
         since: Moment at which the actor was made, or is to be made again, on the monotonic clock in seconds.
         failures: Number of processes in a row that did not come up.
         node: Ray's id of the node.
-        host: Address of the node.
-        pid: Number of the process.
         started_at: Start of the process in seconds since the boot; None if it cannot be looked up on this machine.
-        ready: Whether the process can take a rank.
-        is_dead: Whether the process died after it was ready.
-        is_lost: Whether the cluster has no device for the slot.
         is_released: Whether the study needs the slot no more, so that it never gets a process again.
         is_leaving: Whether the pool has told that the slot's node will be taken away.
-        trials: Number of trials that the process has served.
         rss_bytes_when_new: Memory of the process before its first trial, in bytes.
         rss_bytes: Memory of the process after its latest trial, in bytes.
     """
@@ -75,14 +69,7 @@ def kill_processes(slots: Iterable[Slot]) -> None:
 
 
 def weigh(slots: Sequence[Slot], actors: Sequence[Any], ends: Sequence[Any], is_closing: Callable[[], bool]) -> None:
-    """Measure the memory of processes once they have released a trial, as far as they still serve their slots.
-
-    Args:
-        slots: Slots of a gang, by rank.
-        actors: Actors of its ranks.
-        ends: References to the ends of its ranks.
-        is_closing: Function that tells whether the pool is being closed.
-    """
+    """Measure the memory of processes once they have released a trial, as far as they still serve their slots."""
     import ray
 
     ray.wait(list(ends), num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)

@@ -22,7 +22,6 @@ def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
     """Slots of one node if one has enough of them: the node with the fewest to spare. Else of the emptiest nodes.
 
     Args:
-        node_of: The node of each free slot.
         world_size: Number of slots wanted, at most as many as are free.
     """
     nodes: dict[str, list[int]] = {}
@@ -39,8 +38,6 @@ def least_shared(node_of: Mapping[int, str], free: Collection[int], count: int) 
     """Free slots to let go, so that as many nodes as possible become empty: small nodes that nobody uses first.
 
     Args:
-        node_of: The node of each slot that there is.
-        free: Those of the slots of which some are let go.
         count: Number of slots to let go, at most as many as are free.
     """
     used = {node for slot, node in node_of.items() if slot not in free}
@@ -59,12 +56,7 @@ LEAVE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StandingGroup:
-    """A process group that stands.
-
-    Attributes:
-        id: Identity of the group in the store.
-        slots: Slots of its members, by rank.
-    """
+    """A process group that stands."""
 
     id: str
     slots: tuple[int, ...]
@@ -74,11 +66,7 @@ Leave = Callable[[StandingGroup, Callable[[], bool]], Sequence[int]]
 
 
 class StuckGroupError(Exception):
-    """A group could not be dissolved.
-
-    Attributes:
-        slots: Slots whose processes hold it still, for all that is known.
-    """
+    """A group could not be dissolved."""
 
     def __init__(self, slots: Sequence[int]) -> None:
         super().__init__(f"slots {list(slots)}: their processes did not leave their process group")
@@ -115,7 +103,6 @@ class StandingGroups:
         """Slots for a gang: a standing group of this size if all of it is free, else the best fit.
 
         Args:
-            node_of: The node of each free slot.
             world_size: Number of slots wanted, at most as many as are free.
         """
         with self._changing:

@@ -74,12 +74,8 @@ class BudgetClock:
     """Converts the rest of dollars and hours into a deadline, once the pool is open.
 
     Args:
-        limits: Limits that the user sets.
-        nano_usd_per_second: Cost of the slots that are charged for.
         opened_at: Moment at which the pool began to cost money, in seconds since 1970.
         alive_since: Moment at which this controller took the lease, in seconds since 1970.
-        spent_nano_usd: Sum of the ledger before the pool opened.
-        alive_seconds: Time in which earlier controllers were alive.
     """
 
     def __init__(
@@ -103,8 +99,6 @@ class BudgetClock:
 
         Args:
             now: Moment from which on it costs that much, in seconds since 1970.
-            spent_nano_usd: All that was spent up to that moment, charged or not.
-            nano_usd_per_second: Cost of the slots that are charged for.
         """
         self.nano_usd_per_second = nano_usd_per_second
         self._usd_deadline = math.inf
@@ -142,7 +136,6 @@ class EpochForecast:
     Attributes:
         start_seconds: Expected time from the lease of the slots to the first step.
         epoch_seconds: Median of the duration of the next epoch.
-        deviation: Standard deviation of the logarithm of that duration.
     """
 
     start_seconds: float
@@ -164,13 +157,7 @@ class EpochForecast:
 
 @dataclass(kw_only=True, slots=True)
 class _Durations:
-    """Sums over the logarithms of the typical durations of trials: an epoch costs as much with many trials as with few.
-
-    Attributes:
-        count: Number of trials.
-        total: Sum of the logarithms.
-        squares: Sum of their squares.
-    """
+    """Sums of log durations over trials: an epoch costs as much with many trials as with few."""
 
     count: int = 0
     total: float = 0.0
@@ -197,7 +184,6 @@ class Forecaster:
         """Record the latest epoch of a trial, and how far it was from what was expected of it.
 
         Args:
-            world_size: Number of ranks of the trial.
             own_epoch_seconds: Durations of all its epochs, the latest one last.
         """
         durations = self._epochs.setdefault(world_size, _Durations())
@@ -223,7 +209,6 @@ class Forecaster:
         """The forecast for a trial, or None as long as no epoch of any trial is known.
 
         Args:
-            world_size: Number of ranks of the trial.
             own_epoch_seconds: Durations of all its epochs with so many ranks, the latest one last.
             ranks: Number of ranks that it is forecast for; `world_size` if None.
         """

@@ -27,11 +27,7 @@ class PricedSpan(NamedTuple):
 
 
 class PriceHistory:
-    """Price of a slot over time: each second is charged at the price of its time.
-
-    Args:
-        usd_per_slot_hour: Price of one slot, up to the first change.
-    """
+    """Price of a slot over time: each second is charged at the price of its time."""
 
     def __init__(self, usd_per_slot_hour: float) -> None:
         self._prices = [(-math.inf, usd_per_slot_hour)]
@@ -69,8 +65,6 @@ class SlotMeter:
     absorbs the rounding errors, so that all charges together never exceed the cost of the pool's time.
 
     Args:
-        slots: Number of slots in the pool, numbered from 0.
-        usd_per_slot_hour: Price of one slot.
         opened_at: Moment at which the pool began to cost money, in seconds since 1970.
     """
 

@@ -48,7 +48,6 @@ def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:
     Args:
         device: "cpu" or "cuda".
         device_name: Name of the GPU in the driver or the cluster, such as "NVIDIA H100 80GB HBM3".
-        cpus_per_rank: Number of CPUs of a CPU slot.
     """
     if device == "cpu":
         usd = USD_PER_CPU_HOUR * cpus_per_rank

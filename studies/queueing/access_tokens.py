@@ -30,7 +30,6 @@ class Identity:
     """Who asks.
 
     Attributes:
-        user: Name of the user.
         project: Project that the user sees; an admin sees all of them.
         role: viewer reads, member also submits and stops, admin does everything in all projects.
         token_id: Id of the token's row; None on a machine's own loopback interface without tokens.
@@ -77,11 +76,6 @@ def create(
     """Make a token, which is shown once.
 
     Args:
-        store: Store that keeps its digest.
-        name: What it is for, for people.
-        user: User whom it stands for.
-        project: Project of the user.
-        role: Role of the user.
         days: Days for which it is valid; None is for ever.
 
     Raises:
@@ -111,12 +105,7 @@ def keep(store: Store, token: str, *, name: str, user: str, project: str, role: 
     """Keep a token that somebody else has made, such as the secret of a cluster; one that is kept already stays.
 
     Args:
-        store: Store that keeps its digest.
-        token: The token.
         name: What it is for; valid tokens of that name, which it takes the place of, are revoked.
-        user: User whom it stands for.
-        project: Project of the user.
-        role: Role of the user.
     """
     if identify(store, token) is not None:
         return
@@ -176,10 +165,7 @@ def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: fl
     """Make a token that stands for the same user, and let the old one expire.
 
     Args:
-        store: Store that keeps the digests.
-        token_id: Id of the old token.
         days: Days for which the new token is valid; None is for ever.
-        grace_seconds: Seconds for which the old one is still accepted.
 
     Raises:
         StoreError: There is no such token, or it is not valid any more.

@@ -27,10 +27,7 @@ class Account:
     """A limit on the spending of a user or a project over all studies.
 
     Attributes:
-        kind: Whose limit it is.
-        name: Name of the user or the project.
         limit_nano_usd: Largest sum in nano-dollars.
-        spent_nano_usd: What is charged so far.
         promised_nano_usd: What running jobs may spend beyond that, and what those may have spent whose controllers died
             before they had charged it.
         has_unlimited: Whether a job may spend without a limit, since it started before this one was set.
@@ -72,10 +69,7 @@ def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Jo
     """Return an account as the jobs leave it.
 
     Args:
-        kind: Whose limit it is.
-        name: Name of the user or the project.
         limit_nano_usd: Largest sum in nano-dollars.
-        jobs: All jobs, of which those of the account count.
     """
     empty = Account(kind=kind, name=name, limit_nano_usd=limit_nano_usd, spent_nano_usd=0, promised_nano_usd=0)
     spent, promised, has_unlimited = 0, 0, False
@@ -113,7 +107,6 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
 
     Args:
         job: Job that does not run.
-        accounts: All accounts, of which those that pay for the job count.
     """
     mine = [one for one in accounts if one.is_of(job)]
     caps = [job.ledger_nano_usd + one.rest_for(job) for one in mine]
@@ -139,10 +132,6 @@ def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
 
     They are queued again, and get what the limit leaves them, also where another run was late and has left them less. A
     run that is itself over its cap is closing already.
-
-    Args:
-        running: Jobs that run, each with its run.
-        accounts: All accounts.
     """
     found = []
     for one in accounts:

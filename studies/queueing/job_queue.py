@@ -45,7 +45,6 @@ def end_worker(connection: sa.Connection, worker_id: int) -> None:
     """End a worker and what still runs there, which waits for another one.
 
     Args:
-        connection: Connection in a transaction in which no worker takes its turn.
         worker_id: Id of the worker's row.
     """
     for run_id in job_rows.open_runs_of(connection, worker_id):
@@ -58,10 +57,7 @@ def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason:
     """End a run, and move its job on; nothing happens if the run was given up before.
 
     Args:
-        connection: Connection in a transaction in which no worker takes its turn.
         run_id: Id of the run's row.
-        outcome: How it ended.
-        reason: Why, in one line.
     """
     ended = sa.update(t.job_runs).where(t.job_runs.c.id == run_id, t.job_runs.c.ended_at.is_(None))
     now = clock_of(connection)
@@ -95,12 +91,7 @@ class Submission:
     """A job that somebody submits.
 
     Attributes:
-        kind: What it is.
-        study: Name of the study in the store.
-        project: Project that it belongs to, and that pays for it.
-        user: User who submits it.
         priority: Priority, 0 without one.
-        spec: Spec in its stored form.
         base_folder: Folder in which relative paths and the user's own task start.
         slots: Number of slots; None takes all slots of its worker.
         limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
@@ -118,11 +109,7 @@ class Submission:
 
 
 class JobQueue:
-    """The jobs of a store.
-
-    Args:
-        store: Store that holds the jobs.
-    """
+    """The jobs of a store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -207,7 +194,6 @@ class JobQueue:
         """Let a job that has ended wait for another turn.
 
         Args:
-            job: Job that has ended.
             limit_nano_usd: The study's own budget, which may have changed; None is no limit.
 
         Raises:
@@ -322,11 +308,7 @@ class JobQueue:
 
         Args:
             worker_id: Id of the worker's row.
-            slots: Number of its slots.
             gives_up_silent: Whether workers count as dead whose heartbeat has run out, as all do after an outage.
-
-        Returns:
-            What was done. A job that starts has its run.
 
         Raises:
             WorkerGoneError: The worker has been given up itself.
@@ -395,8 +377,6 @@ class JobQueue:
 
         Args:
             run_id: Id of the run's row.
-            outcome: How it ended.
-            reason: Why, in one line.
         """
         with self._turn() as connection:
             end_run(connection, run_id, outcome, reason)

@@ -129,7 +129,6 @@ def ledger_sums(connection: sa.Connection, studies: Collection[str] | None) -> l
     """Return the name of each study, the job that has confirmed it or None for its own, and nano-dollars charged.
 
     Args:
-        connection: Open connection.
         studies: Names of the studies that count; None takes all.
     """
     known = _remembered.setdefault(connection.engine, {})  # which other threads change, too
@@ -179,7 +178,6 @@ def load(
     """Return jobs with what they have spent and their open runs, oldest first.
 
     Args:
-        connection: Open connection.
         project: Project whose jobs count; None takes those of all projects.
         states: States that count; None takes all.
         study: Study whose job counts; None takes all.
@@ -200,11 +198,7 @@ def load(
 
 
 def load_for_turn(connection: sa.Connection) -> tuple[list[Job], list[Account]]:
-    """Return the jobs that wait or run, oldest first, and the accounts; without a limit no ledger of others is summed.
-
-    Args:
-        connection: Open connection.
-    """
+    """Return the jobs that wait or run, oldest first, and the accounts. Without a limit no other ledger is summed."""
     if connection.execute(sa.select(t.spending_limits.c.id).limit(1)).first() is None:
         return load(connection, states=_UNDER_WAY), []
     jobs = load(connection)
@@ -221,10 +215,6 @@ def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
 
     Cheaper than the job, for whoever looks each second: no ledger is summed.
 
-    Args:
-        connection: Open connection.
-        study: Name of the study.
-
     Returns:
         `project`, then state, reason, request, priority and limit of the job, id of its open run, and revision and
         state of its study, None before its start.
@@ -234,12 +224,7 @@ def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
 
 
 def load_with_confirmations(connection: sa.Connection, study: str) -> list[Job]:
-    """Return the job of a study, and those that confirm it or have done so.
-
-    Args:
-        connection: Open connection.
-        study: Name of the study.
-    """
+    """Return the job of a study, and those that confirm it or have done so."""
     prefix = study + CONFIRM_MARK  # LIKE would not tell small letters from capital ones in SQLite
     is_of_it = sa.func.substr(t.jobs.c.study, 1, len(prefix)) == prefix
     names = sa.select(t.jobs.c.study).where(t.jobs.c.kind == "confirm", is_of_it)
@@ -250,12 +235,7 @@ def load_with_confirmations(connection: sa.Connection, study: str) -> list[Job]:
 
 
 def load_accounts(connection: sa.Connection, jobs: Sequence[Job]) -> list[Account]:
-    """Return the account of each limit.
-
-    Args:
-        connection: Open connection.
-        jobs: All jobs.
-    """
+    """Return the account of each limit."""
     limits = sa.select(t.spending_limits).order_by(t.spending_limits.c.kind, t.spending_limits.c.name)
     return [account(row.kind, row.name, row.nano_usd, jobs) for row in connection.execute(limits)]
 
@@ -264,7 +244,6 @@ def load_stays(connection: sa.Connection, now: float) -> list[Stay]:
     """Return what users had of the slots lately.
 
     Args:
-        connection: Open connection.
         now: Present moment in seconds since 1970.
     """
     since = now - REMEMBERED_HALF_LIVES * HALF_LIFE_SECONDS
@@ -300,7 +279,6 @@ def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Ro
     """Return the room that living workers are making, or that has come free there since a moment.
 
     Args:
-        connection: Open connection.
         besides: Id of the worker that asks, whose own room does not count.
         since: Moment in seconds since 1970 from which a worker may not have had its turn yet.
     """
@@ -334,13 +312,7 @@ def _of_study(job: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Charges:
-    """Sums of charges in nano-dollars.
-
-    Attributes:
-        own: What each study has cost its own job, by its name.
-        confirmed: What jobs that confirm it have charged to its ledger, by its name.
-        by_job: What each of those jobs has charged, by its id.
-    """
+    """Sums of charges in nano-dollars."""
 
     own: Counter[str] = field(default_factory=Counter)
     confirmed: Counter[str] = field(default_factory=Counter)
@@ -348,12 +320,7 @@ class _Charges:
 
 
 def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
-    """Return what was charged to the ledgers of studies, each cent once.
-
-    Args:
-        connection: Open connection.
-        studies: Names of the studies that count; None takes all.
-    """
+    """Return what was charged to the ledgers of studies, each cent once."""
     found = _Charges()
     for name, job_id, nano_usd in ledger_sums(connection, studies):
         if job_id is None:
@@ -422,10 +389,6 @@ def _job(row: Any, charges: _Charges, run: Run | None, left_run: Run | None, use
 
 def check_may_go_on(connection: sa.Connection, job: Job) -> None:
     """Refuse a job that cannot be queued again now.
-
-    Args:
-        connection: Open connection.
-        job: The job.
 
     Raises:
         StoreError: It has not ended, is deleted, or is being confirmed.

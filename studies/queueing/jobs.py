@@ -45,8 +45,6 @@ class Run:
 
     Attributes:
         id: Id of the run's row.
-        worker: Name of the worker.
-        slot_numbers: Slots of the worker that the job has.
         cap_nano_usd: What the study may have spent by the end of the run, in nano-dollars; None is no limit.
         started_at: Begin by the database's clock, in seconds since 1970.
         ended_at: End by the same clock; None while it runs.
@@ -71,11 +69,7 @@ class Job:
     Attributes:
         id: Id of the job's row.
         kind: What it is; a training is a study of one trial, and a confirm job trains models of a study again.
-        study: Name of the study in the store.
-        project: Project that it belongs to, and that pays for it.
-        user: User who has submitted it.
         priority: Jobs of a higher priority go first, and may displace those of a lower one.
-        state: State of the job.
         reason: Why it is in that state, in one line; empty if there is nothing to say.
         slots: Number of slots that its study wants; None takes all slots of its worker.
         least_slots: Number of slots that its study must have if it takes all of its worker: the largest gang that its
@@ -88,9 +82,7 @@ class Job:
         spent_nano_usd: What was charged for it so far, in nano-dollars, which its user and project pay.
         request: What somebody asks of its run; None if nobody asks for anything.
         submitted_at: Moment of the submission, in seconds since 1970.
-        queued_at: Moment from which its place in the queue counts.
         ended_at: End; None as long as it has not ended.
-        confirmed_nano_usd: What jobs that confirm its study have charged to the ledger of that, and pay themselves.
         used_up_nano_usd: Cap of its latest run if it waits since that cap ended the run; None otherwise.
         run: Its open run; None while it does not run.
         left_run: Its latest run, ended, if the controller of that has left a pool open: it may still charge something,
@@ -158,11 +150,7 @@ class WorkerLine:
     """A worker that is alive.
 
     Attributes:
-        name: Name of the worker.
-        host: Name of its machine.
         device: "cpu" or "cuda".
-        slots: Number of its slots.
-        busy: Number of its slots that jobs have.
         started_at: Begin in seconds since 1970.
     """
 

@@ -31,7 +31,6 @@ def needed(job: Job, device: str) -> int:
     """Return the number of slots that a worker must have to run a job.
 
     Args:
-        job: The job.
         device: "cpu" or "cuda", what the worker has.
     """
     return (job.least_slots if job.slots is None else job.slots) * _worker_slots_each(job, device)
@@ -58,20 +57,13 @@ def can_run(job: Job, slots: int, device: str) -> bool:
     """Whether a worker can ever run a job.
 
     Args:
-        job: The job.
-        slots: Number of slots of the worker.
         device: "cpu" or "cuda", what the worker has.
     """
     return needed(job, device) <= slots and (job.device != "cuda" or device == "cuda")
 
 
 def no_worker_for(job: Job, workers: Sequence[WorkerLine]) -> str:
-    """Return why no living worker can ever run a job; empty if one can.
-
-    Args:
-        job: The job.
-        workers: Workers that are alive.
-    """
+    """Return why no living worker can ever run a job; empty if one can."""
     if not workers:
         return "none is alive"
     slots = _slots_text(job, "cpu" if any(line.device == "cpu" for line in workers) else "cuda")

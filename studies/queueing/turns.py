@@ -41,8 +41,6 @@ class Room:
     """Room that another worker is making, or that has just come free there.
 
     Attributes:
-        slots: Number of its slots that are free, or whose jobs are asked to leave.
-        worker_slots: Number of all its slots.
         device: "cpu" or "cuda", what the worker has.
     """
 
@@ -62,7 +60,6 @@ def in_order(queued: Sequence[Job], used: Mapping[str, float]) -> list[Job]:
     """Return jobs in the order of their turns.
 
     Args:
-        queued: Jobs that wait.
         used: Slot-seconds by user.
     """
     return sorted(queued, key=lambda job: (-job.priority, used.get(job.user, 0.0), job.queued_at, job.id))
@@ -81,13 +78,9 @@ def next_turn(
     """Return what a worker does next.
 
     Args:
-        queued: Jobs that wait, and whose users have money.
-        running: Jobs that run on this worker, each with its run.
-        slots: Number of slots of the worker.
         used: Slot-seconds by user.
         now: Present moment in seconds since 1970.
         device: "cpu" or "cuda", what the worker has; with GPUs it takes any job.
-        rooms: Room that other workers are making.
     """
     taken = {number for job in running if job.run is not None for number in job.run.slot_numbers}
     free = [number for number in range(slots) if number not in taken]
@@ -146,8 +139,6 @@ class Stay:
     """Slots that a user had for a while.
 
     Attributes:
-        user: Name of the user.
-        slots: Number of slots.
         since: Begin in seconds since 1970.
         until: End in seconds since 1970; None while it goes on.
     """
@@ -164,7 +155,6 @@ def usage(stays: Iterable[Stay], now: float) -> Mapping[str, float]:
     A stay from a to b on s slots counts s times the integral of 2^(-(now - t) / half-life) over t from a to b.
 
     Args:
-        stays: What users had.
         now: Present moment in seconds since 1970.
     """
     rate = math.log(2.0) / HALF_LIFE_SECONDS

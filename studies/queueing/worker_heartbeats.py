@@ -24,10 +24,6 @@ class WorkerGoneError(StoreError):
 def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
     """Return a worker's row, with the present moment as `now` and `has_run_out`, locked against those who end it.
 
-    Args:
-        connection: Connection in a transaction that writes.
-        worker_id: Id of the worker's row.
-
     Raises:
         WorkerGoneError: It has been given up.
     """
@@ -55,7 +51,6 @@ def dead_workers(connection: sa.Connection, *, silent: bool) -> list[int]:
     """Return the ids of the workers whose process is known to be gone.
 
     Args:
-        connection: Open connection.
         silent: Whether those count as well whose heartbeat has run out.
     """
     rows = connection.execute(sa.select(t.workers, _has_run_out(connection)).where(t.workers.c.ended_at.is_(None)))
@@ -78,14 +73,10 @@ class SilentWorker:
     """A worker that has not left, and whose heartbeat has stopped.
 
     Attributes:
-        name: Name of the worker.
-        host: Name of its machine.
-        pid: Its process id there.
         fate: frozen if its process is stopped on this machine, gone if it has ended there, silent if it runs or cannot
             be seen from here.
         started_at: Begin in seconds since 1970.
         silent_seconds: Time since its heartbeat ran out.
-        studies: Studies of the jobs that it still holds.
     """
 
     name: str

@@ -35,7 +35,6 @@ def flattened(rows: Sequence[Row], without_rows: Sequence[str]) -> tuple[list[st
 
     Args:
         rows: Rows of one table: all have the same entries, of which some are mappings.
-        without_rows: Columns of a table without rows.
     """
     lines: list[dict[str, object]] = []
     for row in rows:
@@ -65,7 +64,6 @@ class Table:
 
     Attributes:
         rows: Makes the rows; all have the same entries, some of which are mappings by users' names.
-        columns: Entries that are no mappings.
     """
 
     rows: Callable[[StudyRecord], Rows]

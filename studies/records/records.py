@@ -128,7 +128,6 @@ class DecisionRecord:
     """Why a trial went on, was paused or was stopped at an epoch.
 
     Attributes:
-        numbers: What the rule compared.
         forecasts: What the trial was expected to reach, by the objective's metric; empty if nothing was forecast.
     """
 
@@ -146,11 +145,8 @@ class AttemptRecord:
 
     Attributes:
         attempt: Number of the attempt within its trial, from 1.
-        world_size: Number of ranks.
         start_epoch: Number of epochs that were recorded before it.
-        slots: Numbers of the slots that its ranks hold or held.
         outcome: "running", "complete", "paused", "pruned", "lost", "failed", ...
-        started_at: Moment of the dispatch.
         ended_at: Moment of the end, None while it runs.
         facts: The trainer's `TrialFacts` as a mapping, empty before the first step.
     """
@@ -185,15 +181,10 @@ class ConfirmationRecord:
     """One training of a chosen configuration with a fresh seed (`automl confirm`).
 
     Attributes:
-        trial: Number of the trial.
-        seed: Seed of the training.
-        epoch: Epoch of the point that it confirms.
         epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
         metrics: Metrics of the last epoch by name, those of the test part with their prefix.
-        cost_nano_usd: Cost of the slots for that time.
         checkpoint: Path or URL of the file with the model of this training, or of an earlier one with the same seed;
             None if none was kept.
-        confirmed_at: End of the training.
     """
 
     trial: int
@@ -213,20 +204,11 @@ class TrialRecord:
     Attributes:
         id: Id of the trial's row.
         number: Number of the trial from 0, in order of first start; None while it is queued.
-        state: State of the trial.
         failure: Kind of failure, set when and only when the state is failed.
-        params: Parameters by name, inactive ones left out.
-        world_size: Number of ranks.
-        reason: Reason for its state, in one sentence.
         error: Traceback or message of the last failure, kept although a later attempt may have succeeded.
         origin: "sampler", "enqueue" or "baseline".
         epochs: Recorded epochs, ascending.
-        decisions: Decisions about the trial, oldest first.
-        attempts: Dispatches to gangs, oldest first.
-        resume_checkpoint: File from which a paused or lost trial goes on.
         resume_epoch: Epoch of that checkpoint, 0 without one.
-        paid_nano_usd: Sum of its start and train charges.
-        asked: Those of its parameters that it asked for as it ran, with their domains.
     """
 
     id: int
@@ -276,9 +258,6 @@ class ViewRecord:
     """Progress of a view.
 
     Attributes:
-        view: Name of the view.
-        behind: Number of commits that it is behind.
-        error: Error of its last pass, if that failed.
         link: Address at which people see the study; empty if it has none of its own.
     """
 
@@ -290,12 +269,7 @@ class ViewRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyLine:
-    """A study in a list of studies: what is known without reading its trials.
-
-    Attributes:
-        driven: Whether a living controller drives it.
-        trials: Number of started trials.
-    """
+    """A study in a list of studies: what is known without reading its trials."""
 
     name: str
     state: StudyState
@@ -310,21 +284,14 @@ class StudyRecord:
     """A study with everything in it, as committed.
 
     Attributes:
-        uid: Random identity of the study, unique among all stores.
         stop_reason: Why the study ended, None while it runs.
         error: Message of the error that ended the study, None without one.
         spec: Spec as a plain mapping, with defaults and without the store's URL.
         objectives: Objectives in the spec's order.
         reference_point: Reference point by metric, None until it is known.
-        budget: Limits of the budget by name.
-        alive_seconds: Time in which a controller was alive.
-        trials: All trials by id, queued ones included.
-        charges: Lines of the ledger, oldest first.
         overshoot_nano_usd: Nano-dollars spent beyond the budget.
         mlflow_uri: Tracking URI of its MLflow view, or None.
         driven: Whether a living controller drives it; a study whose controller died stays `running`.
-        constraints: Bounds that a model has to keep to count.
-        views: Progress of its Optuna view, and of its MLflow view if the spec wants one.
         slots_there: Number of slots that cost money now; None if no pool is open.
         confirmations: What was measured with fresh seeds; of each trial, epoch and seed the latest.
     """

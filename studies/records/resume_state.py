@@ -16,15 +16,10 @@ class StoredTrial:
         record: The trial, without decisions and attempts, and of its epochs only those that are looked at again: the
             milestones, the last one, and those that a search looks at.
         paused_by: "policy", "drain" or "fault" for a paused trial, else None.
-        wall_seconds: Start and train time, as charged.
         slot_seconds: Slot time of that, in seconds.
-        train_seconds: Train time, as charged.
-        train_nano_usd: Cost of that.
-        sampler_attributes: What the sampler stored with its suggestion.
         epoch_seconds: Durations of all its epochs, in seconds.
         epoch_costs_nano_usd: Costs of all its epochs, in nano-dollars.
         epoch_ranks: Number of ranks of its epochs that were trained on fewer than all ranks, by epoch.
-        outcomes: How each of its attempts ended.
         finished_from: Epoch after which it was trained on as a leader of the archive that had been cut short; None if
             it was not.
     """
@@ -49,8 +44,6 @@ class ResumeState:
 
     Attributes:
         trials: All trials in the order of their ids, queued ones included.
-        spent_nano_usd: Sum of the ledger.
-        alive_seconds: Time in which earlier controllers were alive.
         checkpoint_bytes: Size of each checkpoint file in bytes, by path, as far as it is known.
     """
 

@@ -54,9 +54,6 @@ class ArchivePoint:
     """A feasible milestone that no other milestone of any trial dominates.
 
     Attributes:
-        trial: Number of the trial.
-        epoch: Number of the epoch in the trial, from 1.
-        state: State of the trial.
         values: Objectives at this epoch by name.
         checkpoint: Absolute path of the kept model, None if it was not kept.
     """
@@ -231,7 +228,6 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
     """The JSON of `launch --json` and `status --json`.
 
     Args:
-        study: The study as committed.
         report: Path of the HTML page, None if there is none.
 
     Returns:

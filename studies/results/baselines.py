@@ -16,13 +16,11 @@ class Baseline:
     """Something that models are compared with, as far as it is known.
 
     Attributes:
-        name: What people call it.
         values: Objectives by name, in the spec's order: of a trial all of them, of a baseline without a trial those
             that it is known to have. Empty before the trial's first epoch.
         trial: Number of its trial; None if it needs no training.
         epoch: Epoch of the trial with the best value of the first objective; None if it needs no training.
         is_finished: Whether its trial has come to the end of its training, so that its values are what it can do.
-        bounded: Values of bounded metrics, as far as they are known, by name.
         broken: Bounds of constraints that it does not keep, in words; empty if it may be taken as a model.
     """
 

@@ -13,10 +13,6 @@ class Checked:
     """A forecast beside the measurement that came later.
 
     Attributes:
-        trial: Number of the trial.
-        made_at: Epoch at which the forecast was made.
-        epoch: Epoch that was forecast.
-        metric: Objective that was forecast.
         quantile: Probability that the forecast gave to less than what was measured.
     """
 

@@ -15,8 +15,6 @@ def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -
     """Return what was measured with fresh seeds, None if the point was not confirmed.
 
     Args:
-        record: Study as committed.
-        trial: Number of the trial.
         epoch: Epoch of the point; None takes the one that was confirmed last.
 
     Returns:

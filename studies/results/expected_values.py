@@ -22,12 +22,7 @@ from studies.results.confirmations import confirmation_of
 
 
 def expected_values(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[list[float]]:
-    """Return the signed objectives (smaller is better) that are expected of points, in the spec's order.
-
-    Args:
-        study: Study as committed.
-        points: Points of its archive.
-    """
+    """Return the signed objectives (smaller is better) that are expected of points, in the spec's order."""
     found = [confirmation_of(study, point.trial, point.epoch) for point in points]
     confirmed = [{} if one is None else one["metrics"] for one in found]
     columns = [_column(objective, points, confirmed) for objective in study.objectives]

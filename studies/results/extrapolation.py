@@ -21,7 +21,6 @@ def end_of_training(*, is_complete: bool, epochs_done: int, planned: Planned) ->
 
     Args:
         is_complete: Whether the trial is complete, at the planned last epoch or since it stopped improving.
-        epochs_done: Number of epochs that are done.
         planned: Epochs of a full training, None if they are not known.
     """
     return epochs_done if is_complete else planned
@@ -56,8 +55,6 @@ def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, pla
     """A recorded trial's cumulative metric at the end of its training, at its mean amount per epoch up to `epoch`.
 
     Args:
-        trial: Trial with its epochs.
-        epoch: Epoch of the trial from which to extrapolate.
         metric: `cost_usd` or `wall_seconds`.
         planned: Epochs of a full training; None extrapolates complete trials only.
     """

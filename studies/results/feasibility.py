@@ -25,7 +25,6 @@ def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None
     """Hypervolume of the archive.
 
     Args:
-        study: The study as committed.
         reference: Reference point by metric, in the metrics' own signs; the study's own by default.
 
     Returns:

@@ -85,14 +85,7 @@ _ABSENT = _Absent()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Column:
-    """A parameter as numbers, of a logarithmic one the logarithms.
-
-    Attributes:
-        values: A number for each trial.
-        levels: Numbers at which the main effect is worked out: all choices, or an even grid from least to largest.
-        is_numeric: Whether the parameter is a number rather than a choice.
-        is_log: Whether the numbers are logarithms.
-    """
+    """A parameter as numbers, of a logarithmic one the logarithms."""
 
     values: np.ndarray
     levels: np.ndarray
@@ -108,8 +101,6 @@ class Effects:
     themselves one diverging trial would be all that the forest explains.
 
     Args:
-        columns: Parameters by name, each of which varies.
-        targets: Value of the objective for each trial.
         distinct: Distinct values, ascending.
     """
 

@@ -59,12 +59,7 @@ def archive(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def grown(archived: Sequence[Point], new: Point) -> list[Point] | None:
-    """The archive with one more point, without those that it dominates; None if the point adds nothing.
-
-    Args:
-        archived: Points of which none dominates or equals another one.
-        new: Finite coordinates, each to be minimised.
-    """
+    """The archive with one more point, without those that it dominates; None if the point adds nothing."""
     if any(old == new or dominates(old, new) for old in archived):
         return None
     return [*(old for old in archived if not dominates(new, old)), new]
@@ -87,10 +82,6 @@ def constrained_layers(points: Sequence[Sequence[float]], violations: Sequence[f
 
     Feasible beats infeasible, and of two infeasible points the one with the smaller overall violation beats the other
     (Deb et al. 2002, section VI, doi 10.1109/4235.996017).
-
-    Args:
-        points: Finite coordinates, each to be minimised.
-        violations: Overall violation of each point, 0 if it is feasible.
     """
     feasible = [i for i, violation in enumerate(violations) if violation <= 0]
     inner = dict(zip(feasible, layers([points[i] for i in feasible]), strict=True))
@@ -128,7 +119,6 @@ def epsilon_net_order(
     After Schmucker et al. 2021 (MO-ASHA, arXiv 2106.12639).
 
     Args:
-        points: Points of the front, each coordinate to be minimised.
         numbers: Trial numbers that break ties between equal points; positions by default.
         lows: Smallest value of each objective at the rung; of these points by default.
         highs: Largest value of each objective at the rung; of these points by default.
@@ -204,7 +194,6 @@ def best_first(
     rung; with one objective the order is by value, then by number.
 
     Args:
-        points: Finite coordinates, each to be minimised.
         numbers: Trial numbers that break ties between equal points; positions by default.
         violations: Overall violation of each point (`constrained_layers`); None without constraints.
     """
@@ -248,7 +237,6 @@ def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -
 
     Args:
         points: Coordinates to be minimised; dominated and equal points add nothing.
-        reference: Bound of each objective, in the same units and signs.
     """
     inside = [p for p in points if all(x < bound for x, bound in zip(p, reference, strict=True))]
     if not inside:

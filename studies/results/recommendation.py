@@ -29,12 +29,9 @@ class BestPoint:
     """A point of the archive, with all that is known of it.
 
     Attributes:
-        trial: Number of the trial.
         epoch: Number of the epoch in the trial, from 1.
-        state: State of the trial.
         values: Objectives at this epoch by name.
         metrics: All metrics at this epoch by name.
-        params: Parameters of the trial by name, inactive ones left out.
         checkpoint: Absolute path or URL of the kept model, None if it was not kept.
         confirmed: What `automl confirm` found out about it, as `confirmation_of` returns it; None if nothing.
     """
@@ -62,12 +59,6 @@ def best_point(
     that limits how good it may be would ask for points that the archive leaves out. Of points that are equal in
     `metric` the one that is better in the next objective is taken. Bounds hold for the values of the search; points are
     compared by what is expected of them where some were confirmed.
-
-    Args:
-        study: Study as committed.
-        metric: Objective to be best in.
-        under: Largest allowed values of objectives that are minimized, by name.
-        over: Least allowed values of objectives that are maximized, by name.
 
     Raises:
         BestPointError: `metric` or a bound names no objective, a bound is on the wrong side or no number, or no point
@@ -149,7 +140,6 @@ class Recommendation:
         point: The knee of the archive: the smallest sum of the objectives, each scaled to its range in the archive, and
             dollars to `least_ranges` if that is more. Objectives that `automl confirm` has measured count as confirmed
             (`expected_values`).
-        params: Parameters of its trial.
         confirmed: What `automl confirm` found out about it, as `confirmation_of` returns it; None if nothing.
         better: The next better model in the first objective, which is worse in another one; None if there is none.
         worse: The next worse model in the first objective, which is better in another one; None if there is none.

@@ -21,16 +21,12 @@ class Snapshot:
     """A trial as far as it got.
 
     Attributes:
-        number: Number of the trial.
-        params: Parameters of the trial.
         state: "ended" if the trial was stopped or is complete, "failed" if training it again would fail again.
         epochs: Number of recorded epochs.
         at: Values at the epochs that a search looks at: rungs, milestones, the epoch before the first rung.
         ends: The same values with cumulative metrics extrapolated to the last epoch, where any is cumulative.
         usd_per_epoch: Mean cost of an epoch in dollars; None before the first epoch.
         paid_usd: Start and train charges in dollars.
-        starts: Number of times that the trial was dispatched.
-        world_size: Number of ranks.
         last_model: Epoch of the model that a complete training ended with, also before the planned last epoch; None
             while a trial is not complete.
     """
@@ -64,7 +60,6 @@ class Observation:
 
     Attributes:
         trial_id: Identity of the trial; a history is in the order of it.
-        params: Parameters of the trial.
         outcome: "running"; "finished" with values; "infeasible" (out of memory, the user's code raised); "failed",
             from which nothing is learned.
         values: Objectives in the spec's order, each in its own direction, cumulative ones extrapolated to the last
@@ -73,7 +68,6 @@ class Observation:
         snapshot: The trial as far as it got; `cokriging` learns from that alone.
         excesses: Amount by which each bound of a constraint is violated, in units of the bound, at most 0 where it is
             kept, since Optuna's samplers add them up; None before the first epoch.
-        asked: Those of the parameters that the trial asked for as it ran, with their domains.
     """
 
     trial_id: int

@@ -21,9 +21,7 @@ class Decision:
     """What happens to a trial, and why.
 
     Attributes:
-        action: What happens to the trial.
         reason: Reason in words; never empty.
-        numbers: Numbers that were compared, by name.
         forecasts: What the trial was expected to reach, by the objective's metric; empty with a rule that forecasts
             nothing.
     """
@@ -51,12 +49,7 @@ class Fresh:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thaw:
-    """A free slot goes on with a paused trial.
-
-    Attributes:
-        number: Number of the paused trial.
-        decision: Decision to go on with it, with its reason.
-    """
+    """A free slot goes on with a paused trial."""
 
     number: int
     decision: Decision
@@ -70,10 +63,8 @@ class History:
         at_rung: Objectives of every trial measured at a rung, turned so that smaller is better, by rung and number.
         violations: Amount by which trials violated the constraints at a rung, by rung and number; trials that kept
             them are left out.
-        paused: Rung at which each trial waits that the policy paused, by number.
         trials: All trials that were started, in the order of their numbers, as far as they got.
         upcoming: Configuration that a free slot would start; None while it is being looked for.
-        fresh_allowed: Whether a free slot may start a configuration.
     """
 
     at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)
@@ -105,8 +96,6 @@ class Pruner(Protocol):
 
         Args:
             history: The study so far, with the trial's own values at this rung.
-            number: Number of the trial.
-            rung: Epoch that the trial has reached.
         """
         ...
 
@@ -140,11 +129,7 @@ class StoppingPruner:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What a study does with its trials, by its pruner.
-
-    Attributes:
-        pruner: Rule that decides at rungs and about paused trials.
-    """
+    """What a study does with its trials, by its pruner."""
 
     pruner: Pruner
 

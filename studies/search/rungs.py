@@ -13,7 +13,6 @@ def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RU
 
     Args:
         epochs: Number of epochs in a full training.
-        ratio: Ratio of one rung to the one before it.
         least: Smallest epoch that may be a rung.
 
     Returns:

@@ -12,12 +12,7 @@ from studies.search.arrays import Array
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialLimits:
-    """Limits of each trial, infinite by default.
-
-    Attributes:
-        usd: Dollars after which a trial is ended.
-        seconds: Seconds after which a trial is ended.
-    """
+    """Limits of each trial, infinite by default."""
 
     usd: float = math.inf
     seconds: float = math.inf

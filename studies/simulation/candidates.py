@@ -25,11 +25,6 @@ Array = NDArray[np.float64]
 class Candidates:
     """Configurations, each of which can be taken once.
 
-    Args:
-        space: Space that all configurations are in.
-        params: Parameters of each configuration [n].
-        statics: Constants of each configuration, known before it is trained, by name [n].
-
     Attributes:
         points: Position of each configuration (`Encoder.encode`) [n, D].
         unused: Whether each configuration was not taken yet [n].
@@ -68,12 +63,7 @@ class Candidates:
 
 
 class NearestCandidate:
-    """A suggester whose every suggestion becomes the nearest unused candidate.
-
-    Args:
-        suggester: Suggests any point of the space.
-        candidates: Configurations to take from.
-    """
+    """A suggester whose every suggestion becomes the nearest unused candidate."""
 
     def __init__(self, suggester: Suggester, candidates: Candidates) -> None:
         self._suggester, self._candidates = suggester, candidates
@@ -85,12 +75,7 @@ class NearestCandidate:
 
 
 class RandomCandidate:
-    """Suggests unused candidates, each with equal probability: what a random sampler does on a finite set.
-
-    Args:
-        candidates: Configurations to take from.
-        seed: Random seed of the study.
-    """
+    """Suggests unused candidates, each with equal probability: what a random sampler does on a finite set."""
 
     def __init__(self, candidates: Candidates, seed: int) -> None:
         self._candidates, self._seed = candidates, seed

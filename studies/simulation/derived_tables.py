@@ -65,9 +65,7 @@ def with_price_factors(table: CurveTable, factors: Sequence[float], seed: int = 
     are the same, and a study has one price per slot.
 
     Args:
-        table: Table to change.
         factors: Multiples of the price, above 0.
-        seed: Random seed of the draw.
     """
     drawn = np.random.default_rng(seed).choice(np.asarray(factors, dtype=float), size=len(table))
     return replace(table, seconds=table.seconds * drawn[:, None])

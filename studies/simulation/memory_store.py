@@ -47,9 +47,6 @@ class MemoryStore:
     """One study, written by one controller.
 
     Args:
-        name: Name of the study.
-        objectives: Objectives of the study.
-        spec: Spec of the study as its record shows it.
         created_at: Moment of the launch, in virtual or real seconds since 1970.
     """
 

@@ -51,14 +51,8 @@ class CurveTable:
     """The learning curves of n configurations over T epochs.
 
     Attributes:
-        name: Name of the task.
-        space: Space that every configuration is in.
-        params: Parameters of each configuration.
         seconds: Cumulative training time at the end of each epoch, in seconds [n, T].
         metrics: Values at the end of each epoch by name [n, T]; NaN where training diverged.
-        about: Direction and split of each metric.
-        statics: Constants of each configuration by name, known before it is trained [n].
-        notes: What was changed on reading, one line each.
     """
 
     name: str

@@ -25,8 +25,6 @@ class Recording(Protocol):
     """Where a simulated study is written.
 
     Attributes:
-        rows: What the controller writes to.
-        study_id: Row of the study.
         lease_token: Token of the lease that commits check; None where there can be no rival.
         opened_at: Time at which the study begins, in seconds.
     """
@@ -46,13 +44,7 @@ class Recording(Protocol):
 
 
 class MemoryRecording:
-    """Keeps the study for this process alone.
-
-    Args:
-        name: Name of the study.
-        objectives: Objectives of the study.
-        spec: Spec as the record shows it.
-    """
+    """Keeps the study for this process alone."""
 
     def __init__(self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object]) -> None:
         self.study_id, self.opened_at = 1, 0.0
@@ -70,10 +62,6 @@ class MemoryRecording:
 
 class StoreRecording:
     """Keeps the study in a store like any other; its lease is released at the virtual end, for virtual hours.
-
-    Args:
-        store: Store to write to.
-        spec: Spec of the study.
 
     Raises:
         CurvesError: The store has a study of this name already.
@@ -113,13 +101,7 @@ def recorded_spec(spec: StudySpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Latencies:
-    """Real seconds that the search took, each with the number of trials at that time.
-
-    Attributes:
-        suggest: One pair for each suggestion.
-        decide: One pair for each decision at a rung.
-        free_slot: One pair for each decision about a free slot.
-    """
+    """Real seconds that the search took, each with the number of trials at that time."""
 
     suggest: list[tuple[int, float]] = field(default_factory=list)
     decide: list[tuple[int, float]] = field(default_factory=list)
@@ -127,12 +109,7 @@ class Latencies:
 
 
 class TimedSuggester:
-    """A suggester whose suggestions are timed.
-
-    Args:
-        suggester: Suggester to time.
-        latencies: Gets the times.
-    """
+    """A suggester whose suggestions are timed."""
 
     def __init__(self, suggester: Suggester, latencies: Latencies) -> None:
         self._suggester, self._latencies = suggester, latencies
@@ -146,13 +123,7 @@ class TimedSuggester:
 
 
 class TimedPruner:
-    """A pruner whose decisions are timed, and told to a listener.
-
-    Args:
-        pruner: Pruner to time.
-        latencies: Gets the times.
-        on_decision: Called after each decision at a rung.
-    """
+    """A pruner whose decisions are timed, and told to a listener."""
 
     def __init__(self, pruner: Pruner, latencies: Latencies, on_decision: DecisionListener | None) -> None:
         self._pruner, self._latencies, self._on_decision = pruner, latencies, on_decision

@@ -38,16 +38,11 @@ class Setting:
     Attributes:
         table: Table whose curves are replayed; a search must not look at them.
         candidates: Configurations of the table, those that were used already, and what is known before training.
-        objectives: Objectives of the study.
         epochs: Number of epochs of a full training.
-        slots: Number of slots in the pool.
         usd_per_slot_hour: Price of one slot in dollars per hour.
         budget_usd: Budget of the study in dollars.
         start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
         finish: Share of the budget that is kept for leaders that were cut short.
-        seed: Random seed of the study.
-        constraints: Bounds that a milestone has to keep to count.
-        record: Reads the study while it runs, as committed.
     """
 
     table: CurveTable

@@ -45,7 +45,6 @@ def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> 
     """Returns a pool in virtual time on which configurations train as the table says.
 
     Args:
-        setting: The simulated study.
         fault_rate: Probability of a fault in each of a trial's first attempts.
         opened_at: Virtual time at which the pool opens, in seconds.
     """
@@ -94,8 +93,6 @@ class SimulatedMilestone:
 
     Attributes:
         spent_usd: Cost of the study in dollars when the model was measured, idle slots included.
-        trial: Number of the trial.
-        row: Row of the table.
         epoch: Epoch of the trial, from 1.
         values: Objectives as the search saw them, turned so that smaller is better.
         test_values: The same with the test metric in place of each validation metric that has one; may hold NaN.
@@ -115,8 +112,6 @@ class SimulatedStudy:
 
     Attributes:
         record: Record as of any study; with a store the same can be read from there.
-        objectives: Objectives of the study.
-        seed: Random seed of the study.
         budget_usd: Budget of the study in dollars.
         milestones: Feasible models in the order of their measurement; `spent_usd` does not fall.
         latencies: Real seconds that the search took.
@@ -158,9 +153,6 @@ def simulate(
     Args:
         table: Recorded curves. A configuration with `world_size` among its parameters takes so many slots.
         objectives: Validation metrics, constants of the table, `cost_usd` or `wall_seconds`.
-        slots: Number of devices that trials share.
-        budget_full_trials: Budget in mean costs of a full training over the table.
-        seed: Random seed of the sampler, and of faults.
         sampler: Value of `search.sampler` of a spec, or a function that makes a suggester.
         pruner: Value of `search.pruner` of a spec, or a function that makes a pruner.
         usd_per_slot_hour: Price of one slot in dollars per hour.
@@ -169,10 +161,7 @@ def simulate(
         fault_rate: Probability of a fault in each of a trial's first two attempts, at an epoch drawn evenly over the
             full training; an attempt that ends before it is spared.
         constraints: Bounds of what may be an objective; milestones that violate them do not count.
-        earlier: Studies to learn from, over the same space and objectives.
         store: Store that keeps the study; in memory by default.
-        study: Name of the study.
-        on_decision: Called after each decision at a rung.
 
     Raises:
         CurvesError: An objective or a bounded metric is none of the table's, or the study is in the store already.

@@ -37,12 +37,6 @@ class SimulatedParts:
 def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: PrunerChoice) -> StudySpec:
     """Returns the spec that a stored study shows.
 
-    Args:
-        setting: The simulated study.
-        study: Name of the study.
-        sampler: Sampler of the study.
-        pruner: Pruner of the study.
-
     Raises:
         SpecError: The sampler's or the pruner's name is unknown, or an option is wrong.
     """
@@ -85,15 +79,6 @@ def wired(
     on_decision: DecisionListener | None,
 ) -> SimulatedParts:
     """Returns what drives a simulated study. All of it runs in one thread, so that there is one model.
-
-    Args:
-        setting: The simulated study.
-        spec: Spec of the study (`spec_of`).
-        sampler: Sampler of the study.
-        pruner: Pruner of the study.
-        earlier: Studies to learn from.
-        latencies: Gets the times that the search takes.
-        on_decision: Called after each decision at a rung.
 
     Raises:
         SpecError: The sampler or the pruner cannot be made.

@@ -15,13 +15,7 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 class BaselineSpec(Section):
-    """Something that models are compared with: a trial of the study, or what is known without any training.
-
-    Attributes:
-        name: What people call it.
-        params: Parameters of its trial, with which the study begins.
-        metrics: Metrics that it is known to have.
-    """
+    """Something that models are compared with: a trial of the study, or what is known without any training."""
 
     WITHOUT_NAME = ("name",)
 

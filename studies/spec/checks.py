@@ -32,15 +32,10 @@ def check_against_task(
     """Check a spec against its task.
 
     Args:
-        spec: Spec as parsed.
         task_parameters: Names that the task takes besides the trainer's own; None for a training function or a command,
             which takes any.
         task_metrics: Names of the metrics that the task measures; None if they may be any.
         default_space: The task's own space, taken when the spec has none.
-        source: Name of the spec in messages.
-
-    Returns:
-        The spec with its space filled in.
 
     Raises:
         SpecError: If the space has a parameter that neither trainer nor task takes, or a value that is refused; if a
@@ -69,9 +64,7 @@ def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], 
     """Check the parameters of the first trials, or take those that the task proposes.
 
     Args:
-        spec: Spec with its space filled in.
         proposed: Parameters of the task's, taken as far as they are in the space, if the spec names none.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: The spec names parameters that are not in the space.
@@ -95,11 +88,9 @@ def with_baselines(
     """Check the baselines, whose parameters become first trials, or take those that the task proposes.
 
     Args:
-        spec: Spec with its space and its first trials filled in.
         proposed: Baselines of the task, as `trainers.contract.task.baselines_of` returns them, taken if the spec says
             nothing of baselines; those with parameters only if the space has these (`left_out`).
         task_metrics: Names of the metrics that the task measures; None if they may be any.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: The spec names parameters that are not in the space, or metrics that are not measured.
@@ -152,9 +143,7 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> 
     """Check that all options of the trainer that a trial can get go together, before the first one is paid for.
 
     Args:
-        spec: Spec with its space filled in.
         device: "cpu" or "cuda"; None where it is not known yet.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: Two options do not go together, or one does not work on this device.
@@ -168,11 +157,6 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> 
 
 def check_stream(spec: StudySpec, source: str = "spec", *, has_schedule: bool) -> None:
     """Check that no trial needs to know how many samples a stream of the task has.
-
-    Args:
-        spec: Spec with its space filled in.
-        source: Name of the spec in messages.
-        has_schedule: Whether the task has a schedule of its own.
 
     Raises:
         SpecError: One needs it.
@@ -191,15 +175,7 @@ def _check_together(
     *,
     at: str | None = None,
 ) -> None:
-    """Refuse options of which a trial can get values that do not go together.
-
-    Args:
-        spec: Spec with its space filled in.
-        names: Names of the options.
-        problem_of: Returns what is wrong with values by name, None if nothing is.
-        source: Name of the spec in messages.
-        at: The option that is named if none is searched; None names one that was given.
-    """
+    """Refuse options of which a trial can get values that do not go together."""
     space = spec.space if spec.space is not None else Space({})
     fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
     for params in combinations(space, names):
@@ -214,12 +190,7 @@ def _check_together(
 
 
 def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
-    """Returns the spec without world sizes that need more slots: for a space that the task chose, not the user.
-
-    Args:
-        spec: Spec with its space filled in.
-        slots: Number of slots that the study gets.
-    """
+    """Returns the spec without world sizes that need more slots: for a space that the task chose, not the user."""
     space = spec.space or Space({})
     parameter = space.parameter("world_size") if "world_size" in space else None
     if not isinstance(parameter, Categorical):
@@ -231,11 +202,6 @@ def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
 
 def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None:
     """Check that every gang of the study fits on the slots.
-
-    Args:
-        spec: Spec with its space filled in.
-        slots: Number of slots that the study gets.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: If the space has a larger world size than there are slots.

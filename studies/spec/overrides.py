@@ -37,7 +37,6 @@ def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: S
 
     Args:
         model: Model that says which paths exist; below `FREE_FORM` and fields that hold a `dict` every one does.
-        mapping: Spec as read from YAML.
         overrides: `path=value` each; indices of lists are numbers, as in `objectives.0.metric`.
 
     Raises:

@@ -74,11 +74,7 @@ class Section(BaseModel, metaclass=_CheckedCall):
 def _named(
     model: type[Section], values: tuple[object, ...], keys: Mapping[str, object], source: str
 ) -> dict[str, object]:
-    """Values that were given without a name, by name.
-
-    Raises:
-        SpecError: There are too many of them, or one of them was also given by name.
-    """
+    """Values that were given without a name, by name."""
     names = model.WITHOUT_NAME
     if len(values) > len(names):
         allowed = f"{', '.join(names)} without a name" if names else "values with their names"

@@ -184,10 +184,6 @@ class SearchSpec(Section):
     """Sampler that suggests configurations, and pruner of their trials.
 
     Attributes:
-        sampler: Name of a sampler, or "module:Object".
-        pruner: Pruner with its options.
-        seed: Random seed of the study.
-        from_studies: Earlier studies to learn from.
         first_trials: Parameters of the first trials; what they leave open is drawn at random.
         learn_space: Whether trials may ask for parameters that the space does not have; the samplers learn them.
     """
@@ -266,10 +262,6 @@ class BudgetSpec(Section):
 
     Attributes:
         usd: Largest sum of all charges in dollars.
-        hours: Largest number of hours in which a controller is alive.
-        trials: Largest number of started trials.
-        usd_per_trial: Dollars after which one trial is pruned.
-        hours_per_trial: Hours after which one trial is pruned.
         least_percent_per_10_usd: Percent of hypervolume; the study is closed once the next ten dollars buy less.
         finish: Share that is kept to train the leaders of the archive to their last epoch before the study closes.
     """
@@ -299,7 +291,6 @@ class ResourcesSpec(Section):
 
     Attributes:
         device: Kind of device; auto takes a GPU if there is one.
-        cpus_per_rank: Number of CPUs of each rank.
         slots: Number of slots in the pool; auto takes all devices.
         price_per_slot_hour: Price of one slot in dollars per hour; auto looks the device up.
         backend: What carries the messages of process groups; auto is NCCL between GPUs and Gloo between CPUs.
@@ -359,7 +350,6 @@ class FaultsSpec(Section):
         start_seconds: Longest silence of the ranks while one of them does something for the first time in its attempt,
             such as loading data or compiling code, in seconds.
         silence_seconds: Longest silence of the ranks at any other time, in seconds.
-        attempts: Number of lost or hung attempts after which a trial has failed.
         errors_at_start: Number of trials that may fail by errors of the user's code while none has trained an epoch;
             then the study ends. Null is no limit.
         group_seconds: Longest wait for the other ranks in forming a process group and in a collective, in seconds.
@@ -376,7 +366,6 @@ class CheckpointsSpec(Section):
     """Where checkpoints go, how often one to go on from is written, and how many paused trials keep theirs.
 
     Attributes:
-        folder: Folder of the checkpoints, or a URL of an object store.
         every_seconds: Least time between two checkpoints to go on from, in seconds; long epochs are saved within.
         most_paused: Number of paused trials beyond which the one worth least is evicted; null is no limit.
         max_gib: Room for checkpoints in GiB, beyond which paused trials are evicted in the same way; null is no limit.

@@ -22,10 +22,7 @@ class SpecError(UserError):
     """The user's spec is wrong; `str` is the one line to print before leaving with exit code 2.
 
     Attributes:
-        source: File that the spec was read from, or another name for its origin.
         path: Keys and indices that lead to the place; empty for the whole spec.
-        problem: What was found and what is allowed.
-        more: Number of further problems.
     """
 
     def __init__(self, source: str, path: Path, problem: str, more: int = 0) -> None:
@@ -71,9 +68,6 @@ def from_validation(
     the field's `description`.
 
     Args:
-        error: Error that pydantic raised.
-        raw: Mapping that was validated.
-        model: Model that it was validated as.
         source: Name of the mapping's origin.
     """
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")

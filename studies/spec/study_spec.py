@@ -65,20 +65,9 @@ class StudySpec(Section):
         study: Name of the study; by default the name of the task, with characters that a name may not have replaced.
         task: Name of a built-in task, "module:Class", "module:function", or "command", whose options are what stands
             under `task` in the YAML of a command.
-        task_options: Options of the task by name.
-        objectives: Metrics to optimise.
-        reference_point: "auto", or one finite number for each objective's metric.
-        constraints: Bounds on metrics.
         space: Space to search; None takes the task's own, which `check_against_task` fills in.
-        training: How every trial trains.
-        search: Sampler and pruner.
         baselines: What the models are compared with; None takes the task's own, which `with_baselines` fills in.
-        budget: Limits of the study.
-        resources: What the trials run on.
-        checkpoints: Where checkpoints go.
         faults: What a trial may do before it counts as hung or lost.
-        store: URL of the database.
-        mlflow: Tracking URI of MLflow, or "off".
         promotion: Bounds that confirmed metrics have to keep before `automl promote` registers a model, by name: the
             least value of an objective that is maximized, the greatest one of any other metric.
     """
@@ -238,7 +227,6 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
 
     Args:
         mapping: Spec by its keys; sections, parameters and spaces may be typed objects in place of mappings.
-        source: Name of the spec in messages.
 
     Raises:
         SpecError: If the spec is wrong; one line, with the first problem and how many more there are.

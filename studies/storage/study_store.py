@@ -67,7 +67,6 @@ class Store:
 
     Args:
         url: URL of the database: sqlite:///FILE or postgresql://..., as SQLAlchemy reads it.
-        engine: Engine that is open already, for tests.
 
     Raises:
         StoreError: The database cannot be opened.
@@ -168,7 +167,6 @@ class Store:
 
         Args:
             study_id: Id of the study's row.
-            spec: Spec as stored.
             resets_price: Whether its price replaces the one that `set_price` has set.
             check: Function that raises if the spec may not be changed now; called in the same transaction.
         """
@@ -201,11 +199,7 @@ class Store:
 
         Args:
             study_id: Id of the study's row.
-            params: Parameters by name.
-            world_size: Number of ranks.
             origin: "sampler", "enqueue" or "baseline".
-            attributes: What the sampler stores with its suggestion.
-            study_attributes: What the sampler stores with the study.
             lease_token: Token of a controller's lease, which must still be held; None for any other process.
             enqueue_id: Id of this insertion (`new_id`), the same when it is repeated since its outcome is unknown.
 
@@ -266,9 +260,6 @@ class Store:
         """Ask the study's controller, the present or the next one, to end a trial for good.
 
         The request stands in the trial's row, so it outlives a controller.
-
-        Returns:
-            False if the trial has ended.
         """
         which = (t.trials.c.id == trial_id, t.trials.c.state.in_(CANCELLABLE_STATES))
         with self.engine.begin() as connection:
@@ -311,7 +302,6 @@ class Store:
         was applied: the same commit again, with the same id, finds its id there and writes nothing.
 
         Args:
-            study_id: Id of the study's row.
             lease_token: Token of the controller's lease, which must still be held; None where no controller can be
                 (tests).
             changes: Changes in the order in which they were decided.

@@ -55,12 +55,6 @@ S = TypeVar("S")
 def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Callable[[Save], S]) -> tuple[T, S]:
     """Let `write` write a file that is then at `path`.
 
-    Args:
-        send: Function that has a place take a file whose content its argument writes.
-
-    Returns:
-        What both functions returned.
-
     Raises:
         StorageError: The disk, the folder or the object store does not allow it.
         CheckpointError: Something in the content cannot be saved.
@@ -87,11 +81,7 @@ def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Cal
 
 
 class _NotingWriter:
-    """A file that remembers why it could not be written, which torch turns into a RuntimeError of its own.
-
-    Attributes:
-        problem: First error of the disk; None if there was none.
-    """
+    """A file that remembers why it could not be written, which torch turns into a RuntimeError of its own."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._tick = file, tick()
@@ -203,9 +193,6 @@ def latest_checkpoint(folder: str) -> str | None:
 
     An object store is not asked for a list, which may lag behind, but for what `note_latest` has written.
 
-    Args:
-        folder: Absolute path or URL.
-
     Raises:
         OSError: The object store does not answer.
     """
@@ -262,7 +249,6 @@ def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts 
     """Save `content` at `path` so that a reader, or a machine that lost its power, never finds half a file.
 
     Args:
-        content: Plain values and tensors by name.
         parts: What other files of the checkpoint hold, which are written already.
 
     Returns:
@@ -360,10 +346,6 @@ def _is_named(value: object, kind: Any) -> bool:
 def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) -> dict[str, Any]:
     """Return the dict saved at `path`, its tensors on the CPU; nothing in the file is executed.
 
-    Args:
-        mapped: Whether tensors are mapped from the disk, and read where they are used, in place of being read now.
-        fresh: Whether an object store itself is read, and no copy on this machine.
-
     Raises:
         StorageError: The disk or the object store does not answer.
         CheckpointError: The file is missing or damaged.
@@ -438,7 +420,6 @@ def load_model(path: str | Path, task: str | Task | None = None, python_path: Se
 
     Args:
         task: The task of the model, or its name; needed for a task of one's own, since a file's word is not trusted.
-        python_path: Folders in which the named task is looked for.
 
     Raises:
         CheckpointError: The file cannot be read, or its weights do not fit the task's model any more.

@@ -40,11 +40,7 @@ class DamagedObjectError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Content:
-    """What an object holds.
-
-    Attributes:
-        sha256: Checksum, in hexadecimal digits.
-    """
+    """What an object holds."""
 
     bytes: int
     sha256: str
@@ -87,9 +83,6 @@ class CheckpointCache:
 
     def open(self, url: str, content: Content, fetch: Callable[[Path], None], *, fresh: bool = False) -> BinaryIO:
         """Open the copy of an object; it stays readable until it is closed, also if it is evicted meanwhile.
-
-        Args:
-            fresh: Whether the object is fetched in any case.
 
         Raises:
             DamagedObjectError: The store has other bytes than were written.

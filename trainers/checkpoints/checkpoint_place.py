@@ -35,9 +35,6 @@ class Place(Protocol):
     def open(self, path: str, *, fresh: bool = False) -> BinaryIO:
         """Open a checkpoint for reading.
 
-        Args:
-            fresh: Whether the place itself is read, and no copy of it on this machine.
-
         Raises:
             FileNotFoundError: The place answers, and has no such checkpoint.
             DamagedObjectError: It has other bytes than were written.

@@ -128,7 +128,6 @@ class FileWriter:
         """Write a content, after waiting for the last one.
 
         Args:
-            content: Returns the content, whose tensors may be those that are trained.
             in_background: Whether a thread writes a copy; else the file is whole when this returns.
 
         Raises:
@@ -204,9 +203,7 @@ class CheckpointWriter:
         """Write a checkpoint, after waiting for the last one to be whole.
 
         Args:
-            content: Returns what this rank gives to it.
             step: Number of optimizer steps done, where the epoch has not ended.
-            goes_on: Whether the caller trains on at once, and waits for the file where it has to be whole.
 
         Returns:
             Its path, None for a trial that writes none; and the file, None on a rank that writes none.

@@ -63,12 +63,7 @@ _FILE = "file"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scheme:
-    """A kind of object store.
-
-    Attributes:
-        library: Module that fsspec loads for it.
-        environment: Beginnings of the names of the environment variables that the library reads.
-    """
+    """A kind of object store."""
 
     library: str
     environment: tuple[str, ...]
@@ -161,10 +156,7 @@ def study_folder(folder: str | Path, here: Path, study: str, uid: str) -> str:
     """Return the folder of a study's checkpoints: `STUDY-UID8` in the spec's folder, so that no two studies share one.
 
     Args:
-        folder: The spec's `checkpoints.folder`.
         here: Folder in which relative paths start.
-        study: Name of the study.
-        uid: Identity of the study, unique among all stores.
     """
     return joined(absolute_folder(folder, here), f"{study}-{uid[:_UID_CHARS]}")
 

@@ -94,7 +94,6 @@ def export_model(
 
     Args:
         checkpoint: A milestone's file.
-        out: The file to write, replaced if it is there.
         extra: More plain values to put beside the model, such as the study's spec.
         of_task: Name of the task that the checkpoint has to be of; None takes the checkpoint's word.
         place: Where its user will have the file, for the lines that load it; None is `out`.
@@ -165,9 +164,7 @@ def load(
     name, any other one has to be named here.
 
     Args:
-        path: The exported file.
         task: The task of the model, or its name, such as "my_task:MyTask".
-        python_path: Folders in which the named task is looked for.
 
     Raises:
         CheckpointError: The file cannot be read, or its weights do not fit the task's model any more.

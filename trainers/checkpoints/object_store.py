@@ -84,11 +84,7 @@ class StoredObject:
 
 
 class ObjectStore:
-    """A store of one kind; see `trainers.checkpoints.checkpoint_place.Place`.
-
-    Args:
-        scheme: Scheme of its URLs.
-    """
+    """A store of one kind; see `trainers.checkpoints.checkpoint_place.Place`."""
 
     def __init__(self, scheme: str) -> None:
         self._scheme = scheme

@@ -96,7 +96,6 @@ def together(work: Callable[[], T], group: Group, gather: Gather | None = None) 
     """Return what `work` returned on each rank; all ranks have to call it.
 
     Args:
-        work: Function that this rank calls.
         gather: How ranks tell each other; None takes a collective of the process group.
 
     Raises:
@@ -224,7 +223,6 @@ def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = No
     """Fill this rank's rows of a tensor from one of a checkpoint.
 
     Args:
-        source: Tensor of a checkpoint.
         target: Tensor of this shape.
         rows: What is filled in place of its own rows; None fills those.
     """

@@ -41,15 +41,7 @@ class StateCopies:
 
 
 class _Copying:
-    """One copy that is being made.
-
-    Args:
-        spare: Tensors that may be filled, by their form.
-
-    Attributes:
-        used: Tensors that were filled, by their form.
-        devices: GPUs that are still sending.
-    """
+    """One copy that is being made."""
 
     def __init__(self, spare: dict[_Form, list[Tensor]]) -> None:
         self._spare = spare

@@ -127,7 +127,6 @@ class ShareFile:
     """A share to read from: a file that is opened for each reading, or an open copy of an object.
 
     Args:
-        path: Path or URL of the share.
         copy: The copy, which may be evicted from its folder as long as it is open; None for a file.
     """
 

@@ -52,7 +52,6 @@ class Command:
         kill_seconds: Time from SIGTERM to SIGKILL, in seconds.
         report_seconds: Longest time between two reports, in seconds; None is no limit.
         first_report_seconds: Longest time to the first report, in seconds, where `report_seconds` is None.
-        log_mib: Most of its output that is kept for each rank, in MiB.
     """
 
     parts: tuple[str | tuple[str, ...], ...]
@@ -123,13 +122,7 @@ def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def unknown_names(command: Command, parameters: Collection[str], sometimes: Collection[str]) -> Iterator[str]:
-    """Yield what is wrong with the names in braces of a command.
-
-    Args:
-        command: The command.
-        parameters: Names of all parameters of the space and of the trainer.
-        sometimes: Those of them that some trials have not.
-    """
+    """Yield what is wrong with the names in braces of a command."""
     for name, may_be_left_out in command.names():
         if name not in parameters and name not in BUILT_IN_NAMES:
             allowed = listed([*parameters, *BUILT_IN_NAMES])
@@ -147,13 +140,7 @@ def unknown_names(command: Command, parameters: Collection[str], sometimes: Coll
 
 
 def missing_program(command: Command, base_folder: Path, search_path: str) -> str | None:
-    """Return why the program of a command cannot be run on this machine, None if it can.
-
-    Args:
-        command: The command.
-        base_folder: Folder of the spec.
-        search_path: Where programs are looked for, as in PATH.
-    """
+    """Return why the program of a command cannot be run on this machine, None if it can."""
     program, folder = str(command.parts[0]), base_folder / command.folder
     if not folder.is_dir():
         return f"found the folder {command.folder!r}, allowed: one that is there, beside the spec"

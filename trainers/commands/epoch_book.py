@@ -15,9 +15,6 @@ from trainers.protocol import Measurement, TaskError, TrialSpec
 class EpochBook:
     """The epochs of one attempt.
 
-    Args:
-        is_due: Tells whether the last checkpoint is too old.
-
     Attributes:
         held: Measurement of the last epoch, which is told once the program has ended.
         is_at_start: Whether this attempt has reported no new epoch yet.
@@ -49,9 +46,6 @@ class EpochBook:
 
     def take_again(self, reported: Reported) -> int | None:
         """Take in a report of an epoch that an earlier attempt had reported, since its state was older than that.
-
-        Returns:
-            The epoch; None for any other report.
 
         Raises:
             TaskError: The epoch is no number.

@@ -17,7 +17,6 @@ class Reported(NamedTuple):
 
     Attributes:
         epoch: Number of the epoch; None if the program gives none: then it is the next one.
-        is_printed: Whether the program has printed it, and may have gone on meanwhile.
         ignored: What in the line is no metric, for the log; empty if there is nothing.
     """
 

@@ -114,7 +114,6 @@ class Place:
     """Where a rank is.
 
     Attributes:
-        port: Free port for the first connections of the ranks.
         worker_port: Free port for its part in TensorFlow's cluster.
         devices: GPUs of its own as CUDA_VISIBLE_DEVICES names them; empty where it has none, or sees them all.
         folder: Folder of the program's checkpoints on its machine.

@@ -250,9 +250,6 @@ class _Lines:
     """Cuts what comes in chunks into lines, and keeps the last ones.
 
     What stands before a carriage return is left out, as progress bars mean it; one at a line's end belongs to that end.
-
-    Args:
-        pass_over: Called for each line that is too long to be one.
     """
 
     def __init__(self, take: Callable[[str], None], pass_over: Callable[[], None] = lambda: None) -> None:

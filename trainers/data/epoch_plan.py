@@ -28,8 +28,6 @@ class Pass:
     """One forward and backward pass of one rank; several make an optimizer step when gradients accumulate.
 
     Attributes:
-        samples: Number of samples that are passed, n.
-        ends_step: Whether gradients are exchanged and the optimizer steps after it.
         is_empty: Whether what is passed must count nothing: the rank has no sample left in this step, but still has to
             join the others.
     """
@@ -67,7 +65,6 @@ class EpochLayout:
     """How passes over the data are divided into epochs: at whole steps, so that a step's samples do not depend on it.
 
     Attributes:
-        samples: N.
         steps_per_pass: Number of steps in a pass over the data; the last step may have fewer samples.
         steps_per_epoch: Number of steps in an epoch; the last epoch of a pass has the remaining ones.
     """
@@ -128,8 +125,6 @@ def plan_epoch(
 
     Args:
         batch_per_rank: Largest number of samples in a micro-batch; one more where a single sample is merged into it.
-        accumulate: Largest number of micro-batches in a step.
-        rank: The rank whose micro-batches are returned, from 0.
         even: Whether all ranks need equally many micro-batches, as those do that gather sharded weights together.
         singles: What becomes of micro-batches of one sample: "keep" them, "merge" them with others of the step, or
             with the step before if they are all of theirs, or "drop" them. What cannot be merged is dropped.

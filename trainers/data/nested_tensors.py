@@ -18,11 +18,7 @@ _SINGLE = (torch.bfloat16, torch.float16)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return `value` with each tensor replaced by what `function` makes of it; containers keep their classes.
-
-    Args:
-        value: A tensor, or containers of tensors and anything else, which stays as it is.
-    """
+    """Return `value` with each tensor replaced by what `function` makes of it; containers keep their classes."""
     return _mapped(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 

@@ -99,7 +99,6 @@ class StreamPlace:
     """How far a trial has come in its stream.
 
     Attributes:
-        passes: Number of whole passes over it.
         last_steps: Number of steps of the last whole pass; 0 before the first.
     """
 

@@ -38,7 +38,6 @@ class Samples(Protocol):
         """Yield (inputs, targets) on the device for each int64 index tensor of shape [n].
 
         Args:
-            indices: Indices of the samples of each batch.
             first: Number of the first batch within its epoch, on which may depend what a Dataset draws at random.
         """
 

@@ -58,11 +58,7 @@ def share_arrays(holder: object, folder: Path | None = None) -> None:
 
 
 class _Sharing:
-    """One pass over what an object holds.
-
-    Args:
-        package: Name of the package whose objects are looked into.
-    """
+    """One pass over what an object holds."""
 
     def __init__(self, folder: Path, package: str) -> None:
         self._folder, self._package = folder, package

@@ -25,9 +25,6 @@ class SharedStream(IterableDataset[Any]):
     """This rank's share of a stream: ranks, and worker processes within them, take turns.
 
     Every worker process of every rank reads the whole stream, and leaves out what is not its own.
-
-    Args:
-        is_shared_out: Whether the stream gives each rank and worker its own samples by itself.
     """
 
     def __init__(self, samples: Iterable[Any], *, rank: int, world_size: int, is_shared_out: bool) -> None:
@@ -81,7 +78,6 @@ def steps_of_all(
     """Yield this rank's steps as long as every rank has one, as `in_step` does, and say how many samples they all have.
 
     Args:
-        steps: The passes of each step of this rank, with their batches.
         even: Whether all ranks need equally many passes; those that lack some pass samples that count nothing.
         is_begun: Whether these steps follow others, so that there need not be any.
     """
@@ -121,11 +117,7 @@ def of_all(own: Sequence[int], group: Group) -> list[list[int]]:
 
 
 def check_all_have_some(samples: Sequence[int], what: str) -> None:
-    """Refuse a stream that gives a rank no sample at all.
-
-    Args:
-        samples: Numbers of samples that ranks have, by rank.
-    """
+    """Refuse a stream that gives a rank no sample at all."""
     if min(samples) == 0:
         raise TaskError(
             f"{what}: found no samples for rank {samples.index(0)} of {len(samples)}, allowed: at least one for each "

@@ -64,11 +64,7 @@ class Sharing:
     """How a rank takes its share of each step.
 
     Attributes:
-        batch_per_rank: Largest number of samples in a pass.
-        accumulate: Largest number of passes in a step.
-        even: Whether all ranks need equally many passes.
         singles: What becomes of passes of one sample, see `plan_epoch`.
-        seed: Seed of what the stream draws at random.
     """
 
     batch_per_rank: int
@@ -103,9 +99,6 @@ class StreamSamples:
     Args:
         what: Name of the task's method that gave it, for messages.
         workers: Number of processes that read it; 0 reads in this one.
-
-    Attributes:
-        is_shared_out: Whether the stream gives each rank and worker process its own samples.
     """
 
     def __init__(
@@ -136,9 +129,6 @@ class StreamSamples:
         """Yield a rank's share of each step of a pass over the stream; batches are still on the host.
 
         All ranks have to ask equally often: a stream that shares itself out takes a collective for each step.
-
-        Args:
-            skip: Number of steps to leave out, which an earlier attempt has trained.
         """
         steps = self._read(sharing, number, skip)
         if self.is_shared_out and sharing.world_size > 1:

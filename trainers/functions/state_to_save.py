@@ -67,11 +67,7 @@ class KeptState:
         return line_that_loads(name)
 
     def missing(self, prepared: Iterable[nn.Module]) -> str:
-        """Return what a trial that goes on begins anew, as far as the handed-over objects show it; empty for nothing.
-
-        Args:
-            prepared: Models that the ranks train together.
-        """
+        """Return what a resumed trial begins anew, as far as the handed-over objects show it; empty for nothing."""
         if not self._state:
             return "the function hands nothing to trial.epochs(...)"
         handed = list(self._state.values())

@@ -23,9 +23,6 @@ class SharingSampler(Sampler[int]):
 
     Shuffled samples are dealt out in turn, the first ones once more where that makes the shares equal. Others are
     shared out in consecutive parts whose sizes differ by at most one.
-
-    Attributes:
-        epoch: The epoch whose order this is.
     """
 
     def __init__(self, samples: int, *, rank: int, world_size: int, seed: int, shuffles: bool) -> None:
@@ -84,7 +81,6 @@ class Loaders:
         """Return batches of this rank's share of a dataset.
 
         Args:
-            is_training: Whether samples are shuffled, and all ranks get equally many batches.
             is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
 
         Raises:
@@ -151,9 +147,7 @@ class TrainingBatches(Sampler[list[int]]):
     All ranks have equally many samples in training, so they have equally many batches.
 
     Args:
-        own: Numbers of this rank's samples.
         batch_size: Largest number of samples of a batch, at least 2.
-        singles: Function that says what becomes of a last batch of one sample.
     """
 
     def __init__(self, own: SharingSampler, batch_size: int, singles: Callable[[], SingleSamples]) -> None:
@@ -180,12 +174,7 @@ class TrainingBatches(Sampler[list[int]]):
 
 
 class EvenBatches(Sampler[list[int]]):
-    """Cuts this rank's samples into as many batches as every other rank's, of sizes that differ by at most one.
-
-    Args:
-        own: Numbers of this rank's samples.
-        batch_size: Largest number of samples of a batch.
-    """
+    """Cuts this rank's samples into as many batches as every other rank's, of sizes that differ by at most one."""
 
     def __init__(self, samples: int, own: SharingSampler, world_size: int, batch_size: int) -> None:
         self._own = own

@@ -75,11 +75,7 @@ class Steps:
         self.precision.backward(loss / self._settings.accumulate if self._settings.accumulate > 1 else loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
-        """Count a pass; with the last one of a step take that, and set the gradients to zero.
-
-        Returns:
-            Whether a step was taken.
-        """
+        """Count a pass; with the last one of a step take that, and set the gradients to zero."""
         passes = self._passes.get(optimizer, 0) + 1
         self._passes[optimizer] = passes % self._settings.accumulate
         if passes < self._settings.accumulate:

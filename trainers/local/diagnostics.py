@@ -17,9 +17,6 @@ def diagnosed(
 ) -> Iterator[Callable[[Measurement], None]]:
     """Write what is wanted while the block trains.
 
-    Yields:
-        Function to call with each measurement.
-
     Raises:
         TaskError: A file cannot be written.
     """

@@ -193,11 +193,7 @@ def _children_of(process: SpawnProcess) -> list[psutil.Process]:
 
 
 class _LocalRank(NamedTuple):
-    """A rank's place in a group of this machine.
-
-    Attributes:
-        start_method: How the rank starts processes that read data: as the process that started it would.
-    """
+    """A rank's place in a group of this machine."""
 
     kind: DeviceKind
     rank: int

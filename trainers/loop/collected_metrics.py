@@ -67,7 +67,6 @@ def take_states(name: str, metric: nn.Module, states: Sequence[States], device: 
     Args:
         metric: An object that has been updated; its own states are among those of the ranks.
         states: States of each rank that has samples, in the order of the ranks.
-        device: Where the object computes.
     """
     for path, part in _parts(metric):
         for state, reduction in part._reductions.items():  # noqa: SLF001 - nothing public has them

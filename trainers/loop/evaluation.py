@@ -108,10 +108,6 @@ class StepWeights:
         """Turn gradients divided by samples into gradients divided by weights; a collective. The next step begins.
 
         The gradient of a step without any weight is left as it is: zero.
-
-        Args:
-            parameters: Parameters whose gradients the ranks have averaged.
-            step_samples: Number of samples of the step over all ranks.
         """
         if self._group.world_size > 1:
             dist.all_reduce(self._sum)

@@ -104,9 +104,6 @@ def _squared(norms: list[Tensor]) -> Tensor:
 class Moments:
     """Running averages of both parts, since only the quotient of averages says something.
 
-    Args:
-        keep: Factor by which one more value multiplies the weight of the earlier ones.
-
     Attributes:
         true: Squared norm of the true gradient; noise can make the estimate negative.
     """
@@ -148,13 +145,6 @@ class AdaScale:
 
     Both parts are averaged over about 1000 / M steps, as in the paper. Without small batches to compare (M = 1) the
     gain is 1.
-
-    Args:
-        batches: M, the number of micro-batches of a step over all ranks.
-        reference: Number of samples per step for which the learning rate is meant.
-
-    Attributes:
-        steps: Number of scale-invariant steps done.
     """
 
     def __init__(self, batches: int, small: int, reference: int) -> None:

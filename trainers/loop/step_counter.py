@@ -22,11 +22,7 @@ _ALWAYS_TIMED = 10
 
 
 class ExchangeTimes:
-    """Reads DDP's times. torch keeps one mean since the first step, in which steps of a cold start count for ever.
-
-    Args:
-        on_cpu: Whether its gradients are on a CPU.
-    """
+    """Reads DDP's times. torch keeps one mean since the first step, in which steps of a cold start count for ever."""
 
     def __init__(self, ddp: DistributedDataParallel, *, on_cpu: bool) -> None:
         self._ddp, self._rate = ddp, _CPU_RATE if on_cpu else _DEVICE_RATE
@@ -160,7 +156,6 @@ class StepCounter:
 
         Args:
             work: Work of this rank in the epoch, in forward passes of one sample.
-            done: Part of it that an earlier attempt has done.
         """
         self._done, self._work, self._epoch = done, work, epoch
 
@@ -168,7 +163,6 @@ class StepCounter:
         """Begin something that `done` ends.
 
         Args:
-            kind: What it is.
             size: Number of samples in the batch; a new size may need another compilation.
         """
         self._kind = (kind, size)

@@ -69,7 +69,6 @@ class Trainer:
     """Trains one configuration, epoch by epoch, as far as it is told.
 
     Attributes:
-        facts: What is known before the first step.
         on_part: Called after a part of an epoch was saved.
     """
 

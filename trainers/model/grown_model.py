@@ -23,16 +23,9 @@ class GrownModel(Protocol):
         """Train the part of an epoch; with the same arguments and state, the same bits. The model is on the CPU.
 
         Args:
-            inputs: All training inputs, first dimension N samples, on the CPU.
-            targets: Their targets.
             epoch: Number of the epoch, from 1. The state is that after the epoch before.
             epochs: Number of epochs of a full training.
-            seed: Seed of this epoch.
-            threads: Number of threads to compute with.
             tick: Called now and then, at least every few seconds: a rank that does not is taken for one that hangs.
-
-        Returns:
-            The outputs of the grown model for all training inputs.
         """
 
 

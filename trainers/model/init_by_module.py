@@ -56,11 +56,7 @@ class ModuleInit:
         self._resets = frozenset(_resets(self.module, writes))
 
     def fill(self, modules: list[nn.Module]) -> None:
-        """Give the own parameters of modules their first values, on the CPU.
-
-        Args:
-            modules: Modules of the model, each before those within it.
-        """
+        """Give the own parameters of modules their first values, on the CPU."""
         made: dict[int, nn.Parameter] = {}
         for module in modules:
             own = module._parameters  # noqa: SLF001 - a parameter may have two names, of which others tell one only

@@ -34,13 +34,9 @@ class LearningRate:
     Attributes:
         base: Learning rate at `reference_batch`.
         scaled: Learning rate at the effective batch, reached when the warm-up ends.
-        rule: linear, sqrt, none or adascale.
         ratio: k, the effective batch over the reference batch.
         warmup_steps: Steps of the warm-up, fractions allowed.
         total_steps: Steps that the schedule is planned for, fractions allowed; infinite where nobody knows them.
-        schedule: constant, cosine, step or one_cycle.
-        decay_steps: Steps between two drops of the step schedule.
-        decay_factor: Factor of one drop of the step schedule.
         own: A task's schedule in place of warm-up and schedule: the factor of the scaled rate, by step and total steps.
     """
 

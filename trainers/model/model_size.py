@@ -38,7 +38,6 @@ def count(
     """Count what training each of the examples would need, as far as the time goes.
 
     Args:
-        examples: Parameters of trials.
         training: The spec's `training` section, for `samples_per_epoch`.
         seconds: Roughly the most that this takes: it is looked at before each example.
         clock: Clock in seconds; CPU time by default, because trials that train beside it leave it little.

@@ -136,7 +136,6 @@ class Network:
 
     Attributes:
         is_sharded: Whether each rank holds only its part of the weights, so that all have to pass through together.
-        has_norms: Whether the model has BatchNorm of its own batches, for which one sample is a poor one, or none.
         needs_pairs: Whether the model cannot be trained on a batch of one sample, since BatchNorm1d has no variance.
     """
 

@@ -52,11 +52,7 @@ def _is_ours(method: object, *, arguments: int = 3) -> bool:
 def own_optimizer(
     task: Task, module: nn.Module, learning_rate: float, params: Params, settings: Settings
 ) -> optim.Optimizer:
-    """Return the optimizer that a task builds.
-
-    Args:
-        module: The model, on its device, sharded if it is going to be.
-    """
+    """Return the optimizer that a task builds."""
     place = f"{type(task).__name__}.optimizer"
     if settings.shard == "optimizer":
         raise TaskError(
@@ -81,12 +77,6 @@ def scheduled_rate(groups: Iterable[Mapping[str, Any]]) -> float:
 
 def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Parameter, float] | None:
     """Return the learning rates that a task's `rate_factors(model, params)` gives, as multiples of the scheduled one.
-
-    Args:
-        module: The model, sharded if it is going to be.
-
-    Returns:
-        Multiples by parameter; None where all have the same rate.
 
     Raises:
         TaskError: The method returns something else than a mapping of names of parameters to positive numbers.

@@ -122,9 +122,6 @@ class ShardedOptimizer:
     """Updates each parameter on one rank, which holds its state and then sends the others the new weights.
 
     torch's ZeroRedundancyOptimizer does the same; importing it takes 4 s, and it sends each parameter on its own.
-
-    Attributes:
-        param_groups: Groups of all parameters, whose learning rates the next step takes.
     """
 
     def __init__(
@@ -227,8 +224,6 @@ def shard_fully(
     Block by block they get values, are moved to the device and cut into rows, so that no more than one is whole there.
 
     Args:
-        module: The model, on the CPU.
-        fill: Function that gives the own tensors of modules their values on the CPU, if they have none yet.
         gathered: Number format in which parameters are gathered and blocks compute; None leaves them as they are.
             Gradients are added up in single precision then.
         offloads: Whether rows, their gradients and the optimizer's state lie in the memory of the host.
@@ -260,9 +255,6 @@ def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: tor
     """Scale gradients of which each rank holds rows, so that the norm of the whole is at most `largest`.
 
     The norm is added up on the device of the ranks, since NCCL takes no tensors of the host, where rows may lie.
-
-    Returns:
-        The norm before, a scalar on that device.
     """
     gradients = [cast("DTensor", parameter.grad).to_local() for parameter in parameters if parameter.grad is not None]
     squares = torch.zeros((), device=device)

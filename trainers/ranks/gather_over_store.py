@@ -38,7 +38,6 @@ def wait_for(
 
     Args:
         is_over: Asked before each pause whether nobody need be waited for any more; it may raise why.
-        longest_pause_seconds: Longest time between two looks.
 
     Raises:
         LostError: One has none in time.
@@ -68,7 +67,6 @@ class StoreGather:
     Args:
         name: Name of what is gathered, the same on all ranks, and never used before by this group.
         store: Store of the ranks; None takes that of the process group from torch.
-        gather_seconds: Time in which all ranks have to tell their value.
     """
 
     def __init__(

@@ -26,23 +26,13 @@ class GroupOptions:
     seconds: float = GROUP_SECONDS
 
     def backend_of(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> Backend:
-        """Return what carries the messages; ranks share GPUs over gloo where there are fewer GPUs than ranks.
-
-        Args:
-            ranks: Number of ranks on this machine.
-            devices: Number of devices on this machine.
-        """
+        """Return what carries the messages; ranks share GPUs over gloo where there are fewer GPUs than ranks."""
         if self.backend != "auto":
             return self.backend
         return BACKENDS[device] if ranks <= devices else "gloo"
 
     def problem(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> str | None:
-        """Return why the backend cannot be had, with the way out, on one line; None if it can.
-
-        Args:
-            ranks: Number of ranks on this machine.
-            devices: Number of devices on this machine.
-        """
+        """Return why the backend cannot be had, with the way out, on one line; None if it can."""
         if self.backend != "nccl":
             return None
         if device == "cpu":

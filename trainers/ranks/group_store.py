@@ -31,11 +31,7 @@ _ANSWER_SECONDS = 30.0
 
 
 class StoreClient(Store):
-    """A torch store that another process serves; keep it for all groups of a study.
-
-    Args:
-        timeout_seconds: Deadline of the connection and of each request.
-    """
+    """A torch store that another process serves; keep it for all groups of a study."""
 
     def __init__(self, address: StoreAddress, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> None:
         super().__init__()

@@ -42,9 +42,6 @@ class StoreServer:
     """Serves one store to many processes, which know its secret; it lives as long as this object.
 
     Keep it for all groups of a study: with torch's TCPStore a new one per group stalled for 5 s about once in 60.
-
-    Args:
-        host: Address to listen on, and on no other.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:

@@ -65,7 +65,6 @@ class Verdict(NamedTuple):
 
     Attributes:
         ends: Whether the trial ends with this epoch, since it was told to.
-        complete: Whether the function has enough.
     """
 
     ends: bool
@@ -127,7 +126,6 @@ class Arrivals:
 
         Args:
             verdict: What this rank would decide if it was rank 0.
-            asked: Digest of the parameters that this rank has asked for as it ran.
 
         Raises:
             TaskError: Ranks are at different places, wait for each other, or have other parameters.

@@ -30,7 +30,6 @@ class RankLog:
 
     Args:
         path: The file, from `log_path`.
-        most_bytes: Size of both files together.
     """
 
     def __init__(self, path: Path, most_bytes: int) -> None:

@@ -76,8 +76,6 @@ def cpus_of_each_gpu(
     """Return the CPUs for each GPU, of those that this process may use: a container's or a job's share of a machine.
 
     Args:
-        devices: Folder of device files.
-        gpus: Folder with an entry for each GPU of the machine, whoever may use it.
         quota: Argument of `available_cpus`.
     """
     return max(1, int(available_cpus(quota) / max(1, _usable_gpus(devices, gpus))))
@@ -210,9 +208,6 @@ class PeakMemory:
         In the first pass of each size on a GPU cuDNN tries its algorithms out: they take memory that no later pass
         needs, nor the same trial where another one of the process has tried them out (34 MiB of 139 in tests/gpu on an
         H100). So its peak counts only for the largest batch, and only as long as no second one has passed.
-
-        Args:
-            kind: What passes, as for training.
         """
         if self._device.type != "cuda":
             return _COUNTED

@@ -162,9 +162,6 @@ def set_nccl_interface(*, one_host: bool) -> None:
 
     NCCL looks for one once in a process: not when a group is formed, but at the first collective of the first one. So
     the variable stays.
-
-    Args:
-        one_host: Whether all groups that this process will ever be in are of this machine alone.
     """
     if interface := _interface(one_host=one_host):
         os.environ.setdefault(_NCCL_INTERFACE, interface)

@@ -86,12 +86,7 @@ _UNREADABLE = object()
 
 
 class _Setting(NamedTuple):
-    """One piece of global state.
-
-    Attributes:
-        read: Returns its value, which later changes do not change.
-        write: Sets it to such a value.
-    """
+    """One piece of global state."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object]

@@ -266,12 +266,7 @@ def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: Outgoing) -
 
 
 class _Course:
-    """How far the pool lets a trial train, and where its news go.
-
-    Attributes:
-        has_begun: Whether the first step has begun.
-        saw: Called with each measurement.
-    """
+    """How far the pool lets a trial train, and where its news go."""
 
     def __init__(self, orders: Orders, outgoing: Outgoing) -> None:
         self._orders, self._outgoing, self._until = orders, outgoing, 0

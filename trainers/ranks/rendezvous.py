@@ -53,9 +53,6 @@ class Presence:
     Args:
         store: Store that all ranks reach, in which nobody has used these names before. Requests to it are short.
         deadline_seconds: Longest silence of a rank that has not come yet, in seconds.
-
-    Attributes:
-        period_seconds: Seconds between two beats of a rank.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, deadline_seconds: float) -> None:
@@ -95,11 +92,7 @@ class Presence:
 
 
 class _Watch:
-    """What a rank that has come hears of those that have not.
-
-    Args:
-        presence: Presence of the rank that has come.
-    """
+    """What a rank that has come hears of those that have not."""
 
     def __init__(self, presence: Presence, now: float) -> None:
         self._presence, self._store = presence, presence.store
@@ -108,11 +101,7 @@ class _Watch:
         self._next_look, self._next_word = now, now + presence.deadline_seconds
 
     def look(self, now: float) -> bool:
-        """Look for the others, once in each period; returns that the wait goes on.
-
-        Raises:
-            LostError: Nothing was heard of a rank for as long as the deadline.
-        """
+        """Look for the others, once in each period; returns that the wait goes on."""
         if now < self._next_look:
             return False
         self._next_look = now + self._presence.period_seconds
@@ -151,10 +140,8 @@ class RankPlace:
     """Where a rank is, before it joins the others.
 
     Attributes:
-        device: Device of this rank, made current.
         backend: What will carry the messages of the group, gloo or nccl.
         presence: What the other ranks know of this one until it joins; None for a single rank.
-        one_host: Whether all ranks run on this machine.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))

@@ -27,7 +27,6 @@ class Membership:
 
     Args:
         form: Function that forms a group, with the arguments of `form_group`.
-        destroy: Function that leaves the group that stands.
     """
 
     def __init__(

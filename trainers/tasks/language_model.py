@@ -57,14 +57,10 @@ class LanguageModel(SplitTask):
         """Read the texts, learn the tokenizer from those to train on, and cut all into sequences.
 
         Args:
-            train: A file, or a folder of files.
             test: A file or folder, which the search never sees.
             validation: A file or folder; without it, `validation_share` of the documents in `train`.
-            files: Which files of a folder are read, folders below it included.
             separator: What stands between the documents of a file; "" takes each file as one.
-            length: Tokens of a sequence.
             vocabulary: Largest number of tokens, 256 bytes included.
-            encoding: Encoding of the files.
             validation_share: Share of the documents of `train` for validation.
             test_share: Share of the documents of `train` for testing, when there is no `test`.
 
@@ -194,11 +190,7 @@ class LanguageModel(SplitTask):
         return sequences[:, :-1], sequences[:, 1:]
 
     def _cut(self, texts: Sequence[str], name: str) -> Tokens:
-        """Return the tokens of texts as sequences int64 [n, length + 1]; the last token of one is the next one's first.
-
-        Raises:
-            TaskError: There are not enough tokens for one sequence.
-        """
+        """Return tokens as sequences int64 [n, length + 1]; the last token of one is the next one's first."""
         tokens = joined(self.tokenizer, texts)
         count = (len(tokens) - 1) // self.length
         if count < 1:
@@ -216,11 +208,7 @@ class _Reader:
         self._files, self._separator, self._encoding = files, separator, encoding
 
     def __call__(self, path: str) -> list[str]:
-        """Return the documents, empty ones left out.
-
-        Raises:
-            TaskError: There is no such file, it is not of the encoding, or there is no text in it.
-        """
+        """Return the documents, empty ones left out."""
         place = Path(path)
         paths = sorted(one for one in place.rglob(self._files) if one.is_file()) if place.is_dir() else [place]
         if not paths:

@@ -80,7 +80,6 @@ class Tabular(SplitTask):
         """Read the files and learn from the training rows how cells become numbers.
 
         Args:
-            train: A CSV, TSV or Parquet file.
             target: The column to learn: its name, its number from 0, or "last".
             test: A file of the same columns, which the search never sees.
             validation: A file of the same columns; without it, `validation_share` of the training file.
@@ -89,12 +88,9 @@ class Tabular(SplitTask):
             query: The column that says which rows compete with each other; the target is how relevant each is.
             header: Whether the first line names the columns; None finds out.
             delimiter: One character; None finds out.
-            encoding: Encoding of text files.
             missing: Cells that hold nothing, besides empty ones; None takes ?, NA, nan, null and the like.
             ignore: Columns not to use.
-            categorical: Columns of numbers that are categories.
             numeric: Columns that must be numbers.
-            validation_share: Share of the rows of `train` for validation.
             test_share: Share of the rows of `train` for testing, when there is no `test`.
             folds: Number of models in each trial, each of which trains on all folds but its own and is judged by that;
                 1 takes a validation part instead, and "auto" 5 folds of fewer than 2,000 rows. New studies have

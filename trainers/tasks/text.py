@@ -68,7 +68,6 @@ class Text(SplitTask):
         """Read the files, learn the tokenizer from the training texts, and turn all texts into tokens.
 
         Args:
-            train: A CSV, TSV or Parquet file.
             text: The column of texts: its name, its number from 0, "last", or "auto" for the one with the longest.
             label: The column of classes, named in the same ways; "auto" takes the one with the fewest different values.
             test: A file of the same columns, which the search never sees.
@@ -79,8 +78,6 @@ class Text(SplitTask):
             checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune in place of training from scratch.
             header: Whether the first line names the columns; None finds out.
             delimiter: One character; None finds out.
-            encoding: Encoding of text files.
-            validation_share: Share of the rows of `train` for validation.
             test_share: Share of the rows of `train` for testing, when there is no `test`.
 
         Raises:
@@ -144,9 +141,6 @@ class Text(SplitTask):
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
         """Return new texts as the model takes them, int64 [n, tokens].
-
-        Args:
-            rows: A list of texts, or a file that has the column of texts.
 
         Raises:
             TaskError: The file cannot be read or lacks the column, or a row is no text.

@@ -60,17 +60,12 @@ class Vision(SplitTask):
         Args:
             train: A folder: with idx files under MNIST's names; or with the folders train and, if you like, validation
                 and test; or with one sub-folder for each class. Or an idx file, beside `train_labels`.
-            train_labels: The idx file of the labels.
             test: A folder of classes or an idx file, which the search never sees; None takes what is in `train`.
-            test_labels: The idx file of the labels.
             validation: A folder of classes or an idx file; without it, `validation_share` of the training images.
-            validation_labels: The idx file of the labels.
             size: Height and width of the images, for folders; None takes their own, or at most 64.
             grey: Whether to drop colours, for folders; None looks at the first image.
             checkpoint: A file of weights of torchvision's residual networks, to fine-tune in place of training from
                 scratch; folders of images are brought to 128 x 128 then, unless `size` says otherwise.
-            validation_share: Share of the training images for validation.
-            test_share: Share of the training images for testing, when there are no others.
 
         Raises:
             TaskError: A file or an option is wrong; one line.
@@ -119,9 +114,6 @@ class Vision(SplitTask):
 
     def encode(self, rows: Sequence[str | Path]) -> Tensor:
         """Return image files as the model takes them, uint8 [n, channels, height, width].
-
-        Args:
-            rows: A list of paths.
 
         Raises:
             TaskError: A row is no path, or a file is no image.

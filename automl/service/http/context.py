@@ -16,12 +16,7 @@ from studies.storage.study_store import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceContext:
-    """A running service.
-
-    Attributes:
-        store: Store with studies, jobs and tokens.
-        policy: What the operator allows.
-    """
+    """A running service."""
 
     store: Store
     policy: Policy

@@ -23,10 +23,6 @@ async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
 
     While the store is away nothing is told. It breaks off, without `end`, when the caller's token is not accepted any
     more.
-
-    Args:
-        studies: Studies as the caller may see them.
-        name: Name of the study.
     """
     seen: tuple[object, ...] = ()
     silent = asked = 0.0

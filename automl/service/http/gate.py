@@ -54,14 +54,7 @@ UPLOADS = "/api/v1/uploads"
 
 
 class Gate:
-    """Lets requests through to the application, with `scope["state"]["identity"]`.
-
-    Args:
-        app: The application.
-        store: Store that keeps the tokens.
-        needs_token: Whether requests need a token.
-        host: Address on which the service listens.
-    """
+    """Lets requests through to the application, with `scope["state"]["identity"]`."""
 
     def __init__(self, app: Asgi, store: Store, *, needs_token: bool, host: str) -> None:
         self._app, self._store, self._needs_token, self._host = app, store, needs_token, host
@@ -158,11 +151,7 @@ def header(scope: Scope, name: str) -> str:
 
 
 async def _whole_body(receive: Receive, most: int) -> bytes | None:
-    """The body of a request; None if it has more bytes.
-
-    Raises:
-        ConnectionAbortedError: The connection has ended before the body.
-    """
+    """The body of a request; None if it has more bytes."""
     body = b""
     while True:
         message = await receive()

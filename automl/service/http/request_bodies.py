@@ -160,10 +160,6 @@ Filled = TypeVar("Filled", bound=Body)
 def filled_in(kind: type[Filled], given: Mapping[str, Any]) -> Filled:
     """Return a body that the form of a page fills in.
 
-    Args:
-        kind: Class of the body.
-        given: Its fields.
-
     Raises:
         SpecError: A field is wrong; the message names it, and does not repeat what was found there.
     """

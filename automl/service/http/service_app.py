@@ -43,13 +43,7 @@ _POLICY = (
 
 
 def make_app(context: ServiceContext, *, needs_token: bool, host: str) -> Gate:
-    """Return the application.
-
-    Args:
-        context: Store, and what the operator allows.
-        needs_token: Whether requests need a token.
-        host: Address on which the service listens.
-    """
+    """Return the application."""
     app = bare_app(context)
     return Gate(app, context.store, needs_token=needs_token, host=host)
 

@@ -47,11 +47,6 @@ class Listening:
 def serve(context: ServiceContext, listening: Listening, say: Callable[[str], None]) -> None:
     """Serve until the process is interrupted.
 
-    Args:
-        context: Store, and what the operator allows.
-        listening: Where it listens.
-        say: Called with the address when it can be opened.
-
     Raises:
         UserError: The address cannot be had, or others could reach it without a token.
     """

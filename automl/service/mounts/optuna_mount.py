@@ -38,7 +38,6 @@ class Mark:
     """What tells a study from another one that had its id before.
 
     Attributes:
-        name: Name of the study.
         uid: Unique id of the study that it mirrors; empty if it mirrors none.
     """
 
@@ -64,7 +63,6 @@ class LastingIds:
 
         Args:
             inner: Id of the study in Optuna's tables.
-            mark: What tells it from others that had this id.
         """
         with self._lock:
             outer = self._outer.get((inner, mark))
@@ -90,8 +88,6 @@ class ProjectStorage(BaseStorage):
     """A storage without the studies of others; asked for one of those, it knows nothing of it.
 
     Args:
-        inner: Storage with all studies.
-        visible: Function that returns the names of the studies that may be seen now.
         ids: Ids by which studies are known outside, shared by all who remember them together.
     """
 
@@ -102,9 +98,6 @@ class ProjectStorage(BaseStorage):
         """Return what is read of a study that may be seen.
 
         Whose it is is looked up afterwards: an id may become another study's at any moment, but no study comes back.
-
-        Raises:
-            KeyError: There is no such study that may be seen.
         """
         inner = self._ids.meant(study_id)
         found = read(inner)
@@ -159,11 +152,7 @@ class ProjectStorage(BaseStorage):
     # ------------------------------------------------------------------ writing
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to write.
-
-        Raises:
-            ReadOnlyError: Always.
-        """
+        """Refuse to write."""
         raise ReadOnlyError("this storage is for reading")
 
     create_new_study = delete_study = set_study_user_attr = set_study_system_attr = _refuse
@@ -190,11 +179,7 @@ _THREADS = 4
 
 
 class OptunaDashboard:
-    """Optuna Dashboard as an ASGI application, which asks the identity that the gate has found.
-
-    Args:
-        context: The service.
-    """
+    """Optuna Dashboard as an ASGI application, which asks the identity that the gate has found."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -260,12 +245,7 @@ class _All:
 
 
 class _Visible:
-    """Returns the names of the studies that a project may see.
-
-    Args:
-        store: Store that holds the jobs.
-        project: Name of the project; None may see all of them.
-    """
+    """Returns the names of the studies that a project may see."""
 
     def __init__(self, store: Store, project: str | None) -> None:
         self._store, self._project = store, project

@@ -31,19 +31,8 @@ class StudyView:
     """A study as its page shows it; what is empty is not known yet.
 
     Attributes:
-        job: Its job.
-        money: What is spent, of which budget.
         spent_percent: Share of the budget that is spent, in percent; None without a limit.
-        figures: What is told of the study by name.
-        recommendation: What to take, in sentences.
-        picture: The kept models as a picture.
-        objectives: Names of the objectives.
-        measured: Names of the objectives and of other metrics that constraints bound.
-        kept: Models worth keeping, then what they are compared with.
         confirmed: Heading of what was confirmed of the models; empty if nothing was.
-        under_way: Trials that train or are paused, the latest ones.
-        ended: Trials that have ended, the latest ones.
-        error: What ended the study, if it failed.
     """
 
     job: Job
@@ -141,12 +130,8 @@ class SpendingLine:
     """What a user or a project has spent.
 
     Attributes:
-        kind: "user" or "project".
-        name: Name of the user or the project.
-        spent_usd: What its jobs that may be seen have cost.
         limit_usd: Limit over all studies; None without one.
         promised_usd: What running jobs may spend beyond that, where there is a limit.
-        studies: Number of its jobs.
     """
 
     kind: str

@@ -61,12 +61,7 @@ class Field:
     """A field of the form.
 
     Attributes:
-        key: Key of the spec, with dots between its parts.
-        label: What it is, for people.
-        hint: What is allowed, as error messages say it.
         default: What the spec has if the field is left empty, as text.
-        is_long: Whether it takes lines of YAML.
-        is_required: Whether it has to be filled in.
     """
 
     key: str
@@ -141,10 +136,6 @@ LONGEST_LINE = 2**16
 def table_spec(file: Path, target: str) -> tuple[dict[str, Any], list[str]]:
     """Return a spec as a YAML file has it, and notes that say what was chosen and why.
 
-    Args:
-        file: The table.
-        target: Name of the column that is to be predicted.
-
     Raises:
         UserError: The table cannot be read, or has no such column.
     """
@@ -188,9 +179,7 @@ class Picked:
     """A study as it was filled in.
 
     Attributes:
-        spec: The spec as a YAML file has it.
         code: Name of the code folder; None without one.
-        notes: What was chosen from the data, and why.
     """
 
     spec: dict[str, Any]

@@ -36,10 +36,7 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
     Worked out in a process of its own, since the user's code is imported for that.
 
     Args:
-        studies: Studies as the caller may see them.
-        name: Name of the study.
         points: Points, as `automl confirm` takes them.
-        seeds: Trainings of each.
 
     Raises:
         UserError: There is no such study or point, or the study has not started.
@@ -55,10 +52,7 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
     """Queue the trainings of the points that are meant now: what is confirmed of them may change which are best.
 
     Args:
-        studies: Studies as the caller may change them.
-        name: Name of the study.
         points: Points, as `automl confirm` takes them.
-        seeds: Trainings of each.
         usd: Largest cost in dollars.
 
     Raises:
@@ -112,16 +106,7 @@ def _confirmable(studies: TeamStudies, name: str) -> Job:
 
 
 def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:
-    """Train what a job of this kind asks for, with the slots and the money of its run.
-
-    Args:
-        queue: Queue of the store.
-        job: Job that runs.
-        log: Function that takes a line of the log.
-
-    Returns:
-        How the run ended, and why.
-    """
+    """Train what a job of this kind asks for, with the slots and the money of its run."""
     asked, job_folder = queue.spec_of(job)
     study = str(asked["study"])
     if job.run is None or job.run.cap_nano_usd is None:

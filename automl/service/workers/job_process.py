@@ -51,7 +51,6 @@ def run(store: Store, run_id: int) -> RunOutcome:
     """Drive the study of a run until it is closed, drained or failed; returns how the run ended.
 
     Args:
-        store: Store that holds job and study.
         run_id: Id of the run's row, which is open.
 
     Raises:

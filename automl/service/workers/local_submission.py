@@ -22,7 +22,6 @@ def submit_file(path: Path, overrides: Sequence[str], store: str | None, *, prio
     """Queue the study of a spec, which is checked as `automl launch` checks it.
 
     Args:
-        path: YAML file of the spec.
         overrides: `path=value` each, as `--set` takes them.
         store: URL of the store, as `--store` takes it.
         priority: Jobs of a higher priority go first, and displace those of a lower one.

@@ -33,10 +33,6 @@ def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
     The cost of a job that waits, was cancelled or has failed is then known, and the rest of its cap is free.
 
     To be called where the database could be reached for so long that a living controller has renewed its lease.
-
-    Args:
-        store: Store of the queue.
-        log: Function that takes a line and fields of the log.
     """
     with store.snapshot() as connection:
         left = left_studies(connection)
@@ -58,15 +54,7 @@ AWAY_SECONDS = 30.0
 
 @dataclass(kw_only=True, slots=True)
 class _Running:
-    """A process that runs a job.
-
-    Attributes:
-        job: The job.
-        run: Its run.
-        process: The process.
-        is_asked: Whether it was asked to drain.
-        is_given_up: Whether the job is another worker's by now, while the process still has its slots.
-    """
+    """A process that runs a job."""
 
     job: Job
     run: Run
@@ -80,12 +68,7 @@ class Worker:
     """Runs jobs of a store until it is told to leave.
 
     Attributes:
-        queue: The queue of the store.
-        name: Name of the worker, for people.
         device: "cpu" or "cuda".
-        slots: Number of its slots.
-        log_folder: Folder in which each job has a file of log lines.
-        log: Function that takes a line and fields of the log.
         devices: Ids of the GPUs, one for each slot; empty on CPUs.
         clock: Function that returns the present moment in seconds.
     """

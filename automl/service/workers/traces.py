@@ -21,7 +21,6 @@ def json_line(message: str, **fields: Any) -> str:
     """Return a line of the log: time, message, and fields that are known; credentials are hidden.
 
     Args:
-        message: What has happened.
         fields: What it is about, such as `study`, `user` or `level`; None is left out.
     """
     trial = _TRIAL.match(message)
@@ -36,7 +35,6 @@ def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
 
     Args:
         stream: Where lines go; None is standard error.
-        always: Fields of all lines.
     """
 
     def write(message: str, **fields: Any) -> None:

@@ -49,10 +49,6 @@ class Batcher:
     """The queue in front of the model, and the thread that runs it. Made and called in an event loop.
 
     Args:
-        batch_rows: Number of rows that go through the model at once.
-        wait_seconds: How long a row may wait for others.
-        queue_rows: Number of rows that may wait.
-        watcher: Told of each batch.
         on_broken: Called in the event loop when the device answers nothing more in this process.
     """
 

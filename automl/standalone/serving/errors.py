@@ -11,7 +11,6 @@ class RequestError(Exception):
     """A request is not answered; one line that names the place.
 
     Attributes:
-        status: HTTP status code.
         retry_seconds: When the same request may succeed, for the header Retry-After; None if it never will.
     """
 

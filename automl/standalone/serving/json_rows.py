@@ -33,7 +33,6 @@ def rows_in(body: bytes, key: str, most: int) -> list[Any]:
     Args:
         body: UTF-8.
         key: "row" for one row, "rows" for a list of them.
-        most: Number of rows that there may be.
 
     Raises:
         RequestError: It is no JSON, or has another form.

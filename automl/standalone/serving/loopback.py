@@ -21,7 +21,6 @@ def names_this_machine(header: str, own: str) -> bool:
 
     Args:
         header: Value of the header; empty if it is missing.
-        own: Address on which the server listens.
     """
     before, colon, port = header.lower().rpartition(":")
     bare = (before if colon and port.isdecimal() else header.lower()).strip("[]")

@@ -21,12 +21,7 @@ _BROKEN_DEVICE = "CUDA error"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Served:
-    """A model that answers requests.
-
-    Attributes:
-        model: The model.
-        version: What answers name it by.
-    """
+    """A model that answers requests."""
 
     model: Model
     version: str
@@ -59,7 +54,6 @@ def load_served(path: str, version: str | None, device: str) -> Served:
     """Return a model that has answered a row, so that the first request need not wait for what is done once.
 
     Args:
-        path: Place of the model.
         version: Name of the version; None makes one from study, trial and epoch.
         device: Where to compute, such as "cuda".
 

@@ -20,16 +20,8 @@ from .sources import Place, Source
 class ServedModel:
     """It is changed in the event loop alone; requests that wait are answered by the model that they met.
 
-    Args:
-        settings: Device, and how often the source is looked at.
-        source: Where the model comes from.
-        folder: Folder that all workers share.
-        say: Prints a line.
-
     Attributes:
-        served: The loaded model.
         problem: Why the newest model could not replace it; empty if all is well.
-        metrics: Told of models and requests.
     """
 
     served: Served

@@ -21,9 +21,7 @@ class Place:
     """A model on this machine.
 
     Attributes:
-        path: Where it lies.
         version: Name of its version; None lets the model itself tell it.
-        fingerprint: Differs where the model does.
     """
 
     path: str

@@ -30,11 +30,7 @@ class Released:
 
 @dataclass(kw_only=True, slots=True)
 class CheckpointKeeper:
-    """Counts the reasons to keep each file: "archive", "front", "resume".
-
-    Attributes:
-        total_bytes: Size of all files that are kept, as far as they were weighed.
-    """
+    """Counts the reasons to keep each file: "archive", "front", "resume"."""
 
     _members: dict[str, list[Milestone]] = field(default_factory=lambda: {"archive": [], "front": []})
     _reasons: dict[str, set[str]] = field(default_factory=dict)
@@ -57,7 +53,6 @@ class CheckpointKeeper:
         """Offer a milestone to the archive or the front.
 
         Args:
-            new: The milestone.
             to: "archive", which keeps the earliest of equal points, or "front", which keeps all of them.
 
         Returns:

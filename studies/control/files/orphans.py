@@ -64,7 +64,6 @@ class Orphan:
         path: Where it is; a URL in an object store.
         bytes: Size of the file; 0 for a folder, and for an upload that was never finished.
         modified_at: Moment of its last change, in seconds since 1970.
-        is_folder: Whether it is a folder of a trial in which nothing is left.
         stored: What the object store calls it; None of a file.
     """
 
@@ -201,11 +200,7 @@ def sizes_of(paths: Iterable[str]) -> dict[str, int]:
 
 
 def wait_for_ranks(study_uid: str) -> None:
-    """Wait until no rank on this machine works for a controller that died, and writes checkpoints that nobody needs.
-
-    Args:
-        study_uid: Unique id of the study.
-    """
+    """Wait until no rank on this machine works for a controller that died, and writes checkpoints that nobody needs."""
     deadline = time.monotonic() + RANK_SECONDS
     while any(_RANK in line for line in left_behind(study_uid).values()) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)

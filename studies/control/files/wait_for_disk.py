@@ -16,11 +16,7 @@ _LOOK_SECONDS = 0.2
 
 
 def storage_problem(folder: str) -> str:
-    """Write a small file to a folder and remove it; returns what is wrong in one line, empty if nothing is.
-
-    Args:
-        folder: Path or URL of the folder.
-    """
+    """Write a small file to a folder and remove it; returns what is wrong in one line, empty if nothing is."""
     try:
         place_of(folder).try_out(folder, TRY_BYTES)
     except OSError as error:
@@ -31,12 +27,7 @@ def storage_problem(folder: str) -> str:
 
 
 class RoomWaiter:
-    """Waits until a folder can be written to; the pauses grow while no progress is made in between.
-
-    Args:
-        folder: Path or URL of the folder of the checkpoints.
-        is_over: Function that returns whether somebody has ended the waiting.
-    """
+    """Waits until a folder can be written to; the pauses grow while no progress is made in between."""
 
     def __init__(self, folder: str, is_over: Callable[[], bool]) -> None:
         self._folder, self._is_over = folder, is_over

@@ -29,8 +29,6 @@ class SlotNeeds:
     """Lets slots go that no trial will need.
 
     Args:
-        live: The study.
-        draining: Whether trials may still be started.
         spare: Function of the pool: which of the free slots to let go.
     """
 
@@ -60,11 +58,7 @@ class SlotNeeds:
             self.look(has_no_use=False)
 
     def look(self, *, has_no_use: bool) -> None:
-        """Let go of slots that are not needed, after the free slots were filled.
-
-        Args:
-            has_no_use: Whether a slot is free and neither a trial that returns nor the policy has a use for it.
-        """
+        """Let go of slots that are not needed, after the free slots were filled."""
         live = self._live
         if not live.setup.autoscale or not live.account.is_open:
             return

@@ -30,15 +30,10 @@ class BudgetAccount:
     """Charges slots, promises time to gangs, and knows the deadline at which the budget is used up.
 
     Args:
-        setup: Settings of the study.
-        outbox: Where charges are written.
-        spent_nano_usd: Sum of the ledger so far.
-        alive_seconds: Time in which earlier controllers were alive.
         alive_since: Moment at which this controller took the lease, in seconds since 1970.
 
     Attributes:
         forecaster: Learns how long starts and epochs take.
-        spent_nano_usd: Sum of the ledger.
         trained_slot_seconds: Slot time of all starts and trained epochs, in seconds.
     """
 
@@ -184,8 +179,6 @@ class BudgetAccount:
         """Charge a running trial's slots for the time since they were last charged.
 
         Args:
-            trial: The trial.
-            kind: What the time was used for.
             now: Moment up to which it may be charged, in seconds since 1970.
             seconds: Time to charge as rank 0 measured it; None charges up to `now`. What is left over is charged with
                 what follows, at last as idle time when the slots are given back: messages come late when a store or the
@@ -240,9 +233,7 @@ class BudgetAccount:
         It is one without a limit of dollars or hours, and as long as no epoch of any trial is known.
 
         Args:
-            trial: The trial.
             now: Present moment, in seconds since 1970.
-            starting: Whether its gang has to be started first.
             ranks: Number of ranks on which it is started; those that it holds, else all, if None.
             epochs: Number of epochs; fewer count if the trial has fewer left.
             wait_seconds: Time until it can be started.
@@ -259,7 +250,6 @@ class BudgetAccount:
         """Time until a trial ends its running epoch, by its progress, and the expected duration of the next one.
 
         Args:
-            trial: A running trial.
             fraction: Part of its epoch's work that is done.
             now: Present moment, in seconds since 1970.
 

@@ -16,8 +16,6 @@ class Suggest:
     """Ask the sampler for the parameters of the trial that will probably get this number, given this history.
 
     Attributes:
-        number: Number of the trial.
-        history: Observations of all trials that were started.
         most_ranks: World size that a larger one is replaced by; None leaves it as it is suggested.
     """
 

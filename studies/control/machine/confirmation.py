@@ -55,7 +55,6 @@ class Retrained:
     """One training that is over.
 
     Attributes:
-        spec: Spec of its last attempt.
         points: What it measured at each epoch of its spec's `test_at`; of one that failed only what it has cost.
         failure: Message of the failure, empty if there was none.
     """
@@ -84,17 +83,13 @@ class ConfirmingMachine(StudyMachine):
     """Decides which trainings of a list run where, as a study does for its trials.
 
     Args:
-        setup: Settings of the study, with the slots on which the trainings run, and a policy that prunes nothing.
         specs: The trainings; each ends at the last epoch of its `test_at`.
-        trial_ids: Ids of the rows of the trials that they train again, by number.
-        pool: Pool that will train them.
         most_nano_usd: What all of it may cost, in nano-dollars; None is no limit.
 
     Raises:
         PoolError: A training has more ranks than there are slots.
 
     Attributes:
-        done: Results of the trainings that are over, by their place in the list.
         error: Why it ended, if a pool or a person has said so.
     """
 
@@ -261,15 +256,9 @@ def train_again(
     """Train what a machine is to confirm; the result of a failed training has its message.
 
     Args:
-        machine: Machine that decides.
         pool: Pool that trains; it is opened and closed here.
-        store: Store that takes charges and measurements.
         study_id: Id of the study's row.
         lease_token: Token of the study's lease; None where there can be no rival.
-        on_end: Function that is called with the result of each training as it ends.
-
-    Returns:
-        One result for each training, in their order.
 
     Raises:
         PoolError: The slots are not available, or were taken away, or what is left to train is wider than what a

@@ -21,9 +21,6 @@ _SOON: frozenset[StopReason] = frozenset({"interrupted", "stopped", "storage", "
 class Draining:
     """Decides which gangs are told to stop, and whether trials may still be started.
 
-    Args:
-        live: The study.
-
     Attributes:
         reason: Why all gangs were told to stop, None if they were not.
         nothing_fits: Whether a slot was free and the rest of the budget was too small for any epoch.
@@ -47,7 +44,6 @@ class Draining:
         """Tell all gangs to stop, and again if somebody waits for the end now.
 
         Args:
-            reason: Why the study ends.
             message: Error for people, which is stored each time; empty if there is none.
         """
         live = self._live

@@ -42,12 +42,7 @@ ENDS_BY_BUDGET: frozenset[StopReason] = frozenset({"budget_usd", "budget_hours",
 
 
 def closed_by(setup: StudySetup, usd_per_slot_hour: float) -> dict[str, float | None]:
-    """What is stored of a study that its budget closes.
-
-    Args:
-        setup: Settings of the study.
-        usd_per_slot_hour: Price of one slot at that moment.
-    """
+    """What is stored of a study that its budget closes."""
     return {**dataclasses.asdict(setup.limits), "usd_per_hour": setup.slots * usd_per_slot_hour}
 
 
@@ -55,7 +50,6 @@ def has_more(setup: StudySetup, stored: Mapping[str, float | None]) -> bool:
     """Whether a study may do more now than when its budget closed it.
 
     Args:
-        setup: Settings of the study now.
         stored: What `closed_by` said then.
     """
     now = closed_by(setup, setup.usd_per_slot_hour)
@@ -120,10 +114,7 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
     """Change the state of the trial only; the caller takes care of its gang.
 
     Args:
-        live: The study.
-        trial: Trial that runs, or whose controller died while it ran.
         by: "policy"; or "drain" or "fault", after which the trial goes on before any other one starts.
-        reason: One sentence for people.
     """
     live.registry.move(trial, "paused")
     trial.paused_by = by

@@ -39,11 +39,7 @@ class Finish(Thaw):
 
 
 class Finishing:
-    """Chooses leaders to be finished, and says when.
-
-    Args:
-        live: The study.
-    """
+    """Chooses leaders to be finished, and says when."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
@@ -108,12 +104,7 @@ class Finishing:
     # ------------------------------------------------------------------ who
 
     def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
-        """The leaders that were cut short and for which there is enough, the most important one first.
-
-        Args:
-            at_rung: Trial that waits at its rung.
-            is_over: Whether the search is over, so that they may use the whole rest of the budget.
-        """
+        """The leaders that were cut short and for which there is enough, the most important one first."""
         share = self._live.setup.limits.finish
         if not share:
             return []
@@ -155,12 +146,7 @@ class Finishing:
             yield from ranked[place + 1 : place + 2]
 
     def _is_cut_short(self, trial: Trial, *, at_any_epoch: bool) -> bool:
-        """Whether the trial has epochs to come, leads with its latest milestone, and may still be paid.
-
-        Args:
-            trial: Trial of the archive.
-            at_any_epoch: Whether it may also lead with an earlier epoch.
-        """
+        """Whether the trial has epochs to come, leads with its latest milestone, and may still be paid."""
         latest = max(trial.milestones, default=0)
         mine = [one for one in self._live.keeper.archive if one.trial_id == trial.id]
         leads = any(at_any_epoch or one.epoch == latest for one in mine)

@@ -23,8 +23,6 @@ class Granting:
     """Starts gangs, and answers each of their epochs: train on, stop, wait or end.
 
     Args:
-        live: The study.
-        draining: Which gangs were told to stop.
         finishing: Leaders that go on to their last epoch.
     """
 

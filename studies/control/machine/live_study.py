@@ -27,7 +27,6 @@ class SearchedTrials:
     """Keeps snapshots and observations of the started trials.
 
     Args:
-        setup: Settings of the study.
         registry: All trials; it tells which of them changed.
     """
 
@@ -106,27 +105,16 @@ class LiveStudy:
     """A study that a controller drives.
 
     Attributes:
-        setup: Settings of the study.
-        outbox: Rows to commit and commands to carry out.
-        account: Charges, promises and the deadline of the budget.
-        registry: All trials.
         now: Moment of the event that is being handled, in seconds since 1970.
-        watchdog: Silences of the gangs that train.
         worn: Function of the pool: which of some slots should get a new process before another trial.
         rungs: Epochs up to which gangs are granted training: the policy's rungs and the last epoch.
-        watched: Epochs whose values a search may look at.
         history: What the policy may look at; `look` brings it up to date.
-        keeper: Reasons to keep each checkpoint file.
-        free: Slots that can take a rank now.
         missing: Slots whose devices are gone, or are not there yet.
         released: Slots that were let go for good, which are among the missing ones.
-        joined: Slots that came to the pool after it was opened.
         leaving: Slots whose devices will be gone soon, and which get nothing new.
-        reference_frozen: Whether the reference point is given, stored or about to be stored.
         reference_due: Whether it is to be written with this step: enough trials are complete, or the study ends.
         worth_percents: Expected growth of the hypervolume by ten more dollars at each decision, in percent, oldest
             first.
-        searched: What the search may know of each started trial.
     """
 
     setup: StudySetup

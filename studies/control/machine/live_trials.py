@@ -61,12 +61,9 @@ class Attempt:
 
     Attributes:
         number: Number of the attempt within its trial, from 1.
-        slots: Slots of the ranks.
         leased_at: Moment of the dispatch, in seconds since 1970.
-        until: Epoch up to which the ranks may train.
         promised_until: Moment by which the gang will have ended the next epoch, up to which the budget is reserved.
         is_repair: Whether a fault made the attempt necessary; its start is then charged as lost.
-        started: Whether the first step was reached.
         drains_within: Seconds within which the gang was told to stop, infinite if at the end of its epoch; None if it
             was not told so.
         stop_reason: Why the trial must end with the present epoch, since its own budget is used up; else None.
@@ -107,12 +104,7 @@ class Trial:
     Attributes:
         id: Id of the trial's row.
         number: Number of the trial from 0, in order of first start; None while it is queued.
-        state: State of the trial.
-        params: Parameters by name, inactive ones left out.
-        world_size: Number of ranks.
         origin: "sampler", "enqueue" or "baseline".
-        sampler_attributes: What the sampler stored with its suggestion.
-        asked: Those of the parameters that the trial asked for as it ran, with their domains.
         failure: Kind of failure of a failed trial, else None.
         epochs_done: Number of recorded epochs.
         last_metrics: Metrics of the last recorded epoch by name.
@@ -120,20 +112,14 @@ class Trial:
         epoch_costs_nano_usd: Costs of the recorded epochs, in nano-dollars.
         part: Duration and cost of the saved part of an epoch that has not ended.
         epoch_ranks: Number of ranks of those recorded epochs that were trained on fewer than all ranks, by epoch.
-        paid_nano_usd: Sum of the start and train charges.
-        wall_seconds: Start and train time, the metric of that name.
         slot_seconds: Slot time of that, in seconds: less than all ranks would have taken where there were fewer.
         resume_checkpoint: File of the checkpoint to go on from, None to begin anew.
-        resume_epoch: Epoch of the checkpoint to go on from.
         points: Signed objectives and other bounded metrics (smaller is better), by epoch that a search looks at.
         ends: The same values with cumulative metrics extrapolated to the last epoch.
         milestones: Signed objectives of the milestones, by epoch.
         paused_by: "policy", "drain" (goes on before any other trial starts) or "fault" (likewise, and its start is
             charged as lost).
         finished_from: Epoch after which earlier controllers had it go on as a leader that was cut short, else None.
-        attempts: Number of attempts so far.
-        lost_attempts: Number of attempts that a fault ended, hangs among them.
-        timeouts: Number of attempts that hung.
         attempt: Attempt that holds slots now, else None.
         decided: Latest decision of this controller about the trial, else None.
         failed: Reason and moment of a failure under this controller, else None.
@@ -220,10 +206,7 @@ class Trial:
         """Note a recorded epoch, and its values if a search looks at this epoch.
 
         Args:
-            epoch: Number of the epoch.
-            point: Signed values after it (smaller is better).
             end: The same values with cumulative metrics extrapolated to the last epoch.
-            is_watched: Whether a search looks at this epoch.
         """
         if is_watched:
             self.points = {**self.points, epoch: point}
@@ -318,10 +301,7 @@ class Trial:
         """Signed values after an epoch, cumulative ones extrapolated to the end of the training.
 
         Args:
-            shown: Metrics of the columns.
             epoch: A recorded epoch.
-            point: Signed values after it.
-            planned: Epochs of a full training.
         """
         return tuple(
             one.signed(self.extrapolated(one.metric, one.signed(value), epoch, planned))
@@ -331,12 +311,7 @@ class Trial:
         )
 
     def expect_end_of(self, epochs: int, shown: Sequence[Objective]) -> None:
-        """Extrapolate all noted epochs to another end, that of a trial which stopped improving before the planned one.
-
-        Args:
-            epochs: Epochs of the training.
-            shown: Metrics of the columns.
-        """
+        """Extrapolate all noted epochs to the end of a trial that stopped improving before the planned one."""
         self.ends = {epoch: self.ends_of(shown, epoch, point, epochs) for epoch, point in self.points.items()}
         self._snapshot = None
 

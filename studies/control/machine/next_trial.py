@@ -21,11 +21,7 @@ from studies.search.samplers.suggester import Suggestion
 
 
 class FirstErrors:
-    """Counts the trials that failed by errors of the user's code under this controller: they may be mended since.
-
-    Args:
-        live: The study.
-    """
+    """Counts the trials that failed by errors of the user's code under this controller: they may be mended since."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
@@ -48,12 +44,7 @@ class FirstErrors:
 
 
 def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
-    """The largest world size that a space allows on so many devices; None if it has none to choose, or none so small.
-
-    Args:
-        space: Search space.
-        most_ranks: Number of ranks for which there are devices, which is finite.
-    """
+    """Largest world size of the space that fits the devices; None if the space has no choice, or none so small."""
     if space is None or "world_size" not in space:
         return None
     parameter = space.parameter("world_size")
@@ -64,12 +55,6 @@ def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number:
     """The suggestion with a smaller world size, if its own is larger.
 
     Parameters that do not exist at the smaller one are left out, and those that exist there alone are drawn.
-
-    Args:
-        setup: Settings of the study.
-        suggestion: What the sampler suggested.
-        most_ranks: World size of the space that a larger one is replaced by.
-        number: Number that the trial will probably get.
     """
     space, params = setup.space, suggestion.params
     if space is None or int(params.get("world_size") or 1) <= most_ranks:
@@ -85,12 +70,7 @@ MOST_TOO_WIDE = 8
 
 
 class NextTrial:
-    """Chooses the next trial, and asks for suggestions ahead of time.
-
-    Args:
-        live: The study.
-        finishing: Leaders that go on after the search.
-    """
+    """Chooses the next trial, and asks for suggestions ahead of time."""
 
     def __init__(self, live: LiveStudy, finishing: Finishing) -> None:
         self._live, self._finishing = live, finishing

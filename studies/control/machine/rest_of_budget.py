@@ -30,21 +30,13 @@ NEGLIGIBLE_SHARE = 0.05
 
 
 class RestOfBudget:
-    """Chooses what a free slot does, by the policy's choice and by what fits into the budget.
-
-    Args:
-        live: The study.
-    """
+    """Chooses what a free slot does, by the policy's choice and by what fits into the budget."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
 
     def choose(self, natural: Chosen) -> Chosen | None:
-        """Return what to start; None if the rest of the budget is negligible and no epoch is likely to fit into it.
-
-        Args:
-            natural: What would be started if the budget had no end.
-        """
+        """Return what to start; None if the rest of the budget is negligible and no epoch is likely to fit into it."""
         if self._chance(natural[0]) >= EXPECTED:
             return natural
         best, best_chance = natural, self._chance(natural[0])

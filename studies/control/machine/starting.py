@@ -42,15 +42,8 @@ def start(
     """Dispatch a trial: it begins, or goes on from its checkpoint.
 
     Args:
-        live: The study.
-        trial: Queued or paused trial.
         thaw: Decision of the policy by which a paused trial goes on, else None.
-        slots: Free slots, one for each rank.
         promised_until: Moment up to which the budget reserves the pool for it, in seconds since 1970.
-        until: Epoch up to which it may train.
-
-    Returns:
-        The attempt that has begun.
     """
     is_fresh, is_repair = trial.number is None, trial.paused_by == "fault"
     live.free.difference_update(slots)
@@ -83,10 +76,6 @@ def first_step(
     """Charge the start of an attempt, whose ranks now hold model and data and begin to train.
 
     Args:
-        live: The study.
-        trial: The trial.
-        attempt: Its attempt.
-        facts: What the trainer has found out.
         seconds: Duration of the start as rank 0 measured it; None takes the time since the lease.
     """
     attempt.started = True

@@ -76,8 +76,6 @@ class StudyMachine:
     """Decides everything in a study.
 
     Args:
-        setup: Settings of the study.
-        resume_state: State that earlier controllers stored.
         alive_since: Moment at which this controller took the lease, in seconds since 1970.
         pick: Function of the pool: which of the free slots a gang of so many ranks should get.
         worn: Function of the pool: which of some slots should get a new process before another trial.

@@ -22,28 +22,16 @@ class StudySetup:
     """Settings that do not change while a controller lives.
 
     Attributes:
-        study: Name of the study.
         objectives: Objectives in the spec's order.
-        task: Name or entry point of the task.
-        task_options: Options of the task by name.
         training: Section `training` of the spec.
         epochs: Last epoch of a complete trial.
         milestones: Epochs whose checkpoints are deliverables, the last epoch among them.
-        policy: Decides at rungs and for free slots.
-        limits: Limits of the budget.
-        slots: Number of slots in the pool.
-        usd_per_slot_hour: Price of one slot.
-        seed: Random seed of all trials.
-        device: Kind of device that a slot is.
-        cpus_per_rank: Number of CPUs of a rank.
-        checkpoint_folder: Absolute path, or URL, of the folder in which each trial gets a folder.
         checkpoint_every_seconds: Time between two checkpoints of a trial within its milestones.
         most_paused: Largest number of trials that wait with a checkpoint; None is no limit.
         most_checkpoint_gib: Room for checkpoints in GiB, beyond which paused trials are evicted; None is no limit.
         python_path: Folders from which ranks import the user's task.
         reference_point: Reference point by metric, given by the user or frozen earlier, else None.
         watched: Epochs whose values the search looks at, beside milestones and rungs.
-        constraints: Bounds that a model has to keep to count.
         faults: What a trial may do before it counts as hung or lost.
         on_lost_node: Whether a trial that has begun waits for devices that are gone, or goes on with fewer ranks.
         space: Search space; None where no suggestion is ever narrowed.

@@ -10,11 +10,7 @@ from studies.records.records import TRIAL_STATES, TrialState
 
 
 class TrialRegistry:
-    """Finds trials by id, by state and by number.
-
-    Args:
-        trials: Trials that earlier controllers stored.
-    """
+    """Finds trials by id, by state and by number."""
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
         self.by_id: dict[int, Trial] = {}

@@ -18,14 +18,7 @@ FEWEST_LOOKS = 4
 
 @dataclass(kw_only=True, slots=True)
 class _Silence:
-    """Silence of one gang.
-
-    Attributes:
-        factor: Factor by which this gang may be silent for longer than others.
-        allowed_seconds: Longest silence now, in seconds.
-        seconds: Silence so far, in seconds.
-        is_new: Whether something was heard since the latest look.
-    """
+    """Silence of one gang."""
 
     factor: float
     allowed_seconds: float
@@ -37,7 +30,6 @@ class Watchdog:
     """Silences of the gangs that train now.
 
     Args:
-        limits: Longest silences.
         now: Moment from which it listens, in seconds.
     """
 
@@ -56,7 +48,6 @@ class Watchdog:
 
         Args:
             gang: Id of the gang's trial.
-            is_first: Whether it does something for the first time in its attempt.
         """
         if silence := self._silences.get(gang):
             limit = self._limits.start_seconds if is_first else self._limits.silence_seconds

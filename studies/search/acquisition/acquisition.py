@@ -59,8 +59,6 @@ def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array)
     Args:
         gains: EHVI at each node and rung to come [m, J, H].
         weights: Weights of the nodes, which sum to 1 [J].
-        to_next_rung: Dollars to the next rung [m].
-        beyond: Dollars from the next rung to each rung to come [m, H].
     """
     low, high = np.zeros(len(gains)), gains.max(axis=(1, 2)) / to_next_rung
     for _ in range(BISECTIONS):
@@ -77,12 +75,7 @@ LEAST = 1e-9
 
 
 def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int], Marginal]) -> Array:
-    """The probability of each candidate to be feasible, in the shape of the marginals; 1 without constraints.
-
-    Args:
-        limits: Constraints of the study.
-        marginal_of: Gives the marginal distribution of a column.
-    """
+    """The probability of each candidate to be feasible, in the shape of the marginals; 1 without constraints."""
     probability: Array = np.ones(1)
     for one in limits.each:
         probability = probability * _within(one, *marginal_of(one.column))
@@ -119,7 +112,6 @@ class Stagnation:
     Attributes:
         progress: What the study's money has bought so far.
         budget_usd: Dollars that the study may spend in all; infinite without a limit.
-        slots: Number of slots that spend the budget.
     """
 
     progress: Progress
@@ -131,7 +123,6 @@ class Stagnation:
 
         Args:
             index: Largest index, in hypervolume per dollar.
-            volume: Hypervolume of the archive.
         """
         return index * self.progress.spent_usd >= WORTHWHILE * volume
 
@@ -140,7 +131,6 @@ class Stagnation:
 
         Args:
             index: Largest index, in hypervolume per dollar.
-            volume: Hypervolume of the archive.
         """
         return self._has_time() and (self._lacks_progress() or not self.is_worthwhile(index, volume))
 
@@ -200,13 +190,9 @@ class Acquisition:
     """Values candidates by expected hypervolume improvement per dollar.
 
     Attributes:
-        archive: Non-dominated feasible milestones [n, objectives].
         pending: What running trials are expected to reach at their next rungs [p, objectives]: improvements are
             measured over these points as well, so that no two candidates are valued for the same gain.
-        reference: Reference point from which improvements are measured [objectives].
         reachable_reference: A point that lies behind both the reference point and all that was measured [objectives].
-        limits: Constraints of the study.
-        learned: Number of learned objectives.
         stagnation: Judges the study's progress.
         trial_limits: Limits of each trial: rungs that they forbid are worth nothing.
     """
@@ -248,7 +234,6 @@ class Acquisition:
         """Value per dollar of each candidate [m], in hypervolume per dollar; the larger, the better.
 
         Args:
-            forecast: Forecast of the candidates.
             exact: Whether to work out the break-even index (`break_even_index`). The approximation is the largest
                 ratio of expected improvement to dollars over the rungs to come: it leaves out what the option to stop
                 is worth, takes a fraction of the time, and ranks candidates nearly alike.
@@ -267,9 +252,6 @@ class Acquisition:
 
         EHVI at the last epoch, or at the last rung that the limits of a trial allow, per square root of a dollar, with
         inflated variances: it asks for ends of curves, which the index values last.
-
-        Args:
-            forecast: Forecast of the candidates.
         """
         batch, last = forecast.batch, forecast.within(self.trial_limits).sum(axis=1) - 1
         usd = (batch.start_epochs + forecast.ahead[last] - batch.done) * _cautious_usd_per_epoch(forecast)
@@ -309,8 +291,6 @@ def probability_of_a_feasible_model(forecast: BatchForecast, limits: ColumnLimit
     """Probability that a candidate trains and keeps the constraints [m, J, H]; constant axes have length 1.
 
     Args:
-        forecast: Forecast of the candidates.
-        limits: Constraints of the study.
         nodes: Nodes of the innovations, as of `BatchForecast.marginal`.
     """
     found = probability_of_feasibility(limits, lambda j: forecast.marginal(j, nodes))
@@ -325,8 +305,6 @@ def build_acquisition(
     """The acquisition function of a study, given all trials; it is valid until the model learns again.
 
     Args:
-        model: Learns from the trials first.
-        trials: Snapshots of all trials that were started.
         refit: Whether the model may fit hyperparameters again, which takes tenths of a second.
         without: Number of a running trial that is no pending point, since it is itself a candidate.
     """

@@ -48,12 +48,7 @@ class Improvement(Protocol):
 
 
 def improvement_over(archive: Array, reference: Array) -> Improvement:
-    """The expected improvement over an archive within the box of a reference point.
-
-    Args:
-        archive: Points that have been reached, or are taken for it [n, objectives].
-        reference: Reference point [objectives].
-    """
+    """The expected improvement over an archive within the box of a reference point."""
     if len(reference) == 1:
         return FreeBox(np.minimum(reference, archive.min(axis=0, initial=np.inf)))
     if len(reference) == 2:
@@ -67,10 +62,7 @@ def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
     """Psi(c) = E[(c - Y)_+], the expected amount by which Y lies below a bound.
 
     Args:
-        c: Bounds, broadcast against the others.
-        mean: Mean of Y, or of log Y where it is log-normal.
         sd: Standard deviation of the same; 0 where the value is certain.
-        kind: Family of the distribution of Y.
     """
     safe = np.maximum(sd, 1e-12)
     if kind == "gaussian":
@@ -141,11 +133,6 @@ class Directions:
         hypervolume = constant x mean over w of max over points of min over objectives j of (g_j / w_j)^m
 
     Directions and draws are fixed, so that candidates are compared with common random numbers.
-
-    Args:
-        objectives: Number m of objectives.
-        count: Number of directions, each with one draw of every candidate.
-        seed: Random seed of directions and draws.
     """
 
     def __init__(self, objectives: int, *, count: int = 128, seed: int = 0) -> None:
@@ -171,14 +158,7 @@ _directions = cache(Directions)
 
 @dataclass(frozen=True, slots=True)
 class SampledImprovement:
-    """The archive of three objectives or more, in fixed directions.
-
-    Attributes:
-        directions: Directions and draws.
-        heights: What the archive reaches in each direction [count].
-        reference: Reference point [m].
-        units: Units in which the objectives are comparable [m].
-    """
+    """The archive of three objectives or more, in fixed directions."""
 
     directions: Directions
     heights: Array

@@ -71,11 +71,7 @@ class _Choice:
 
 
 class UserPrior:
-    """The user priors of all parameters of a space; false if there are none.
-
-    Args:
-        space: Search space whose parameters may have priors.
-    """
+    """The user priors of all parameters of a space; false if there are none."""
 
     def __init__(self, space: Space) -> None:
         self._encoder = Encoder(space)

@@ -26,10 +26,7 @@ class BatchForecast:
     """What m candidates that stand at the same rung will reach at the H rungs to come.
 
     Attributes:
-        batch: The candidates.
-        ahead: Epochs of the rungs to come [H].
         curves: Forecasts of the learned columns, by index of the column in ascending order.
-        scales: Scales of the learned columns, by index of the column.
         in_seconds: Indices of the cumulative columns that are seconds of wall time; others are dollars.
         trains: Probability that each candidate trains at all [m]; None if it is 1 for all.
     """
@@ -63,10 +60,6 @@ class BatchForecast:
         rung, the gain g of z per unit of i, and the node u of the column,
 
             z | u ~ N(mean + g sqrt(v) u, variance - g^2 v)
-
-        Args:
-            j: Index of the column.
-            nodes: Standard normal nodes of the innovations of the first learned columns [J, number of these columns].
 
         Returns:
             Mean, standard deviation and kind; axes along which they are constant have length 1.
@@ -111,10 +104,6 @@ def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> d
     """Return what the first candidate of a batch is expected to reach.
 
     Objectives that training does not change are left out.
-
-    Args:
-        objectives: Objectives of the study, which are the first columns of the forecast.
-        forecast: Forecast of a batch.
     """
     epochs = tuple(int(epoch) for epoch in forecast.ahead)
     told = {}

@@ -17,23 +17,14 @@ from trainers.protocol import ParameterValue
 
 
 class CandidateInputs:
-    """Points of candidates, with the conditioned posterior of each process as long as the process stays the same.
-
-    Args:
-        x: Points [m, D].
-    """
+    """Points of candidates, with the conditioned posterior of each process as long as the process stays the same."""
 
     def __init__(self, x: Array) -> None:
         self.x = x
         self._kept: dict[int, tuple[Posterior, ConditionedPosterior]] = {}
 
     def at(self, process: int, posterior: Posterior) -> ConditionedPosterior:
-        """The posterior of a process at the candidates.
-
-        Args:
-            process: Key of the process, under which the result is kept.
-            posterior: The process, conditioned on its data.
-        """
+        """The posterior of a process at the candidates."""
         kept = self._kept.get(process)
         if kept is None or kept[0] is not posterior:
             kept = self._kept[process] = (posterior, posterior.at(self.x))
@@ -48,14 +39,7 @@ class CandidateInputs:
 
 @dataclass(frozen=True, slots=True)
 class CandidateFeatures:
-    """What is known of configurations without training them.
-
-    Attributes:
-        x: Points of the configurations [m, D].
-        covariates: Covariates of the regressions of cost and size [m, K].
-        sizes: Values of static columns where they are known [m], by index of the column.
-        world_sizes: Number of ranks [m].
-    """
+    """What is known of configurations without training them."""
 
     x: Array
     covariates: Array
@@ -73,8 +57,6 @@ class CandidateBatch:
     """Configurations that stand at the same rung, or were never started.
 
     Attributes:
-        inputs: Points of the candidates.
-        rung_index: Index of the rung where they stand; -1 for configurations that were never started.
         log_usd: Mean of the logarithm of dollars per epoch [m].
         log_usd_sd: Standard deviation of that logarithm, 0 where the cost was measured [m].
         paid_usd: Dollars paid up to that rung, without epochs trained since [m].
@@ -119,9 +101,6 @@ class FeatureExtractor:
     """Works out what is known of configurations without training them.
 
     Args:
-        problem: The problem that is searched.
-        encoder: Turns configurations into points.
-        columns: Objectives, then bounded metrics that are no objectives.
         static: Indices of the columns that do not change while a trial trains.
     """
 

@@ -65,7 +65,6 @@ class CurveData:
     """What was measured of one metric at the rungs.
 
     Attributes:
-        x: Points of the trials [n, D].
         z: z at each rung [n, R]; NaN at rungs that a trial has not reached.
         slopes: Slope d at each rung [n, R]; NaN likewise.
         pending: Points of running trials that have no measurement at the first rung yet [p, D].
@@ -79,14 +78,7 @@ class CurveData:
 
 @dataclass(frozen=True, slots=True)
 class CurveForecast:
-    """Forecast of one metric at the H rungs after the one where the m candidates stand.
-
-    Attributes:
-        mean: Mean of z [m, H].
-        variance: Variance of z [m, H].
-        gain: Derivative of z at each rung with respect to the innovation at the next rung [m, H].
-        innovation: Variance of what the next rung will tell [m].
-    """
+    """Forecast of one metric at the H rungs after the one where the m candidates stand."""
 
     mean: Array
     variance: Array
@@ -96,15 +88,7 @@ class CurveForecast:
 
 @dataclass(slots=True)
 class _Process:
-    """One process of the chain, and what it was last conditioned on.
-
-    Attributes:
-        key: `START`, `SLOPE`, or the index of the rung where a link begins.
-        prior: Prior of its hyperparameters.
-        own: Its hyperparameters; None before the first fit.
-        data: Bytes of the inputs, features and targets of its posterior.
-        posterior: Process conditioned on these; None before anything was learned.
-    """
+    """One process of the chain, and what it was last conditioned on."""
 
     key: int
     prior: Prior
@@ -118,9 +102,7 @@ class Chain:
 
     Args:
         rungs: Epochs of the rungs in ascending order; the last one is the last epoch.
-        inputs: Number D of columns of points.
         fits: Where fitted hyperparameters are kept; chains of models in other threads may share it.
-        prior_mean: Prior mean of the start, from earlier studies.
     """
 
     def __init__(
@@ -145,7 +127,6 @@ class Chain:
         """Condition all processes on the measurements.
 
         Args:
-            data: All measurements so far.
             refit: Whether hyperparameters may be fitted again, which takes tenths of a second; otherwise those fitted
                 before serve.
         """
@@ -197,16 +178,7 @@ class Chain:
             self._condition(link, data.x[crossed], u, y, order=after, refit=refit)
 
     def _condition(self, process: _Process, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
-        """Condition a process on its data, and fit its hyperparameters again when these have grown enough.
-
-        Args:
-            process: The process.
-            x: Points [n, D].
-            u: Features of its linear part [n, F].
-            y: Targets [n].
-            order: Values by which points are ranked, the smallest first, if there are too many [n].
-            refit: Whether hyperparameters may be fitted again.
-        """
+        """Condition a process on its data, and fit its hyperparameters again when these have grown enough."""
         ranking = np.argsort(order, kind="stable")
         own, fitted_on = self._fits.by_process.get(process.key, (None, 0))
         if own is None or (refit and len(y) - fitted_on >= min(max(2.0, fitted_on / 6.0), 8.0)):
@@ -250,10 +222,7 @@ class Chain:
         """Forecast at the later rungs for trials that stand at a rung.
 
         Args:
-            candidates: Points of the trials.
             rung_index: Index of the rung; not that of the last one.
-            z: z at that rung [m].
-            d: Slope at that rung [m].
         """
         return self._propagate(candidates, rung_index, z, d, np.zeros((len(z), 2, 2)), None)
 
@@ -266,17 +235,7 @@ class Chain:
         covariance: Array,
         first: tuple[Array, Array, Array] | None,
     ) -> CurveForecast:
-        """Carry mean and covariance of (z, d) over the links, linearised at the mean as in an extended Kalman filter.
-
-        Args:
-            candidates: Points of the candidates.
-            rung_index: Index of the rung where propagation begins.
-            z: Mean of z there [m].
-            d: Mean of the slope there [m].
-            covariance: Covariance of (z, d) there [m, 2, 2].
-            first: Mean and variance of z [m], and derivative of (z, d) by the innovation [m, 2], at that rung, if it is
-                to be forecast itself; None for trials that were measured there.
-        """
+        """Carry mean and covariance of (z, d) over the links, linearised as in an extended Kalman filter."""
         means, variances, gains = [], [], []
         innovation, gain = None, None
         if first is not None:

@@ -18,7 +18,6 @@ class ColumnLimit:
     """Bounds of one column of `Snapshot.at`.
 
     Attributes:
-        column: Index of the column.
         low: Lower bound in the column's sign; minus infinity without one.
         high: Upper bound in the column's sign; infinity without one.
     """
@@ -37,7 +36,6 @@ class ColumnLimits:
 
     Args:
         columns: What `Snapshot.at` holds: the objectives, then bounded metrics that are no objectives.
-        constraints: Constraints, each about one of the columns.
     """
 
     def __init__(self, columns: Sequence[Objective], constraints: Iterable[Constraint]) -> None:
@@ -52,10 +50,6 @@ class ColumnLimits:
         """The larger of a column's upper bound and the median of its measured values; None without such a bound.
 
         Values far beyond the bound need no distinction, unless all measured values lie beyond it.
-
-        Args:
-            column: Index of the column.
-            seen: Finite values that were measured [n].
         """
         high = next((one.high for one in self.each if one.column == column), math.inf)
         if not math.isfinite(high):

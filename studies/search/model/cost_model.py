@@ -26,11 +26,9 @@ class CostModel:
     """A regression of dollars per epoch, and one of each static column. Models in several threads may share it.
 
     Args:
-        columns: Objectives, then bounded metrics that are no objectives.
         static: Indices of the columns that do not change while a trial trains.
         counted: Parameters and operations counted without training: data on sizes, and covariates of the cost; None as
             long as nothing was counted.
-        examples: Configurations whose models were counted.
     """
 
     def __init__(
@@ -50,12 +48,7 @@ class CostModel:
         return (self._costs.count, *(regression.count for regression in self._sizes.values()))
 
     def learn(self, table: TrialTable, *, refit: bool) -> None:
-        """Learn from what trials have cost and how large they are.
-
-        Args:
-            table: All trials that were started.
-            refit: Whether hyperparameters may be fitted again.
-        """
+        """Learn from what trials have cost and how large they are."""
         with _learning:
             self._learn(table, refit=refit)
 
@@ -90,10 +83,6 @@ class CostModel:
         """Marginal distribution of a static column that is not known, arrays [m].
 
         Where more is better, the negative of the metric is taken for Gaussian.
-
-        Args:
-            j: Index of the column.
-            some: Configurations.
         """
         mean, sd = self._sizes[j].predict(some.x, some.covariates)
         if self._columns[j].direction == "minimize":

@@ -45,14 +45,7 @@ EXAMPLES = 256
 
 @dataclass(kw_only=True, slots=True)
 class _Shared:
-    """What models of the same problem in several threads have in common: what one has fitted serves the others.
-
-    Attributes:
-        fits: Hyperparameters of the chains, by index of the learned column.
-        failures: Hyperparameters of the failure model.
-        costs: Regressions of costs and sizes; replaced as a whole once models have been counted.
-        reach: How far costs and sizes reach [objectives], after the state of the regressions it was worked out from.
-    """
+    """What models of the same problem in several threads have in common: what one has fitted serves the others."""
 
     fits: dict[int, Fits]
     failures: Fits
@@ -66,16 +59,8 @@ class CurveModel:
     The columns of the search are the objectives, then the bounded metrics that are no objectives. Cumulative columns
     follow from dollars per epoch, static ones do not change while a trial trains, and the others are learned.
 
-    Args:
-        problem: The problem that is searched.
-        shared: What the model has in common with that of another thread.
-
     Attributes:
-        table: What was measured of all trials.
-        archive: Non-dominated feasible milestones [n, objectives].
-        reference: Reference point from which improvements are measured [objectives].
         reachable_reference: A point that lies behind both the reference point and all that was measured [objectives].
-        learned: Indices of the learned columns.
         progress: What the study's money has bought so far.
     """
 
@@ -117,11 +102,7 @@ class CurveModel:
         return Chain(self.rungs, self.encoder.width, self._shared.fits[j], prior_mean)
 
     def count_milestones(self, milestones: tuple[int, ...]) -> None:
-        """Let the models of these epochs be all that can be taken; before anything was learned.
-
-        Args:
-            milestones: Epochs whose model is a deliverable.
-        """
+        """Let the models of these epochs be all that can be taken; before anything was learned."""
         self.problem = replace(self.problem, milestones=milestones)
         self._milestones = ArchiveTracker(
             milestones, objectives=len(self.problem.objectives), feasible=self.limits.holds

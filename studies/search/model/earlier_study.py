@@ -23,7 +23,6 @@ class EarlierTrial:
     """A trial of an earlier study, in terms of this study.
 
     Attributes:
-        params: Parameters of its configuration.
         values: Values of this study's objectives, in its order and directions, at the trial's last epoch.
         usd_per_epoch: Mean dollars per epoch; None if they are not known.
         bounded: Values of this study's constrained metrics at the same epoch, by name, as far as they are known.
@@ -81,7 +80,6 @@ def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterVa
     """Parameters of an earlier trial that this study's space has.
 
     Args:
-        space: Search space of this study.
         params: Parameters of the earlier trial; a conditional parameter may be missing.
 
     Returns:
@@ -107,13 +105,7 @@ def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterVa
 def thinned(
     trials: Sequence[EarlierTrial], objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> tuple[EarlierTrial, ...]:
-    """At most `MOST_TRIALS` trials: the best half by layers of constrained domination, and a random half of the others.
-
-    Args:
-        trials: Trials of an earlier study.
-        objectives: Objectives of this study.
-        constraints: Constraints of this study.
-    """
+    """At most `MOST_TRIALS` trials: the best half by constrained domination, and a random half of the others."""
     if len(trials) <= MOST_TRIALS:
         return tuple(trials)
     violations = [total_violation(one, objectives, constraints) for one in trials]

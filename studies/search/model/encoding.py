@@ -36,15 +36,7 @@ def identity(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Columns of one parameter.
-
-    Attributes:
-        name: Name of the parameter.
-        parameter: The parameter.
-        when: Condition under which it exists; None if it always does.
-        column: Index of its first column.
-        width: Number of its columns.
-    """
+    """Columns of one parameter."""
 
     name: str
     parameter: Parameter
@@ -54,15 +46,7 @@ class _Axis:
 
 
 class Encoder:
-    """Turns configurations of a space into points and back.
-
-    Args:
-        space: Search space.
-
-    Attributes:
-        width: Number D of columns of a point.
-        parameters: Number P of parameters.
-    """
+    """Turns configurations of a space into points and back."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -115,8 +99,6 @@ class Encoder:
         """Values [m] of a numeric parameter of the configurations at points of the unit cube [m, P].
 
         Args:
-            units: Points of the unit cube.
-            name: Name of the parameter.
             default: Value where the parameter does not exist, or is no number.
         """
         for axis, values, is_active in self._values(units):

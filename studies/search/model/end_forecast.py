@@ -52,8 +52,6 @@ def forecast_ends(
     Objectives that only grow with the epochs, and those that no epoch changes, are left out: they need no forecast.
 
     Args:
-        trials: All trials that were started.
-        cut_short: Numbers of the trials that were paused or stopped.
         objectives: Objectives of the study; `Snapshot.at` has them in this order.
         rungs: Epochs at which curves are looked at, ascending; the last one is the last epoch.
 
@@ -112,14 +110,7 @@ def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Curves:
-    """One objective of n trials at R rungs, and the regressions from each rung to the next.
-
-    Attributes:
-        scale: Scale on which curves are forecast.
-        z: Values on that scale [n, R]; NaN where a trial has not been.
-        slopes: Slopes of z per unit of the logarithm of the epoch [n, R].
-        steps: Regressions [R - 1].
-    """
+    """One objective of n trials at R rungs, and the regressions from each rung to the next."""
 
     scale: Scale
     z: Array
@@ -143,15 +134,7 @@ class _Curves:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Step:
-    """The regression from one rung to the next.
-
-    Attributes:
-        z: Standardisation of z at the rung.
-        slope: Standardisation of the slope at the rung.
-        step: Standardisation of the step to the next rung.
-        weights: Posterior mean of w [3].
-        length: Distance of the two rungs in the logarithm of the epoch.
-    """
+    """The regression from one rung to the next."""
 
     z: Standardisation[float]
     slope: Standardisation[float]
@@ -200,7 +183,6 @@ def regression_weights(u: Array, y: Array) -> Array:
 
     Args:
         u: Features [n, F]; n may be 0.
-        y: Targets [n].
     """
     gram, moment = u.T @ u, u.T @ y
     inverses = np.linalg.inv(gram + NOISES[:, None, None] * np.eye(u.shape[1]))  # (U'U + s I)^-1

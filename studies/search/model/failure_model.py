@@ -51,7 +51,6 @@ class FailureModel:
         Args:
             x: Points of all trials that have failed or have been measured at the first rung [n, D].
             failed: 1 for a trial that has failed, otherwise 0 [n].
-            refit: Whether hyperparameters may be fitted again.
         """
         if not failed.any():
             self._posterior = None

@@ -65,9 +65,6 @@ class Hyperparameters:
     """Hyperparameters of a process.
 
     Attributes:
-        amplitude: Variance of the smooth part.
-        noise: Variance of the noise.
-        length_scales: Length-scale of each input [D].
         warps: Parameters a and b of each input's warp [2, D]; None if inputs are not warped.
     """
 
@@ -118,9 +115,6 @@ def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | Non
 
     Args:
         x: Inputs [n, D], each scaled to about [0, 1].
-        u: Features of the linear part [n, F].
-        y: Targets [n], about standardised.
-        prior: Prior of the hyperparameters.
         start: Hyperparameters from which the search starts; the prior's medians by default.
     """
     if len(y) < 2:
@@ -208,12 +202,9 @@ class ConditionedPosterior:
     covariance k [m, n] of the smooth part between the m inputs and the data:
 
     Attributes:
-        smooth_mean: k K^-1 y, with K = L L' [m].
         smooth_variance: amplitude - |A|^2 [m], with A = L^-1 k'.
         cross: A'C [m, F], with C = L^-1 U.
-        weights: Posterior mean of w [F].
         spread: S = I - C'C, the posterior covariance of w [F, F].
-        noise: Variance of the noise.
     """
 
     smooth_mean: Array
@@ -246,9 +237,6 @@ class Posterior:
 
     Args:
         x: Inputs [n, D]; n may be 0, which leaves the prior.
-        u: Features [n, F].
-        y: Targets [n].
-        own: Hyperparameters of the process.
     """
 
     def __init__(self, x: Array, u: Array, y: Array, own: Hyperparameters) -> None:

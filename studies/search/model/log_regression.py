@@ -31,14 +31,7 @@ MOST_POINTS = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Learned:
-    """What was learned from the values so far.
-
-    Attributes:
-        count: Number of these values.
-        posterior: Process conditioned on them.
-        target: Standardisation of the logarithms.
-        covariates: Standardisation of the covariates.
-    """
+    """What was learned from the values so far."""
 
     count: int
     posterior: Posterior
@@ -64,14 +57,7 @@ class LogRegression:
         return self._own is None or min(values, MOST_POINTS) >= GROWN * self._fitted_on + 1
 
     def learn(self, x: Array, covariates: Array, values: Array, *, refit: bool) -> None:
-        """Learn from all values.
-
-        Args:
-            x: Points of the configurations [n, D].
-            covariates: Covariates of the configurations [n, K].
-            values: Positive values [n].
-            refit: Whether hyperparameters may be fitted again.
-        """
+        """Learn from all values."""
         count = len(values)
         x, covariates, values = x[-MOST_POINTS:], covariates[-MOST_POINTS:], values[-MOST_POINTS:]
         logs = np.log(values)
@@ -85,12 +71,7 @@ class LogRegression:
         self._learned = _Learned(count=count, posterior=Posterior(x, u, y, own), target=target, covariates=scale)
 
     def predict(self, x: Array, covariates: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of the logarithm [m]; the same everywhere before anything was learned.
-
-        Args:
-            x: Points of the configurations [m, D].
-            covariates: Covariates of the configurations [m, K].
-        """
+        """Mean and standard deviation of the logarithm [m]; the same everywhere before anything was learned."""
         if (learned := self._learned) is None:
             return np.zeros(len(x)), np.full(len(x), SD_RANGE[1])
         u = _features(x, learned.covariates.of(covariates))

@@ -22,10 +22,8 @@ class Progress:
     """Dollars spent, and how the hypervolume grew with them.
 
     Attributes:
-        spent_usd: Dollars spent by now.
         grown_to: Hypervolume when it last grew noticeably, from the reference point of that moment: an automatic one
             moves, and docs/search-experiments.md says why later volumes are compared with it all the same.
-        grown_at_usd: Dollars that had been spent by then.
         full_usd: Dollars for a usual full training; None before any epoch was paid for.
         full_slot_usd: Dollars for each slot of a usual full training; None likewise.
     """
@@ -40,10 +38,7 @@ class Progress:
         """The progress after new measurements.
 
         Args:
-            volume: Hypervolume of the archive.
-            table: All trials that were started.
             epochs: Planned number of epochs of a full training.
-            most_usd: Dollars after which each trial is ended [n].
         """
         now = replace(self, spent_usd=float(table.paid_usd.sum()))
         if volume > (1.0 + GROWTH) * self.grown_to:
@@ -65,12 +60,7 @@ class ArchiveTracker:
     """Keeps the archive, and the values from which the reference point is worked out.
 
     Args:
-        milestones: Epochs whose model is a deliverable.
-        objectives: Number of objectives.
         feasible: Says whether a milestone's columns keep the study's constraints; others do not enter the archive.
-
-    Attributes:
-        archive: Non-dominated feasible milestones [n, objectives].
     """
 
     def __init__(

@@ -50,7 +50,6 @@ class NormalScores:
     Attributes:
         z: Distinct values that were measured, ascending [k].
         scores: Scores of these values, ascending [k].
-        slope_below: Decrease of z per score below the smallest score.
     """
 
     z: Array
@@ -84,10 +83,6 @@ class NormalScores:
         """Median of z, and the variance of its better half, for normally distributed scores.
 
         The worse half reaches to bad values, and would make a forecast vague that is certain where it matters.
-
-        Args:
-            mean: Mean of the scores [m].
-            variance: Variance of the scores [m].
         """
         z, sd = self.to_z(mean), np.sqrt(variance)
         spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER

@@ -35,8 +35,6 @@ class Scale:
     Attributes:
         kind: Family of the forecast distribution in the metric's own units: log-normal if z is a logarithm.
         low: Smallest value of which the logarithm is taken; smaller values become it.
-        standardisation: Centre and width, where no logarithms are taken.
-        ceiling: Largest value of z.
     """
 
     kind: Kind
@@ -51,7 +49,6 @@ class Scale:
         Args:
             values: Measured values of any shape; values that are not finite are left out.
             far_end: Coordinate of the reference point, or upper bound, in the metric's units; None without either.
-            is_worthless_beyond: Whether values beyond the far end are worth nothing, as those of objectives are.
         """
         seen = values[np.isfinite(values)]
         if not len(seen):

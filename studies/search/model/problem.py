@@ -27,22 +27,16 @@ class Problem:
     """What a search has to know of its study.
 
     Attributes:
-        space: Search space.
         objectives: Objectives in the spec's order.
         epochs: Number of epochs in a full training.
-        milestones: Epochs whose model is a deliverable.
         usd_per_slot_hour: Price of a slot, in dollars per hour.
         reference: Reference point of the hypervolume, turned to be minimised; None to work one out from measurements.
         known: Gives the metrics that are known of a configuration without training it; None if none are.
         positive: Names of those that are positive in every configuration: their logarithms are covariates.
         statics: Names of metrics that do not change while a trial trains.
-        constraints: Constraints that a milestone has to keep to count.
         examples: Random configurations, which show how far costs and sizes reach; if empty, some of the space are.
-        transfer: Earlier studies.
         counted: Gives the sizes that were counted without training, or None as long as they are not known.
         budget_usd: Dollars that the study may spend in all; infinite without a limit.
-        slots: Number of slots that spend the budget.
-        trial_limits: Limits of each trial.
     """
 
     space: Space

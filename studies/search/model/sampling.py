@@ -11,13 +11,7 @@ from studies.search.arrays import Array, Rows
 
 
 def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -> Array:
-    """Scrambled Sobol points of the unit cube [count, dimensions].
-
-    Args:
-        dimensions: Number of dimensions of the cube.
-        count: Number of points.
-        seed: Random seed of the scrambling, or the generator that it is drawn from.
-    """
+    """Scrambled Sobol points of the unit cube [count, dimensions]."""
     points: Array = qmc.Sobol(dimensions, seed=seed).random_base2(int(np.ceil(np.log2(count))))
     return points[:count]
 
@@ -26,10 +20,6 @@ def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
     """The best half and a random half of the others: near the best a model has to be exact, elsewhere only unbiased.
 
     The random half depends on the number of positions alone, so that a resumed study chooses the same.
-
-    Args:
-        ranking: All positions, the best one first [n].
-        most: Largest number of positions to keep.
 
     Returns:
         Positions in ascending order; all of them if there are at most `most`.
@@ -46,7 +36,6 @@ def with_rare_ones(is_rare: Array, most: int) -> Rows:
 
     Args:
         is_rare: Positive at rare positions, 0 elsewhere [n].
-        most: Largest number of positions to keep.
 
     Returns:
         Positions in ascending order; all of them if there are at most `most`.

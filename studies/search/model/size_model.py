@@ -32,7 +32,6 @@ class Counted:
     """A configuration whose model was counted.
 
     Attributes:
-        params: Parameters of the configuration.
         model_parameters: Number of the model's parameters, as a trial would measure it.
         flops_per_sample: Number of floating-point operations of a forward pass; None if they could not be counted.
         samples_per_epoch: Number of samples to train on; None if it could not be counted.
@@ -68,15 +67,7 @@ def examples_of(space: Space) -> list[dict[str, ParameterValue]]:
 
 
 class SizeModel:
-    """Expected size and work of every configuration. An object does not change, so that threads may share it.
-
-    Args:
-        space: Search space of the study.
-        counted: Counted examples of the space.
-
-    Attributes:
-        examples: Those examples whose model has parameters.
-    """
+    """Expected size and work of every configuration. An object does not change, so that threads may share it."""
 
     def __init__(self, space: Space, counted: Sequence[Counted]) -> None:
         self._encoder = Encoder(space)

@@ -38,12 +38,7 @@ IDENTITY = Standardisation(0.0, 1.0)
 
 
 def by_median(values: Array, least_width: float) -> Standardisation[float]:
-    """Median and standard deviation of values [n], with n at least 1.
-
-    Args:
-        values: Values to be standardised.
-        least_width: Smallest width, for values that hardly differ.
-    """
+    """Median and standard deviation of values [n], with n at least 1."""
     return Standardisation(float(np.median(values)), max(float(values.std()), least_width))
 
 
@@ -51,7 +46,6 @@ def by_mean(values: Array, added_width: float) -> Standardisation[float]:
     """Mean and standard deviation of values [n]; the identity without values.
 
     Args:
-        values: Values to be standardised.
         added_width: Number added to the standard deviation, so that few values that are alike are not blown up.
     """
     if not len(values):
@@ -75,8 +69,6 @@ def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> S
 
     Args:
         prior: Standardisation that is assumed without values.
-        values: Values that were measured.
-        prior_weight: Number of values that the prior counts for.
     """
     if not len(values):
         return prior

@@ -51,13 +51,7 @@ COST_PRIOR = Prior(length_scale=1.0, amplitude=0.5, noise=1e-2)
 
 
 class _StandardisedProcess:
-    """A process over the parameters, of a standardised quantity, or of its logarithm if all values are positive.
-
-    Args:
-        x: Points of the configurations [n, D].
-        values: Values of the quantity [n].
-        prior: Prior of the hyperparameters.
-    """
+    """A process over the parameters, of a standardised quantity, or of its logarithm if all values are positive."""
 
     def __init__(self, x: Array, values: Array, prior: Prior) -> None:
         t = np.log(values) if values.min() > 0 else values
@@ -72,14 +66,7 @@ class _StandardisedProcess:
 
 
 class Transfer:
-    """What earlier studies say about configurations of this study.
-
-    Args:
-        space: Search space of this study.
-        objectives: Objectives of this study.
-        studies: Earlier studies.
-        constraints: Constraints of this study.
-    """
+    """What earlier studies say about configurations of this study."""
 
     def __init__(
         self,
@@ -131,7 +118,6 @@ class Transfer:
 
         Args:
             params: Parameters of this study's finished trials.
-            values: Objectives of the same trials, in their own directions.
         """
         finite = [i for i, one in enumerate(values) if all(map(math.isfinite, one))]
         x = np.array([self._encoder.encode(params[i]) for i in finite]).reshape(-1, self._encoder.width)
@@ -162,9 +148,6 @@ class Transfer:
         """Good configurations to start with, from each study in turn: a balanced one, then those that learned best.
 
         Configurations that violate this study's constraints come behind all that are not known to.
-
-        Args:
-            count: Largest number of configurations.
         """
         queues = [self._best(study) for study in self.studies]
         turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
@@ -200,7 +183,6 @@ class TransferMean:
 
     Args:
         transfer: Earlier studies; without any the constant is left.
-        j: Index of the objective.
     """
 
     def __init__(self, transfer: Transfer | None = None, j: int = 0) -> None:
@@ -212,7 +194,6 @@ class TransferMean:
 
         Args:
             x: Points of this study's trials [n, D].
-            z: Values of the objective, turned to be minimised [n].
         """
         if self._transfer is not None:
             self._is_used = is_alike(self._transfer.ends(self._j, x), z)
@@ -238,7 +219,6 @@ def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
     """Whether each column ranks values in the right order: a rank correlation above 0 [S].
 
     Args:
-        ends: Expected values, one column per earlier study [n, S].
         z: Measured values [n]; with fewer than `ENOUGH_TO_JUDGE` every study passes.
     """
     if len(z) < ENOUGH_TO_JUDGE:
@@ -263,7 +243,6 @@ def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float,
 
     Args:
         transfer: All earlier studies, with this study's objectives.
-        study: The earlier study.
         seen: Objectives of this study's finished trials; fewer than `ENOUGH_TO_JUDGE` change nothing.
     """
     if len(seen) < ENOUGH_TO_JUDGE or len(study.trials) < ENOUGH_TO_FIT:

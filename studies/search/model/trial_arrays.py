@@ -24,12 +24,8 @@ class TrialTable:
     Args:
         encoder: Turns configurations of the study's space into points.
         rungs: Epochs of the rungs, ascending.
-        columns: Number of objectives, and of bounded metrics that are no objectives.
         known: Gives covariates of a configuration by what is known of it without training.
         earlier: Gives further covariates [m, L] of points [m, D], from earlier studies.
-
-    Attributes:
-        trials: Snapshots of all trials, as they were given last.
     """
 
     def __init__(
@@ -60,9 +56,6 @@ class TrialTable:
 
         Args:
             trials: Snapshots of all trials that were started; one that is the same object as before has not changed.
-
-        Returns:
-            Snapshots of the trials that are new or have changed.
         """
         if not _continues(self.trials, trials):
             self._clear()

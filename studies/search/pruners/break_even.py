@@ -51,15 +51,7 @@ class _Best:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Indices of what a slot could train next.
-
-    Attributes:
-        acquisition: Acquisition function that they are from.
-        own: Index of the trial at its rung; 0 without one.
-        paused: The best paused trial.
-        untried: Index of the configuration that would be started next.
-        forecast: Forecast of the trial at its rung; None without one.
-    """
+    """Indices of what a slot could train next."""
 
     acquisition: Acquisition
     own: float
@@ -74,14 +66,7 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Indices of what a free slot could take, and what was known when they were worked out.
-
-    Attributes:
-        history: Copy of the history at that time.
-        judged: Number of the trial that was compared with them; None if a slot was free, or was expected to be.
-        paused: The best paused trial.
-        untried: Index of the configuration that would be started next.
-    """
+    """Indices of what a free slot could take, and what was known when they were worked out."""
 
     history: History
     judged: int | None
@@ -116,12 +101,7 @@ class _RoughIndices:
         self._calls = 0
 
     def chosen(self, waiting: Rows, trials: int) -> Rows:
-        """Paused trials with the largest remembered indices, and those whose indices are the oldest.
-
-        Args:
-            waiting: Rows of all paused trials, ascending.
-            trials: Number of all trials.
-        """
+        """Paused trials with the largest remembered indices, and those whose indices are the oldest."""
         if (more := trials - len(self._indices)) > 0:
             self._indices = np.append(self._indices, np.full(more, np.inf))
             self._updated_at = np.append(self._updated_at, np.zeros(more, dtype=np.intp))
@@ -143,7 +123,6 @@ class BreakEven:
 
     Args:
         model: Learns and forecasts; used by this object alone.
-        seed: Random seed of the study.
         refits: Whether it fits hyperparameters itself; not if a sampler that shares them does so ahead of time.
     """
 

@@ -48,7 +48,6 @@ def make_pruner(name: str, options: Mapping[str, object], context: PrunerContext
     Args:
         name: Key of `BUILT_IN`, or `module:Object`.
         options: Values of its options by name; those that are missing are at their defaults.
-        context: What the pruner may ask for.
 
     Raises:
         SearchError: There is no such object, it is no pruner, or it does not take an option or its value.
@@ -77,7 +76,6 @@ def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str,
 
     Args:
         name: Key of `BUILT_IN`, or `module:Object`.
-        options: Values that were given, by name.
 
     Raises:
         SearchError: There is no such object, or it does not take an option or its value; with the option's path.
@@ -121,13 +119,7 @@ def _hints(made: Any) -> dict[str, Any]:
 
 
 def unknown_option(name: str, option: str, options: tuple[str, ...] = ()) -> str:
-    """Returns what to tell a user about an option that a pruner does not have.
-
-    Args:
-        name: Name of the pruner.
-        option: Name of the option that was given.
-        options: Names of the options that the pruner has.
-    """
+    """Returns what to tell a user about an option that a pruner does not have."""
     others = [other for other in BUILT_IN if other != name and option in _option_names(other)]
     allowed = listed(options) or "no option"
     text = f"the unknown key {found(option, f'{allowed} with the pruner {name}', nearest(option, options))}"

@@ -14,7 +14,6 @@ class PrunerContext:
     """Seed, problem and model of a study, for the pruner that is made for it.
 
     Attributes:
-        seed: Random seed of the study.
         problem: Space, objectives, constraints, epochs and prices of the study.
         model: Returns the model of learning curves, the same one at each call; it is built at the first.
         sampler_fits: Whether the sampler fits the model's hyperparameters, so that the pruner need not.

@@ -37,11 +37,8 @@ def distributions_of(
     """Returns the distributions of the parameters that have a value, by name.
 
     Args:
-        space: Declared space.
-        params: Parameters of a trial.
         asked: Those that it asked for as it ran. Optuna takes one kind and scale for a name in a study: what does not
             go together with the first domain of its name is left out, and so is what had one value only.
-        first: First domain of each name that was asked for.
     """
     return {
         name: to_distribution(domain)

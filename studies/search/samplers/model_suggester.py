@@ -71,8 +71,6 @@ class AcquisitionOptimizer:
         """Parameters of the next trial.
 
         Args:
-            trials: Snapshots of all trials that were started.
-            seed: Random seed of this choice.
             is_tried: Function that says which configurations of the space are left out, as long as others are left;
                 None leaves none out. A list's are left out anyway.
         """
@@ -231,7 +229,6 @@ class ModelSuggester:
 
     Args:
         model: Model of the study, used by this object's thread alone.
-        seed: Random seed of the study.
         candidates: The only configurations that there are, as a table of recorded curves has; None for any of the
             space.
     """

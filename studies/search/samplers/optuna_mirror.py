@@ -66,13 +66,7 @@ class OptunaMirror:
     """Follows a history.
 
     Args:
-        space: Space that trials are drawn from.
-        directions: Direction of each objective.
         study_attributes: Optuna's system attributes of the study.
-
-    Attributes:
-        study: The Optuna study.
-        tried: Identities of the parameters of all trials of the history.
     """
 
     def __init__(self, space: Space, directions: tuple[Direction, ...], study_attributes: Mapping[str, Any]) -> None:

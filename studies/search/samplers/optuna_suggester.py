@@ -84,10 +84,7 @@ class OptunaSuggester:
     """Asks an Optuna sampler that knows the whole history.
 
     Args:
-        space: Space that trials are drawn from.
-        directions: Direction of each objective.
         sampler: Name of the sampler, as `sampler_factory` takes it.
-        seed: Random seed of the study.
         study_attributes: Optuna's system attributes of the study as they were stored.
         transfer: Earlier studies; their trials are added as finished ones, with what they violate.
         learns_space: Whether trials may ask for parameters that the space does not have.

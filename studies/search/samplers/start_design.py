@@ -36,10 +36,6 @@ def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
 
     After the first trials, which are random anyway, they are tried only as far as the budget pays for it: each such
     trial has to be paid up to its first rung.
-
-    Args:
-        problem: Problem of the study.
-        trials: All trials that were started.
     """
     untried = untried_in(problem.space, (trial.params for trial in trials))
     is_paid = (
@@ -77,8 +73,6 @@ def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Un
     """Return those of the rows whose configurations have the most untried choices; all rows if none has any.
 
     Args:
-        candidates: All configurations that may be chosen.
-        rows: Rows of configurations that may be chosen now.
         untried: What has not been tried.
     """
     wanted = {name: set(values) for name, values in untried.items()}
@@ -92,9 +86,6 @@ class FirstTrials:
 
     Args:
         named: Parameters of the first trials; what they leave open is drawn at random.
-        space: Search space of the study.
-        seed: Random seed of the study.
-        sampler: Suggester of all later trials, which learns from the first ones.
     """
 
     def __init__(self, named: Sequence[Mapping[str, Value]], *, space: Space, seed: int, sampler: Suggester) -> None:

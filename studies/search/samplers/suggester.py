@@ -21,7 +21,6 @@ class Suggestion:
     """Parameters for the next trial.
 
     Attributes:
-        params: Values of the active parameters, by name.
         trial_attributes: What the sampler wants back with this trial's observation, as JSON can hold it.
         study_attributes: What the sampler wants back when the study is resumed, as JSON can hold it.
         is_named: Whether the spec names these parameters, so that they are tried as they are.
@@ -40,7 +39,6 @@ class Suggester(Protocol):
         """Returns the parameters for trial `number`.
 
         Args:
-            number: Number of the trial, from 0.
             history: Observations of all trials that were started, in the order of their numbers.
         """
         ...
@@ -56,7 +54,6 @@ def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity]) -> 
 
     Args:
         draw: Draws parameters; called with 0 at first, then with the number of the redraw.
-        tried: Identities of the parameters of all trials that were started.
     """
     for redraw in range(REDRAWS):
         params = draw(redraw)

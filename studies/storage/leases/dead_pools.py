@@ -23,8 +23,6 @@ class OpenAttempt:
 
     Attributes:
         trial_id: Id of the trial's row.
-        attempt: Number of the attempt within its trial.
-        slots: Numbers of the slots that it held.
     """
 
     trial_id: int
@@ -37,10 +35,8 @@ class DeadPool:
     """A pool whose controller died.
 
     Attributes:
-        prices: Price of one slot.
         charged_until: Moment up to which each slot that cost money is charged, in seconds since 1970, by slot.
         alive_until: Last sign of life (heartbeat or commit), in seconds since 1970; what happened later is unknown.
-        attempts: Attempts that were running on it.
         confirms: Whether trainings of `automl confirm` ran on it, which are no attempts.
     """
 
@@ -64,7 +60,6 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
     """Charge and close, in one transaction, the pools that dead controllers left open; a second call finds none.
 
     Args:
-        store: Store that holds the study.
         lease: Lease of the present controller; pools of earlier leases are settled.
         charges_of: Function that says what of a pool's time is not charged yet.
 

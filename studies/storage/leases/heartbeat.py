@@ -33,9 +33,6 @@ def kept(
     """Renew a lease by a heartbeat as long as the block runs, then release it.
 
     Args:
-        store: Store that holds the lease.
-        lease: Lease to renew.
-        on_stop: Function that is called when a drain was asked for.
         on_requests: Function that is called at each beat, to look for what other processes ask.
         on_lost: Function that is called once if a rival has taken the lease; whoever commits every few seconds hears of
             it there.
@@ -57,11 +54,7 @@ class Heartbeat:
     """A thread that renews the lease, and calls the controller when it has found something in the store.
 
     Args:
-        store: Store that holds the lease.
-        lease: Lease to renew.
-        on_stop: Function that is called when a drain was asked for.
         on_requests: Function that is called at each beat, to look for what other processes ask.
-        on_lost: Function that is called at the end of the thread if a rival has taken the lease.
     """
 
     def __init__(

@@ -47,10 +47,8 @@ class Lease:
     """A controller's right to drive a study.
 
     Attributes:
-        id: Id of the lease's row.
         token: What tells it from all other leases, of any store and any time; by this each write finds out whether the
             lease is still held.
-        study_id: Id of the study's row.
         acquired_at: Moment at which it was taken, in seconds since 1970 by the holder's clock (`steady_clock`).
     """
 
@@ -71,9 +69,6 @@ class Holder:
 
     Attributes:
         lease_id: Id of the lease's row.
-        host: Name of the host on which it runs.
-        pid: Its process id there.
-        stop_requested: Whether a drain was asked for.
     """
 
     lease_id: int
@@ -99,12 +94,9 @@ def acquire(
     the machine slept: it has the time of two heartbeats to do so.
 
     Args:
-        store: Store that holds the study.
         study_id: Id of the study's row.
         job_id: Job that confirms the study, and pays for what is charged under the lease; None leaves that to the
             study's own.
-        patiently: Function that repeats an action as long as the database is away.
-        at_once: Whether the caller knows that a living holder had that time.
 
     Raises:
         StoreError: The study was deleted.
@@ -171,9 +163,7 @@ def was_stopped(store: Store, study_id: int, since: int, before: int | None = No
     """Whether one of several controllers of a study was asked to drain.
 
     Args:
-        store: Store that holds the study.
         study_id: Id of the study's row.
-        since: Id of the first lease that counts.
         before: Id of the lease from which on none counts; None counts all.
     """
     mine = [t.leases.c.study_id == study_id, t.leases.c.id >= since, t.leases.c.stop_requested]
@@ -214,8 +204,6 @@ def release(store: Store, lease: Lease, at: float | None = None) -> None:
     """Give the lease back, if it is still held.
 
     Args:
-        store: Store that holds the lease.
-        lease: Lease to give back.
         at: Moment of the release, for virtual time; None is now.
     """
     with suppress(LeaseLostError), store.engine.begin() as connection:

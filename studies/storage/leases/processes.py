@@ -43,11 +43,6 @@ def started_at(pid: int) -> float | None:
 def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
     """Whether a process has certainly ended.
 
-    Args:
-        in_space: `space()` of the process.
-        pid: Process id in that space.
-        start: Start of the process, as `started_at` returns it.
-
     Returns:
         False for a process of another space, of which nothing can be known here.
     """

@@ -203,8 +203,6 @@ def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
     """A row as a record: each field that is a column of the table is read from the row.
 
     Args:
-        kind: Class of the record.
-        row: Row of the table of such records, or anything with its columns as attributes.
         **others: Fields that are not read from the row.
     """
     read = {

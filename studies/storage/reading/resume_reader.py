@@ -26,7 +26,6 @@ def load_resume_state(
     """The state that earlier controllers stored, for the one that holds a lease now.
 
     Args:
-        store: Store that holds the study.
         study_id: Id of the study's row.
         before_lease: Id of the lease whose time is not counted.
         looked_at: Epochs whose metrics are wanted beside milestones and the last epochs of trials; None for all.

@@ -39,13 +39,8 @@ class Progress:
 
     Attributes:
         study_id: Id of the study's row.
-        view: Name of the view.
-        state: State of the study.
         stop_reason: Why the study ended or was drained; None of one that runs.
-        study_revision: Revision of the last commit.
-        revision: Revision up to which the view is complete.
         must_rebuild: Whether the view holds states that it cannot leave again.
-        is_wanted: Whether the spec wants the view.
         error: Error of the last pass in one line, None if it succeeded.
         link: Address at which people see the study; empty if it has none of its own, or no pass has succeeded.
     """

@@ -41,13 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Mirror:
-    """Brings one view of one study up to date.
-
-    Args:
-        store: Store that holds the study.
-        study_name: Name of the study.
-        name: Name of the view.
-    """
+    """Brings one view of one study up to date."""
 
     def __init__(self, store: Store, study_name: str, name: ViewName) -> None:
         self._store, self._study_name, self._name = store, study_name, name
@@ -59,12 +53,8 @@ class Mirror:
         """Mirror what is committed, in one pass; a pass that finds nothing new costs one query.
 
         Args:
-            wait_seconds: Longest time to wait for another process that mirrors this view.
             opens: Whether to make the pass even if there is nothing new, so that the study is there and the next pass
                 is a quick one.
-
-        Returns:
-            Progress of the view before the pass.
 
         Raises:
             Exception: Whatever Optuna, MLflow or a database raises; the next pass tries again.
@@ -121,8 +111,6 @@ def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS)
     """Bring the views up to the last commit, at the priority of this process.
 
     Args:
-        store: Store that holds the study.
-        study_name: Name of the study.
         views: Views to bring up; one that the spec switches off is left out.
 
     Returns:
@@ -159,11 +147,6 @@ def load(store: Store, study_name: str) -> None:
 def keep_report(store: Store, study_name: str, report: Path) -> None:
     """Keep the report of a study in MLflow, unless there is no such view.
 
-    Args:
-        store: Store that holds the study.
-        study_name: Name of the study.
-        report: Path of the HTML page.
-
     Raises:
         Exception: Whatever MLflow or a database raises.
     """
@@ -191,11 +174,8 @@ def follow(
     """Mirror new commits until told to stop; each view has a thread, so that a server that hangs delays no other view.
 
     Args:
-        store: Store that holds the study.
-        study_name: Name of the study.
         until: Asked about twice a second by each thread. What was committed before it turned true is mirrored.
         views: Views to mirror; one that the spec switches off is left out.
-        ends_with_study: Whether to return once the study is over and everything is mirrored.
         hurried: Event that says that a command waits for the views; once it is set, passes follow without rests.
     """
     shared = Pace(until, hurried or threading.Event())

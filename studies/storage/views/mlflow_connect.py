@@ -44,7 +44,6 @@ def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) ->
     """The tracking URI with a relative SQLite file resolved against a folder.
 
     Args:
-        mlflow: URI as the user gave it.
         base_folder: Folder in which a relative path starts.
         store_url: URL of the study's store; None where there is no study.
 
@@ -158,7 +157,6 @@ def runs_url(uri: str, experiment: str) -> str:
 
     Args:
         uri: Tracking URI. Of a database it is the page that `mlflow ui` serves by default.
-        experiment: Id of the experiment.
     """
     url = _url(uri)
     is_server = url.get_backend_name() in {"http", "https"}

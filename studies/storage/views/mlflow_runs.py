@@ -32,9 +32,6 @@ class KnownRun:
     Attributes:
         run_id: MLflow's identity of it.
         status: MLflow's word for its state: RUNNING, FINISHED, FAILED or KILLED.
-        tags: Tags that it has.
-        params: Names of the parameters that it has.
-        name: Name that MLflow shows, its own invention where none was asked for.
     """
 
     run_id: str
@@ -50,9 +47,6 @@ def create(
     """Make a run.
 
     Args:
-        client: Client of the tracking server or database.
-        experiment: Id of the experiment.
-        tags: Tags of the run.
         name: Name of the run; None lets MLflow invent one.
         started_at: Time of the start, in seconds since 1970.
     """
@@ -66,7 +60,6 @@ def points(metrics: Mapping[str, float | None], step: int, measured_at: float) -
 
     Args:
         metrics: Values by name; None stands for one that was not finite.
-        step: Step of all of them.
         measured_at: Time of all of them, in seconds since 1970.
     """
     from mlflow.entities import Metric
@@ -140,8 +133,6 @@ def set_status(client: MlflowClient, run: KnownRun, status: str, ended_at: float
     """Set the state of a run.
 
     Args:
-        client: Client of the tracking server or database.
-        run: The run.
         status: MLflow's word for the state.
         ended_at: Time of the end, in seconds since 1970; None lets MLflow take the time of the call.
     """

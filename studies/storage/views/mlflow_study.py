@@ -39,12 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class StudyRun:
-    """Keeps the run of one study up to date.
-
-    Args:
-        clock: Monotonic clock.
-        processor_clock: Clock of the processor time of this thread.
-    """
+    """Keeps the run of one study up to date."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, processor_clock: Callable[[], float] = time.thread_time
@@ -59,10 +54,6 @@ class StudyRun:
         """Write what is new: the spec if it has changed, figures and load if they are due, what was confirmed.
 
         Args:
-            client: Client of MLflow.
-            run: Run of the study.
-            runs: Runs of its trials by number.
-            store: Store that holds the study.
             study: The study's row.
         """
         _describe_spec(client, run, study)
@@ -86,11 +77,7 @@ class StudyRun:
 
 
 def figures(study: StudyRecord) -> dict[str, float]:
-    """Metrics of a study: what was spent, how much was trained, hypervolume, and the archive's best value by objective.
-
-    Args:
-        study: The study as committed.
-    """
+    """Metrics of a study: money, number of epochs, hypervolume, and the archive's best value by objective."""
     found = {
         "spent_usd": study.cost_nano_usd / NANO,
         "spent_hours": study.alive_seconds / 3600,

@@ -182,12 +182,7 @@ class MlflowView:
         return found
 
     def _look_for_own(self, client: MlflowClient, study: MirroredStudy, runs: dict[int, KnownRun]) -> set[int]:
-        """Take over the first run that the code of each trial has started; the one that was made here is deleted.
-
-        Returns:
-            Numbers of the trials whose runs lack what earlier passes have mirrored: code starts its run as late as it
-            likes, and nothing may be new of the trial itself.
-        """
+        """Take over the first run that the code of each trial has started; the one that was made here is deleted."""
         late: set[int] = set()
         for run in self._search(client, study, f" AND tags.`{BY_TAG}` = '{BY_SCRIPT}'"):
             run_id, number = run.info.run_id, int(run.data.tags[TRIAL_TAG])

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class OptunaParams:
-    """Knows which parameters of a trial the view can hold.
-
-    Args:
-        space: Declared space of the study.
-        present: Distributions of each trial that is in the view.
-    """
+    """Knows which parameters of a trial the view can hold."""
 
     def __init__(self, space: Space, present: Iterable[Mapping[str, Any]]) -> None:
         self._space = space

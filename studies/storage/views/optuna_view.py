@@ -71,11 +71,7 @@ def open_storage(store_url: str) -> optuna.storages.RDBStorage:
 
 
 class OptunaView:
-    """Mirrors committed rows into Optuna's tables.
-
-    Args:
-        store_url: The store's own URL.
-    """
+    """Mirrors committed rows into Optuna's tables."""
 
     name: ViewName = "optuna"
 

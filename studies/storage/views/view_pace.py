@@ -37,8 +37,6 @@ class ProcessorBudget:
     """Processor time that the views of a process may use.
 
     Args:
-        now: Monotonic time at which it begins to fill.
-        share: Share of a core.
         saved_seconds: Most processor time that is saved up; it is there at the beginning.
     """
 
@@ -60,7 +58,6 @@ class FreeCores:
 
     Args:
         idle_seconds: Returns the seconds for which those cores have been idle since some moment; None if nobody knows.
-        clock: Monotonic clock.
     """
 
     def __init__(
@@ -88,10 +85,7 @@ class Pace:
     """Decides when each view is looked at, and by which thread.
 
     Args:
-        until: Function that says whether to end.
         hurried: Event that says that a command waits for the views: passes follow without rests, and no rank trains.
-        budget: Processor time of all views.
-        free_cores: Cores that are idle.
     """
 
     def __init__(

@@ -83,8 +83,6 @@ class MirroredTrial:
     Attributes:
         epochs: Requested epochs, ascending: only the last one, or all after some epoch.
         facts: Facts of the latest attempt that reached its first step, such as the scaled learning rate.
-        paid_nano_usd: Sum of its start and train charges.
-        asked: Those of its parameters that it asked for as it ran, with their domains.
     """
 
     id: int
@@ -108,9 +106,6 @@ class Pending:
     """Rows that a view lacks.
 
     Attributes:
-        study: The study as committed.
-        since: Revision up to which the view is complete.
-        started: Number of started trials.
         trials: Number and id of each trial that changed since, or is mirrored anew, by number.
     """
 
@@ -201,7 +196,6 @@ def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | Non
     """Trials by number, with epochs.
 
     Args:
-        store: Store that holds the trials.
         ids: Ids of at most `CHUNK` trials.
         after: Epoch by trial id after which all epochs are read; None reads only the last epoch of each trial.
     """

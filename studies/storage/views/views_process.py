@@ -27,13 +27,7 @@ from studies.storage.views.mirror import follow, keep_report, load
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """What the program is to do.
-
-    Attributes:
-        store: URL of the store.
-        study: Name of the study.
-        parent_pid: Process with which this one ends.
-    """
+    """What the program is to do."""
 
     store: str
     study: str
@@ -143,7 +137,6 @@ class ViewsProcess:
 
     Args:
         store_url: URL of the store; a password in it goes through a pipe and not through the arguments.
-        study: Name of the study.
         log_file: Where the process says what went wrong; None throws it away.
     """
 
@@ -201,10 +194,6 @@ class ViewsProcess:
 
     def keep_report(self, report: Path, seconds: float) -> bool:
         """Let the process keep a report in MLflow, which is the last thing that it does.
-
-        Args:
-            report: Path of the HTML page.
-            seconds: Longest time to wait for that.
 
         Returns:
             Whether it was kept, or there is no view in MLflow.

@@ -140,16 +140,8 @@ class Charged:
     """One line of the ledger: some slots of the lease's pool, for one interval.
 
     Attributes:
-        kind: What the time was used for.
         trial_id: Id of the trial's row, None for overhead of no trial.
-        attempt: Number of the attempt within its trial.
-        slots: Number of slots.
-        slot_numbers: Numbers of these slots within the pool.
         since: Begin of the interval, in seconds since 1970 by the pool's clock.
-        seconds: Length of the interval.
-        usd_per_slot_hour: Price of one slot.
-        cost_nano_usd: Cost of all slots together.
-        at: End of the interval.
     """
 
     kind: ChargeKind
@@ -170,12 +162,8 @@ class Confirmed:
 
     Attributes:
         trial_id: Id of the trial's row.
-        seed: Seed of the training.
-        epoch: Epoch of the point that is confirmed.
         epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
         metrics: Metrics of the last epoch by name, those of the test part with their prefix.
-        wall_seconds: Time from the lease of the slots to the end.
-        cost_nano_usd: Cost of the slots for that time.
         checkpoint: Path or URL of the file with the model, None if it was not kept.
         at: End of the training, in seconds since 1970.
     """
@@ -204,8 +192,6 @@ class PoolRateChanged:
 
     Attributes:
         since: Moment from which on it is so, in seconds since 1970.
-        slot_numbers: Numbers of the slots that cost money.
-        usd_per_slot_hour: Price of one slot.
     """
 
     since: float

@@ -49,8 +49,6 @@ def move(connection: sa.Connection, lease_id: int, charges: Iterable[Charged]) -
     """Move the marks of the slots that are charged.
 
     Args:
-        connection: Connection in the transaction that writes the charges.
-        lease_id: Id of the lease whose pool is charged.
         charges: Charges in their order.
 
     Raises:
@@ -94,10 +92,8 @@ class CommitWriter:
     """Turns the changes of one commit into statements, one for all new rows of a table.
 
     Args:
-        connection: Connection in the transaction of the commit.
         study_id: Id of the study's row.
         lease_id: Id of the controller's lease; None where no controller can be (tests).
-        revision: Revision of the study that this commit makes.
     """
 
     def __init__(self, connection: sa.Connection, study_id: int, lease_id: int | None, revision: int) -> None:

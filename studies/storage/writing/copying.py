@@ -28,13 +28,9 @@ def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> d
     Views are made anew in the target: Optuna's tables are not copied.
 
     Args:
-        source: Store to copy.
         target: Store without studies.
         while_driven: Whether controllers may go on with studies of the source. In the copy they count as dead once
             their leases have run out: what they had under way is charged as lost when a study is resumed there.
-
-    Returns:
-        Number of rows by table, as counted in the target.
 
     Raises:
         StoreError: A controller drives a study of the source and may not, the target is not empty, or it cannot hold a

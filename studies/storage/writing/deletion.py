@@ -28,8 +28,6 @@ def delete_rows(store: Store, study_id: int, lease_token: str) -> None:
     """Delete a study's row, and with it all rows that refer to it.
 
     Args:
-        store: Store that holds the study.
-        study_id: Id of the study's row.
         lease_token: Token of a lease of this process, which must still be held.
 
     Raises:
@@ -50,10 +48,6 @@ def _delete_rows(store: Store, study_id: int, lease_token: str) -> None:
 
 def delete_copies(store: Store, study_id: int) -> dict[ViewName, str | None]:
     """Delete the study from Optuna's tables, and its runs from MLflow.
-
-    Args:
-        store: Store that holds the study.
-        study_id: Id of the study's row.
 
     Returns:
         For each view None, or the error in one line. A view that the spec switches off is left out.

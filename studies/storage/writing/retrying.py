@@ -29,12 +29,6 @@ def retry(
 ) -> T:
     """Repeat an action, with growing pauses, as long as the database does not answer.
 
-    Args:
-        action: Action that is safe to repeat, such as a transaction.
-        meanwhile: What happens meanwhile, for people.
-        warn: Function that is called before each pause, with a line that names the cause.
-        give_up_after_seconds: Sum of the pauses after which the error is raised.
-
     Raises:
         OperationalError: The database stayed away for longer than that. A full or read-only disk is waited for without
             end: somebody has to make room, and what is measured would be lost.
@@ -106,11 +100,7 @@ def copied_beside(engine: sa.Engine) -> Iterator[None]:
 
 
 class WalCopier:
-    """Copies the log whenever there were enough commits.
-
-    Args:
-        engine: Engine whose commits are counted.
-    """
+    """Copies the log whenever there were enough commits."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine

@@ -17,7 +17,6 @@ def end_queued(store: Store, lease: Lease, change: TrialChanged) -> None:
     controller is there that would mirror a new revision.
 
     Args:
-        store: Store that holds the trial.
         lease: Lease of the trial's study.
         change: New columns of the trial's row.
 

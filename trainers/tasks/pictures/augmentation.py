@@ -97,8 +97,6 @@ def mixed_loss(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tens
 
     Args:
         outputs: Logits and what the classes of the other images count, [n, 2, classes].
-        targets: Classes of the first images, [n].
-        smoothing: Share of the target that is spread over all classes.
     """
     logits, counts = outputs.unbind(1)
     kept = 1 - counts.sum(dim=1, keepdim=True)
@@ -121,7 +119,6 @@ class Augmentation(nn.Module):
 
     Args:
         shift: Most pixels by which an image moves in each direction; what comes in repeats the edge.
-        flip: Whether half of the images are mirrored, left to right.
         operations: Number of operations of RandAugment, each one of `OPERATIONS` with equal probability.
         magnitude: Their strength, from 0 to 1; its sign is drawn.
     """

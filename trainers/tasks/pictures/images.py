@@ -110,7 +110,6 @@ def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] |
     """Read images from one sub-folder for each class.
 
     Args:
-        folder: Where the sub-folders are.
         classes: Their names; a sub-folder of another name is an error.
         size: (height, width) to which every image is scaled and cropped; None takes the images' own if all agree and
             none is larger than 64, else 64 or the smallest side, whichever is less.

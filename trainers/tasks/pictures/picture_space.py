@@ -15,10 +15,6 @@ def vision_space(shape: tuple[int, ...], *, has_checkpoint: bool) -> Space:
     """Return the search space for images, a smaller one for a checkpoint that is fine-tuned.
 
     Only colour images are mirrored, since digits and letters have a side.
-
-    Args:
-        shape: Channels, height and width of the images.
-        has_checkpoint: Whether weights come from a file.
     """
     channels, height, width = shape
     low, high = (5e-5, 1e-3) if has_checkpoint else (3e-4, 5e-3)
@@ -44,12 +40,7 @@ def vision_space(shape: tuple[int, ...], *, has_checkpoint: bool) -> Space:
 
 
 def vision_first_trials(shape: tuple[int, ...], *, has_checkpoint: bool) -> list[dict[str, Any]]:
-    """Return parameters of `vision_space` known to be good: a small convolutional network; none for a checkpoint.
-
-    Args:
-        shape: Channels, height and width of the images.
-        has_checkpoint: Whether weights come from a file.
-    """
+    """Return parameters of `vision_space` known to be good: a small convolutional network; none for a checkpoint."""
     if has_checkpoint:
         return []
     return [{

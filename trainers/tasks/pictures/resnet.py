@@ -135,9 +135,7 @@ class Layout:
     """What a file's names and shapes say of its network.
 
     Attributes:
-        blocks: Number of blocks of each of the four stages.
         has_bottlenecks: Whether a block has three convolutions, the middle one of fewer channels.
-        width: Channels of the middle convolutions of the first stage.
         classes: Number of classes of the head; 0 without one.
     """
 

@@ -13,8 +13,6 @@ def check_rows(rows: Sequence[Mapping[str, object]], *, known: Sequence[str], ne
     """Refuse rows that are no mappings, or whose keys are not the columns that the model was trained on.
 
     Args:
-        rows: Mappings from column to value.
-        known: Columns that a row may have, all those of the training file.
         needed: Columns that a row must have, if only with the value None: a column that is left out by mistake would
             otherwise give a prediction from the other columns alone.
     """
@@ -31,7 +29,6 @@ def check_columns(
     """Refuse names of columns that are unknown, and the lack of needed ones.
 
     Args:
-        where: The file or row, for the message.
         absent: What stands in for a value that is missing, for the message; empty if there is nothing.
     """
     unknown = [name for name in names if name not in known]
@@ -46,11 +43,7 @@ def check_columns(
 
 
 def check_kind(rows: Iterable[object], kinds: tuple[type, ...], what: str) -> None:
-    """Refuse anything but a list of values of some types.
-
-    Args:
-        what: What a list of them is called, for the message.
-    """
+    """Refuse anything but a list of values of some types."""
     if isinstance(rows, str | Path | Mapping):
         raise TaskError(f"rows: found {shown(rows)}, allowed: a list of {what}")
     for number, row in enumerate(rows, start=1):

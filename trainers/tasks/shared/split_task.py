@@ -61,11 +61,7 @@ def check_share(value: float, name: str, *, lowest: float) -> float:
 
 
 class SplitTask(BaseTask):
-    """A task whose constructor has split its samples; each task's `encode` says what one looks like.
-
-    Attributes:
-        no_test: Message of the error when there are no test samples.
-    """
+    """A task whose constructor has split its samples; each task's `encode` says what one looks like."""
 
     no_test = "found no test rows, allowed: a file in task_options.test, or a share in test_share"
     _parts: Mapping[str, Any]

@@ -31,13 +31,7 @@ def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
 
 
 def mean_of_targets(validation: Vector, *, deviation: float, variance: float) -> dict[str, Any]:
-    """Return the baseline that always answers the mean of the training part.
-
-    Args:
-        validation: Targets of the validation part, standardised by mean and deviation of the training part, [n].
-        deviation: Standard deviation of the training part in units of the target.
-        variance: Variance of the validation part in squared units of the target.
-    """
+    """Return the baseline that always answers the mean of the training part."""
     errors = validation.astype(np.float64)
     squared = float((errors**2).mean())
     metrics = {

@@ -48,11 +48,9 @@ class Number:
     """A column of numbers, or of dates, which count as days.
 
     Attributes:
-        is_date: Whether cells are dates.
         mean: Centre: mean over the training rows that have a value, or their median where scaling is robust.
         deviation: Scale: standard deviation over the training rows that have a value, or the distance of their
             quartiles where scaling is robust; 1 if all are equal.
-        median: Median of the training rows, which replaces a missing value.
         marks: Whether training rows lack values, so that a mark says which.
     """
 
@@ -84,7 +82,6 @@ class Encoding:
     Attributes:
         numbers: Columns of numbers, in the order of the matrix.
         categories: Columns of categories, in the order of the matrix.
-        left_out: Columns that say nothing, with the reason.
         is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.
     """
 
@@ -138,7 +135,6 @@ def fit_encoding(
 
     Args:
         table: All rows, so that a slip in any of them is found.
-        names: The columns to use.
         as_numbers: Columns that must be numbers, whatever they look like.
         as_categories: Columns that must be categories, whatever they look like.
         is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.

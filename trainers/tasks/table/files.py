@@ -43,7 +43,6 @@ class Form:
         header: Whether the first row names the columns; None to find it out.
         encoding: Encoding of the bytes, by Python's name.
         quoting: Whether "..." may hold delimiters and line breaks; None to find it out.
-        missing: Cells that hold nothing.
     """
 
     delimiter: str | None = None
@@ -88,7 +87,6 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
 
     Args:
         path: Ends in .parquet or .pq for Parquet; every other file is text with delimiters.
-        form: What is known of a text file.
         expected: Names one of which a header must have; they help to find out whether there is one.
 
     Raises:

@@ -28,9 +28,6 @@ def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bo
 
     Args:
         given: The option `folds`.
-        rows: Number of rows to train on and to validate with.
-        has_validation: Whether there is a file for validation.
-        is_ranked: Whether rows of a query compete with each other.
     """
     if given == "auto":
         return FOLDS if rows < SMALL and rows >= 2 * FOLDS and not has_validation and not is_ranked else 1
@@ -49,7 +46,6 @@ def with_folds(
     """Return the parts with each row's fold as the last column of training and validation, which are the same rows.
 
     Args:
-        parts: Inputs [n, columns] and targets of each part.
         classes: Class of each training row [n], of which each fold gets its share; None to draw from all alike.
     """
     inputs, targets = parts["train"]
@@ -67,8 +63,6 @@ def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np
 
     Args:
         inputs: Training rows as `with_folds` returns them, [n, columns].
-        encoding: What the columns are.
-        folds: Number of folds; with one, all rows are trained on.
     """
     fold = inputs[:, -1].astype(np.int64) if folds > 1 else np.zeros(len(inputs), dtype=np.int64)
     trained = [np.zeros((folds, 0), dtype=bool)]

@@ -50,12 +50,7 @@ def split_queries(queries: Rows, *, validation: float, test: float) -> tuple[Row
 
 
 def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, column: str, query: str) -> Matrix:
-    """Return what a model learns of each row, how relevant that is, and its query, float32 [n, 3].
-
-    Args:
-        standardised: Relevance as the model learns it, [n].
-        relevance: Numbers of the target column, [n].
-    """
+    """Return what a model learns of each row, how relevant that is, and its query, float32 [n, 3]."""
     if (relevance < 0).any():
         row = int(np.argmax(relevance < 0))
         problem = f"found {relevance[row]:g}, allowed: how relevant the row is, a number of at least 0"

@@ -106,10 +106,7 @@ def tabular_model(
     """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
 
     Args:
-        encoding: What the columns of a row are.
-        rows: Training rows, from which bins are learned, [n, columns].
         levels: Which levels of the categories the rows have that this very model trains on, as `trained_levels` says.
-        outputs: Number of classes; None for a number.
         target: What is learned, and its scale: weights are refused by a model of another one.
     """
     architecture = task_options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
@@ -260,9 +257,6 @@ class Waves(nn.Module):
 
     W cos(2 pi f x + b) + c, the part of RealMLP's PBLD embedding beside the number itself (Holzmüller et al. 2024,
     arXiv 2407.04491, section 3), which goes back to PLR (Gorishniy et al. 2022, arXiv 2203.05556).
-
-    Args:
-        scale: Standard deviation of the frequencies at first.
     """
 
     def __init__(self, numbers: int, waves: int, scale: float) -> None:
@@ -286,9 +280,6 @@ class _Categories(nn.Module):
 
     Training says nothing of a level that no training row has, such as that for the missing where nothing was missing:
     its vector would be as random as at first, and so would the answer. It gets the mean of its column's other vectors.
-
-    Args:
-        is_trained: Which levels of all categories, one behind the other, the training rows have.
     """
 
     offsets: Tensor

@@ -62,11 +62,7 @@ def tabular_space(rows: int) -> Space:
 
 
 def tabular_first_trials(rows: int) -> list[dict[str, Any]]:
-    """Return parameters known to be good on most tables: boosted trees, the usual baseline, then an ensemble of MLPs.
-
-    Args:
-        rows: Number of training rows.
-    """
+    """Return parameters that are good on most tables: boosted trees, then an ensemble of MLPs."""
     network = {**_NETWORK, "batch_per_rank": _batches(rows)[-1]}
     return [dict(_TREES), network] if has_lightgbm() else [network]
 

@@ -28,13 +28,7 @@ class TreeOptions:
     """Parameters of the trees, with defaults that suit most tables.
 
     Attributes:
-        trees: Number of trees of a full training, for each margin.
         rate: Learning rate: the part of each tree's estimate that counts.
-        leaves: Most leaves of a tree.
-        leaf_rows: Fewest training rows in a leaf.
-        row_share: Share of the rows that each tree learns from.
-        column_share: Share of the columns that each tree learns from.
-        l2: Weight of the squared leaf values in the loss.
     """
 
     trees: int = 300
@@ -92,7 +86,6 @@ class Tree:
         numbers: Threshold of each split, value of each leaf, float32 [k].
         columns: Column that each split asks for, int64 [k].
         children: Nodes to the left and to the right, int64 [k, 2]; a leaf leads to itself.
-        sets: Levels that go left, for each split by a category.
     """
 
     numbers: Matrix
@@ -106,10 +99,7 @@ class Growth:
 
     Args:
         rows: Training rows, [n, columns], without gaps.
-        targets: Classes as whole numbers, or standardised numbers, [n].
         margins: What the trees before say, float64 [n, m].
-        categories: Columns that hold levels of categories.
-        classes: Number of classes; None for a number.
 
     Attributes:
         margins: What all trees so far say, float64 [n, m]; whoever takes up trees adds what they say.

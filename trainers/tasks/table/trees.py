@@ -27,7 +27,6 @@ class BoostedTrees(nn.Module):
     that has not grown yet adds nothing, so that the tensors keep their shapes from the first epoch to the last.
 
     Args:
-        dense: Number of dense columns, d.
         outputs: Number of classes; None for a single number.
         meaning: What decides the encoding of rows, see `DataMark`.
     """

@@ -21,9 +21,7 @@ class NgramNetwork(nn.Module):
     filled up with PAD; output [n, outputs].
 
     Args:
-        width: Size of the part of a vector that begins at random.
         longest_ngram: Most tokens of an n-gram, from 1 to 3.
-        token_dropout: Part of the tokens and n-grams left out while training.
         meaning: What decides the tokens, see `DataMark`.
     """
 
@@ -90,9 +88,6 @@ class Ngrams:
 
     Args:
         longest: Most tokens of an n-gram, from 1 to 3.
-
-    Attributes:
-        count: Number of different numbers.
     """
 
     def __init__(self, vocabulary: int, longest: int) -> None:

@@ -183,7 +183,6 @@ class CheckpointNetwork(nn.Module):
     drawn.
 
     Args:
-        checkpoint: A folder, or a name on the Hugging Face hub.
         dropout: Probability of dropout in all layers but attention; None leaves the checkpoint's own.
     """
 

@@ -29,9 +29,6 @@ def pad_of(tokenizer: Any, checkpoint: str) -> int:
     """Return the number of a checkpoint's padding token: by a usual name, else as the checkpoint's files say.
 
     No text may have it, since the model does not see it: only added tokens count, not those that words become.
-
-    Args:
-        checkpoint: A folder, or a name on the Hugging Face hub.
     """
     usual = next((number for number in map(tokenizer.token_to_id, _USUAL) if number is not None), None)
     if usual is not None:
@@ -71,11 +68,7 @@ FEWEST = 257
 
 
 def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
-    """Return a byte-level BPE tokenizer learned from texts; `END` is its first token.
-
-    Args:
-        vocabulary: Largest number of tokens.
-    """
+    """Return a byte-level BPE tokenizer learned from texts; `END` is its first token."""
     tk = library("language_model")
     import tokenizers.decoders
 
@@ -110,7 +103,6 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
     """Return a BPE tokenizer learned from texts; PAD, UNKNOWN and MASK are its first tokens.
 
     Args:
-        vocabulary: Largest number of tokens, special ones included.
         lowercase: Whether capitals are small letters; accents go with them.
     """
     tk = library()
