@@ -13,9 +13,6 @@ from automl.remote.connection import connection
 from automl.stored.opening import open_store, started_trial
 from search_spaces.wording import found
 from studies.records.records import StudyRecord
-from studies.spec.spec_errors import SpecError
-from studies.spec.study_spec import apply_overrides
-from studies.spec.yaml_reader import read_yaml_file
 from studies.storage.reading.reader import list_studies, load_study
 from studies.storage.study_store import Store, StoreError
 
@@ -380,6 +377,10 @@ def _path(study: str, *parts: object) -> str:
 
 def _read(spec: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """Return a spec with overrides, for a service that checks it."""
+    from studies.spec.spec_errors import SpecError
+    from studies.spec.study_spec import apply_overrides
+    from studies.spec.yaml_reader import read_yaml_file
+
     read = read_yaml_file(spec)
     if not isinstance(read, dict):
         raise SpecError(str(spec), (), found(read, "a mapping with at least the key task"))

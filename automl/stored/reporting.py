@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reports.page import write_report
 from studies.records.records import StudyRecord
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
@@ -39,6 +38,8 @@ def refresh(store: Store, study: str, base_folder: Path) -> bool:
     Returns:
         Whether the views have caught up within `VIEWS_SECONDS`.
     """
+    from reports.page import write_report  # most who ask where a report is write none
+
     views = ViewsProcess(store.url, study)
     try:
         views.start()

@@ -16,7 +16,6 @@ from search_spaces.parameters import SpaceError, Value
 from search_spaces.partial_configurations import complete as complete_at_random
 from search_spaces.space import Space
 from search_spaces.wording import listed
-from studies.control.machine.endings import cancelled_in_queue
 from studies.records.records import CANCELLABLE_STATES, StudyRecord, name_of_trial
 from studies.spec.spec_errors import SpecError
 from studies.storage.leases import lease as leases
@@ -92,6 +91,8 @@ def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
     if isinstance(lease, leases.Holder):
         return
     try:
+        from studies.control.machine.endings import cancelled_in_queue  # loads the whole machine
+
         end_queued(store, lease, cancelled_in_queue(trial.id, time.time()))
     finally:
         leases.release(store, lease)

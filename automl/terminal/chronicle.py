@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from automl.terminal.picture import HALTS
-from automl.terminal.progress import LINE_SECONDS, Pace, machine_picture
+from automl.terminal.picture import HALTS, LINE_SECONDS
+from automl.terminal.progress import Pace, machine_picture
 from automl.terminal.texts import number_text, params_text, values_text
 from studies.control.machine.live_trials import Trial
 from studies.control.machine.state import StudyMachine

@@ -28,6 +28,8 @@ from studies.results.recommendation import best_points, name_of
 
 HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
 """Decisions after which a trial does not train, with their words."""
+LINE_SECONDS = 10.0
+"""How often a picture is a line of a log, where there is no terminal to draw it in."""
 GANG_COLUMNS = ("trial", "epochs", "ranks", "slots", "since")
 LEAST_ROWS = 2
 """Number of rows of each table in the lowest terminal."""

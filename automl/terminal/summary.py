@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from automl.stored.requests import what_keeps_waiting
 from automl.terminal.archive_table import print_archive
 from automl.terminal.output import PIPE_COLUMNS
 from automl.terminal.picture import picture_of
@@ -87,6 +86,8 @@ def _queued(record: StudyRecord) -> str:
     """How many trials people have enqueued, their names, and what keeps them waiting."""
     if not record.enqueued:
         return ""
+    from automl.stored.requests import what_keeps_waiting  # loads the spec's sections
+
     names, waits = listed(trial.name for trial in record.enqueued), what_keeps_waiting(record)
     return f"{len(record.enqueued)} of `automl enqueue` to be tried next ({names}){f'; {waits}' if waits else ''}"
 

@@ -11,8 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from automl.stored.polling import rest_seconds
-from automl.terminal.picture import Picture, drawn, picture_of, was_left
-from automl.terminal.progress import LINE_SECONDS
+from automl.terminal.picture import LINE_SECONDS, Picture, drawn, picture_of, was_left
 from studies.records.records import StudyRecord
 
 LOOK_SECONDS = 2.0

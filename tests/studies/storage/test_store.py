@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
@@ -27,6 +28,7 @@ from studies.storage.leases import heartbeat
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import list_studies, load_study
 from studies.storage.reading.resume_reader import load_resume_state
+from studies.storage.schema import engine
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import absolute_url, exists, make_engine, parse_url
 from studies.storage.study_store import LeaseLostError, Store, StoreError, StudyExistsError
@@ -557,8 +559,8 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
         engines = [make_engine(f"sqlite:///{tmp_path}/{number}.db") for _ in range(6)]
         for connection in at_once(6, lambda place, engines=engines: engines[place].connect()):
             connection.close()
-        for engine in engines:
-            engine.dispose()
+        for one in engines:
+            one.dispose()
 
 
 def test_a_store_of_a_newer_version_is_refused(url: str, store: Store) -> None:
@@ -672,3 +674,8 @@ def test_any_text_from_outside_is_stored_and_read_back(store: Store, study_id: i
     assert trial.epochs[0].metrics[storable(text)] == 1.0
     with pytest.raises(StoreError, match="allowed: a study of this store"):
         store.require(text + "?")
+
+
+def test_the_version_of_the_tables_is_that_of_the_last_migration() -> None:
+    """It is read from names of files; Alembic follows the chain of migrations."""
+    assert ScriptDirectory.from_config(engine._migrations()).get_current_head() == engine._head()
