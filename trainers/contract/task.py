@@ -86,11 +86,7 @@ def parameters_of(task: Task) -> tuple[str, ...]:
 
 
 def space_of(task: Task) -> Space | None:
-    """Return the task's own search space, None if it has none.
-
-    Raises:
-        TaskError: Its `space()` returns something else.
-    """
+    """Return the task's own search space or None; raises TaskError for any other type."""
     if not hasattr(task, "space"):
         return None
     space = task.space()
