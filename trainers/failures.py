@@ -1,7 +1,4 @@
-"""Which `TrainingError` an exception is: the only place that reads the texts of torch's errors.
-
-Training errors cross process borders, so each holds nothing but its message and can be pickled.
-"""
+"""Maps exceptions to `TrainingError`s, which are picklable. Only this module reads the texts of torch's errors."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _OUT_OF_MEMORY = re.compile(
 _KILLED_READER = (
     r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (exited unexpectedly|is killed by signal: (Killed|Terminated))"
 )
-"""What a loader says of a process that reads for it and was ended from outside, mostly for the host's memory."""
+"""A loader's message about a worker killed from outside, mostly for lack of host memory."""
 _LOST = re.compile(
     r"connection (closed|reset|refused|was likely closed)|broken pipe|socket (closed|timeout)|timed out (waiting|after)"
     r"|connectFullMesh|failed to (connect|recv|send)|gloo/transport|NCCL error"
@@ -38,17 +35,17 @@ _LOST_BY_A_PROGRAM = re.compile(
     r"torch\.distributed\.Dist\w*Error|connectFullMesh|gloo/transport|NCCL error|ncclRemoteError|ncclSystemError"
     rf"|CUDA error|{_KILLED_READER}"
 )
-"""What torch alone says: a program may have connections of its own, to a server of data, whose loss is its own."""
+"""Messages of torch alone, since a program may lose connections of its own."""
 _USERS_FAULT_ON_DEVICE = re.compile(
     r"device-side assert|no kernel image|kernel image is invalid|invalid (configuration )?argument"
     r"|invalid device (function|ordinal)|invalid resource handle|initialization error|unsupported toolchain"
     r"|too many resources requested|CUBLAS_STATUS_(NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH)",
     re.IGNORECASE,
 )
-"""What the code asks of a device that can never do it: another attempt ends in the same way."""
+"""Requests that a device can never fulfil: another attempt fails in the same way."""
 _NOT_MAPPED = re.compile(r"unable to (open|stat|mmap)\b.* file <")
 _OF_THE_FILE = frozenset({None, errno.EINVAL, errno.EISDIR, errno.ENOTDIR})
-"""Codes of `OSError`s that what lies at a path leads to: a folder, or bytes that name no place in the file."""
+"""Codes of `OSError`s caused by a path's content: a folder, or bad offsets."""
 
 
 class CheckpointError(TrainingError):
@@ -56,22 +53,22 @@ class CheckpointError(TrainingError):
 
 
 class UnreadablePartError(CheckpointError):
-    """A saved part of an epoch does not fit: the trial goes back to an earlier checkpoint."""
+    """A saved part of an epoch does not fit: resume from an earlier checkpoint."""
 
     failure: Failure = "unreadable"
 
 
 class StorageError(CheckpointError):
-    """The disk or the folder of checkpoints takes nothing: the trial is as good as before, and goes on when it does."""
+    """The disk or folder of checkpoints refuses writes: the trial is intact, and goes on once it accepts them."""
 
     failure: Failure = "storage"
 
 
 def classify(exception: BaseException) -> TrainingError:
-    """Return the `TrainingError` that says what the caller can do about `exception`.
+    """Return the `TrainingError` for `exception`; a `TrainingError` is returned as it is.
 
-    A `TrainingError` is returned as it is. A connection that broke is lost only when torch itself says so: an
-    `OSError` of the task, which may load data over a network, is the task's.
+    A broken connection counts as lost only if torch says so: a task may read data over a network, and fail with
+    `OSError`.
     """
     if isinstance(exception, TrainingError):
         return exception
@@ -88,10 +85,10 @@ def classify(exception: BaseException) -> TrainingError:
 
 
 def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
-    """Return what it means that a file of a checkpoint was not read.
+    """Return the error for an unread file of a checkpoint.
 
-    Only what a wrong or damaged file leads to is told as that: a disk that is away for a while has the file still. A
-    file is missing only if the folder of its folder is there, which goes with a disk that is not mounted.
+    Only causes of a wrong or damaged file count as damage: a disk may be away for a while. A file counts as missing
+    only if its grandparent folder exists, which vanishes with an unmounted disk.
     """
     if isinstance(error, FileNotFoundError) and _is_folder(Path(path).parent.parent):
         return CheckpointError(f"checkpoint {path} is missing")
@@ -108,7 +105,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:
-    """Return the error of a program that has failed, by the last lines that it has printed."""
+    """Return the error of a failed program, from its last lines of output."""
     text = "\n".join(last_lines)
     message = storable(": ".join([what, *(line.strip() for line in last_lines[-1:])]))
     if _OUT_OF_MEMORY.search(text):
@@ -119,7 +116,7 @@ def error_of_text(what: str, last_lines: Sequence[str]) -> TrainingError:
 
 
 def _text_of(exception: BaseException) -> str:
-    """An exception's class and message as every process and store takes it; the user's `__str__` may fail, too."""
+    """Return the class and message of an exception as valid text, even if its `__str__` fails."""
     try:
         said = str(exception)
     except Exception:  # noqa: BLE001 - the exception itself is what matters
@@ -129,7 +126,7 @@ def _text_of(exception: BaseException) -> str:
 
 @contextmanager
 def classified() -> Iterator[None]:
-    """Turn whatever is raised inside into a `TrainingError`; interrupts pass."""
+    """Turn any exception in the block into a `TrainingError`; interrupts pass."""
     try:
         yield
     except TrainingError:

@@ -1,12 +1,10 @@
-"""What a study and a trial exchange: a frozen `TrialSpec` in, `Measurement`s out, and the errors.
+"""Data exchanged between a study and a trial: a frozen `TrialSpec` in, `Measurement`s out, and the errors. No torch.
 
-No torch here: the controller reads this module, and the controller never imports torch.
-
-    TrainingError
-    ├── TaskError          the user's code raised                     the trial fails as `error`
-    ├── DivergedError      the loss or a metric is not finite         the trial fails as `diverged`
-    ├── OutOfMemoryError   the device or the process ran out          the trial fails as `out_of_memory`
-    └── LostError          a rank or its connection died              the trial goes on from its checkpoint
+TrainingError
+├── TaskError          the user's code raised                     the trial fails as `error`
+├── DivergedError      the loss or a metric is not finite         the trial fails as `diverged`
+├── OutOfMemoryError   the device or the process ran out          the trial fails as `out_of_memory`
+└── LostError          a rank or its connection died              the trial goes on from its checkpoint
 """
 
 from __future__ import annotations
@@ -20,16 +18,14 @@ from search_spaces.suggestions import Asked
 from search_spaces.user_errors import RunError
 
 Backend = Literal["gloo", "nccl"]
-"""What carries the messages of a process group."""
+"""Backend of a process group."""
 BACKENDS: Mapping[str, Backend] = {"cpu": "gloo", "cuda": "nccl"}
-"""Backend that carries the tensors of a kind of device."""
+"""Default backend of each kind of device."""
 ParameterValue = bool | int | float | str | None
 Params = Mapping[str, ParameterValue]
 """Parameters of a configuration by name."""
 Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable", "storage"]
-"""How an attempt fails. `unreadable`: the checkpoint to go on from cannot be read; no trial fails for it.
-`storage`: a checkpoint cannot be written, which is nobody's fault but the disk's.
-"""
+"""Reasons of an attempt's failure. `unreadable` (checkpoint) and `storage` (full or broken disk) fail no trial."""
 
 ALWAYS_MEASURED = (
     "cost_usd",
@@ -44,30 +40,30 @@ ALWAYS_MEASURED = (
     "evaluation_seconds",
     "peak_memory_bytes",
 )
-"""Metrics that every trial has, whatever its task; the first two are added by the controller, which knows prices."""
+"""Metrics of every trial; the first two are added by the controller, which knows prices."""
 
 SOMETIMES_MEASURED = ("communication_seconds", "compute_seconds", "adascale_gain", "gradient_noise_scale")
-"""Metrics that the trainer adds where it can measure them."""
+"""Metrics that the trainer adds if it can measure them."""
 
 OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))
-"""Names that a task's own metrics cannot have."""
+"""Names forbidden for a task's own metrics."""
 
 
 GROUP_INTERFACE = "AUTOML_GROUP_INTERFACE"
-"""Environment variable with the network interface on which all ranks of a pool reach each other, if it is known."""
+"""Environment variable with the network interface over which all ranks of a pool reach each other, if known."""
 
 TEST_PREFIX = "test."
-"""In front of the names of metrics that were measured on the test part."""
+"""Prefix of metrics measured on the test part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnostics:
-    """Files beside its checkpoints that tell of a single training.
+    """Diagnostic files of a single training.
 
     Attributes:
-        trace: File for a profile of some steps of rank 0; None profiles nothing.
-        rank_logs: Folder for the losses of each rank's batches, a CSV file for each rank; None writes none.
-        tensorboard: Folder for TensorBoard's files of each epoch's figures; None writes none.
+        trace: File for a profile of some steps of rank 0, or None.
+        rank_logs: Folder for a CSV file of batch losses for each rank, or None.
+        tensorboard: Folder for TensorBoard's files of each epoch's figures, or None.
     """
 
     trace: str | None = None
@@ -76,33 +72,32 @@ class Diagnostics:
 
 
 def operations_path(trace: str | Path) -> Path:
-    """Return the file beside a profile's trace that holds its most expensive operations as JSON."""
+    """Return the JSON file beside a profile's trace with the most expensive operations."""
     return Path(f"{trace}.operations")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialSpec:
-    """Everything the ranks of one attempt need to know; they never ask back.
+    """Everything that the ranks of one attempt need to know.
 
     Attributes:
         trial: Number of the trial within its study, from 0.
         attempt: Number of the attempt within its trial, from 1.
         task: A built-in task's name, or "module:Class".
         task_options: Keyword arguments of the task's constructor.
-        params: What the search chose, inactive parameters left out.
+        params: The search's choice, without inactive parameters.
         training: The spec's `training` section; a parameter of the same name takes precedence.
         milestones: Epochs whose checkpoint is kept, ascending.
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
-        checkpoint_every_seconds: A checkpoint to go on from is written after the first step or epoch that ends after
-            so long.
-        resume_from: Checkpoint to go on from, or None to start afresh.
-        test_at_end: Whether the last measurement has the metrics of the test part, too, if the task has one: each
-            under its name with `TEST_PREFIX` in front.
-        test_at: Epochs whose measurements have them as well; so has that of an earlier end.
-        python_path: Folders put in front of `sys.path`, so that a task beside the spec can be imported.
-        environment: Variables that a training function or a command gets, where its process has not set them.
-        proposed: Values, with the domains that they are meant for, of parameters that the trial may ask for as it runs,
-            beside `params`; those that are not among them it draws. None if it may ask for none.
+        checkpoint_every_seconds: A checkpoint is written after the first step or epoch that ends this long after the
+            last.
+        resume_from: Checkpoint to resume from, or None.
+        test_at_end: The last measurement has the test metrics, too, each with `TEST_PREFIX`, if the task has test data.
+        test_at: Further epochs with test metrics; an earlier end has them as well.
+        python_path: Folders in front of `sys.path`, to import a task beside the spec.
+        environment: Variables for a training function or command, unless set in its process.
+        proposed: Values, with their domains, of parameters that the trial may request at run time; others it draws.
+            None forbids requests.
     """
 
     study: str
@@ -130,13 +125,13 @@ class TrialSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankAssignment:
-    """Which rank of which gang a process is.
+    """A process's rank and gang.
 
     Attributes:
-        key: The attempt's identity; orders that carry another are ignored.
-        group_id: Identity of the process group; one that still stands from the trial before is used again.
-        store: Host, port and secret of the pool's store; None where no group of several ranks is ever formed.
-        timeout_seconds: Deadline of each request to the store, of the group's formation and of each collective.
+        key: Identity of the attempt; orders with another key are ignored.
+        group_id: Identity of the process group; a standing group from the trial before is reused.
+        store: Host, port and secret of the pool's store; None if no gang has several ranks.
+        timeout_seconds: Deadline of each store request, of the group's formation and of each collective.
     """
 
     key: str
@@ -150,14 +145,14 @@ class RankAssignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialFacts:
-    """What is known once model and data are built, before the first step.
+    """Facts known once model and data are built, before the first step.
 
     Attributes:
-        base_learning_rate: The searched one, meant for `reference_batch` samples a step.
-        lr_scaling: The rule that was applied: linear, sqrt, none or adascale.
-        reference_batch: Samples per step for which the base learning rate is meant.
+        base_learning_rate: The searched learning rate, for `reference_batch` samples a step.
+        lr_scaling: The applied rule: linear, sqrt, none or adascale.
+        reference_batch: Samples per step for the base learning rate.
         start_epoch: Epochs already done, 0 unless resumed.
-        code_files: Hashes of the files of the user's own code that were loaded, by path; empty for a built-in task.
+        code_files: Hashes of the user's loaded files, by path; empty for a built-in task.
     """
 
     base_learning_rate: float
@@ -174,24 +169,22 @@ class TrialFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """What a trial sends after an epoch.
+    """A trial's message after an epoch.
 
     Attributes:
         epoch: The epoch that ended, from 1.
-        metrics: Averages over all ranks' samples; non-finite values are kept, the controller judges them.
-        wall_seconds: Duration of this epoch on rank 0, with its validation and what it waited for its checkpoint;
-            without the parts of it that were saved before.
-        checkpoint: Absolute path of the checkpoint written at this epoch's end, or None.
+        metrics: Averages over all ranks' samples; may be non-finite, the controller judges them.
+        wall_seconds: Duration of this epoch on rank 0, with validation and waiting for its checkpoint, without earlier
+            saved parts.
+        checkpoint: Absolute path of this epoch's checkpoint, or None.
         checkpoint_bytes: Size of that file in bytes, 0 without one.
-        ended: True when the ranks stopped here because they were told to drain.
-        complete: True when the ranks stopped here since patience ran out (`early_stop_patience`): the trial's last
-            epoch, though it was planned for more.
-        unsaved: True when a program that saves its model where it is wanted has ended early with an epoch that it has
-            not saved: that epoch is no milestone, and displaces no model that is kept.
-        age_seconds: How long ago the epoch ended when this was sent: those of short epochs travel together, and none
-            before its checkpoint is whole.
-        optimizer: Figures that are no metrics: `learning_rate` of the epoch's last step, and `gradient_norm`, the root
-            mean square over steps before clipping, where it is measured. Empty where the trainer does not know them.
+        ended: True if the ranks stopped here on a drain order.
+        complete: True if patience ran out (`early_stop_patience`): the trial's last epoch.
+        unsaved: True if a program that saves on request ended early with an unsaved epoch: it is no milestone, and
+            replaces no kept model.
+        age_seconds: Time from the epoch's end to the sending: short epochs are sent together, and wait for checkpoints.
+        optimizer: `learning_rate` of the last step and `gradient_norm` (root mean square over steps before clipping),
+            if known; these are no metrics.
     """
 
     epoch: int
@@ -207,20 +200,20 @@ class Measurement:
 
     @property
     def figures(self) -> dict[str, float]:
-        """All figures of the epoch by name; a metric of the task comes before a figure of ours of the same name."""
+        """All figures of the epoch by name; a task's metric hides a figure of ours of the same name."""
         return {**self.optimizer, "wall_seconds": self.wall_seconds, **self.metrics}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochPart:
-    """What a trial sends once it has saved an epoch that has not ended.
+    """A trial's message about a saved part of an epoch.
 
     Attributes:
-        epoch: The epoch that is being trained, from 1.
+        epoch: The current epoch, from 1.
         fraction: Part of that epoch's work that is done, between 0 and 1.
-        wall_seconds: Time on rank 0 since the epoch, or the part of it before this one, began to be trained.
+        wall_seconds: Time on rank 0 since the epoch, or its previous part, began.
         checkpoint_bytes: Size of that file in bytes.
-        ended: True when the ranks stopped here because they were told to drain.
+        ended: True if the ranks stopped here on a drain order.
     """
 
     epoch: int
@@ -234,7 +227,7 @@ class EpochPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedFor:
-    """What a trial sends once it has asked for a parameter as it runs: the name, and the value that it got."""
+    """A trial's message about a parameter requested at run time, with its value."""
 
     name: str
     asked: Asked

@@ -1,19 +1,16 @@
-"""Checkpoints: all that a trial needs to go on as if it had never stopped; they are there wholly or not at all.
+"""Checkpoints: everything a trial needs to go on as if it had never stopped.
 
 format      1; 3 if it has shares
-model       state dict                  rng       seed and scheme: every epoch's randomness follows from them
-optimizer   state dict                  position  {epoch, step}: whole epochs and optimizer steps done, and where
-                                                  in a stream (`trainers.data.sample_order.StreamPlace`)
-scheduler   the learning rate's rule    spec      the essentials of the TrialSpec
-static      what stays the same         metrics   those of the epoch that ended
-engine      weights before averaging, loss scale, gradient statistics: where the training has them
-function    what a training function handed over; `how_to_load` has the lines that take its model out of it
-part        of an epoch that was saved before its end (`trainers.loop.epoch_parts`): its sums and random generators
-shares      what ranks wrote beside it (`trainers.checkpoints.shared_checkpoint`): sizes and checksums of their files
+model       state dict (averaged weights, if any)  rng       seed and scheme of all randomness
+optimizer   state dict                             position  {epoch, step} done, and the `StreamPlace` in a stream
+scheduler   state of the learning rate's rule      spec      essentials of the TrialSpec
+static      entries that never change              metrics   metrics of the epoch that ended
+engine      weights before averaging, loss scale, gradient statistics, if the training has them
+function    state of a training function; `how_to_load` prints the lines that take the model out of it
+part        sums and random generators of an unfinished epoch (`trainers.loop.epoch_parts`)
+shares      sizes and checksums of the ranks' files (`trainers.checkpoints.shared_checkpoint`)
 
-`model` has the averaged weights if there are any. Weights and optimizer state are those of the whole model, however
-they were shared out: tensors that several ranks hold lie in the ranks' shares, of which readers see whole tensors.
-Where checkpoints are, `trainers.checkpoints.checkpoint_stores` knows: a path may be a URL.
+Readers see whole tensors, also of weights and optimizer state that are sharded over ranks. A path may be a URL.
 """
 
 from __future__ import annotations
@@ -53,12 +50,12 @@ S = TypeVar("S")
 
 
 def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Callable[[Save], S]) -> tuple[T, S]:
-    """Let `write` write a file that is then at `path`.
+    """Write a file at `path` atomically with `write`.
 
     Raises:
-        StorageError: The disk, the folder or the object store does not allow it.
+        StorageError: The disk, the folder or the object store refuses the file.
         CheckpointError: Something in the content cannot be saved.
-        OutOfMemoryError: The host has no memory for what is written.
+        OutOfMemoryError: The host has no memory left.
         LostError: The device that holds a tensor has failed.
     """
     noting: _NotingWriter | None = None
@@ -81,14 +78,13 @@ def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Cal
 
 
 class _NotingWriter:
-    """A file that remembers why it could not be written, which torch turns into a RuntimeError of its own."""
+    """Remembers the error of a failed write, which torch hides behind a RuntimeError."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._tick = file, tick()
         self.problem: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write bytes, or what has a buffer of them, to the file."""
         self._tick()
         try:
             return self._file.write(data)
@@ -101,23 +97,23 @@ class _NotingWriter:
 
 
 class UntrustedFileError(TaskLoadError):
-    """A file names code of somebody's own; the message says how the caller allows it."""
+    """A file names user code; the message says how the caller allows it."""
 
 
 def task_of_file(
     path: str | Path, content: Mapping[str, Any], task: str | Task | None, python_path: Sequence[str]
 ) -> Task:
-    """Return the task of a file's model; nothing is imported that only the file names.
+    """Return the task of a file's model; never imports a task that only the file names.
 
     Args:
-        content: What the file says: `task`, its name, and `task_options`, its constructor's arguments.
-        task: The task, or its name, in which the caller trusts; None trusts in the built-in tasks only.
-        python_path: Folders in which the caller has its own tasks looked for; those of the file are not used.
+        content: The file's `task` (a name) and `task_options` (constructor arguments).
+        task: Task, or its name, that the caller trusts; None trusts the built-in tasks only.
+        python_path: The caller's folders for tasks; the file's own folders are ignored.
 
     Raises:
         UntrustedFileError: The file names a task that is not built in, and the caller names none.
-        CheckpointError: The file's task or options have not the form that they are written in.
-        TaskLoadError: The caller's task cannot be found, or does not take the options.
+        CheckpointError: The file's task or options are malformed.
+        TaskLoadError: The caller's task cannot be found, or refuses the options.
     """
     if task is not None and not isinstance(task, str):
         return task
@@ -134,7 +130,6 @@ def task_of_file(
 
 
 def _is_plain(options: object) -> bool:
-    """Whether options are a mapping of texts to what JSON can hold."""
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         return False
     try:
@@ -161,21 +156,17 @@ HOW_NOT_WHAT = frozenset(
         "world_size",
     }
 )
-"""Parameters that spread the same steps over other ranks, passes or memory: a trial may go on with others."""
+"""Parameters that spread the same steps over other ranks, passes or memory: a resumed trial may change them."""
 
 _NAME = re.compile(r"epoch-(\d+)(?:\.step-(\d+))?\.attempt-\d+\.pt")
 _LATEST = "latest"
-"""Name of the object with the name of the checkpoint to go on from."""
+"""Name of the object that names the checkpoint to resume from."""
 _ESSENTIALS = frozenset({"task", "task_options", "params", "seed"})
 _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position", "static", "spec", "metrics"})
 
 
 def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> str | None:
-    """Return the path or URL of the checkpoint of an epoch, or of a part of it; None when the trial writes none.
-
-    Args:
-        step: Number of optimizer steps done, where the epoch has not ended.
-    """
+    """Return the checkpoint's path or URL after `epoch`, or after `step` steps in it; None without checkpoints."""
     if spec.checkpoint_folder is None:
         return None
     part = "" if step is None else f".step-{step:08d}"
@@ -184,17 +175,14 @@ def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> str
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint in a folder with which most is trained, or None if there is none."""
+    """Return the checkpoint with the most training in a folder, or None."""
     return max((path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name)), key=_progress, default=None)
 
 
 def latest_checkpoint(folder: str) -> str | None:
-    """Return the checkpoint to go on from in the folder of a single training, or None if there is none.
+    """Return the checkpoint to resume from in the folder of a single training, or None.
 
-    An object store is not asked for a list, which may lag behind, but for what `note_latest` has written.
-
-    Raises:
-        OSError: The object store does not answer.
+    In an object store reads what `note_latest` wrote, because listings may lag; raises OSError if it does not answer.
     """
     if not is_url(folder):
         found = last_checkpoint(Path(folder))
@@ -207,30 +195,26 @@ def latest_checkpoint(folder: str) -> str | None:
 
 
 def note_latest(path: str) -> None:
-    """Note in an object store that this checkpoint is the one to go on from; a folder needs no note.
-
-    Raises:
-        OSError: The store takes nothing.
-    """
+    """Note in an object store the checkpoint to resume from; does nothing in a folder. Raises OSError."""
     if is_url(path):
         name = name_of(path)
         place_of(path).write_note(joined(path.removesuffix(f"/{name}"), _LATEST), name)
 
 
 def _progress(path: Path) -> tuple[int, float]:
-    """Return the epochs done and the steps done, as far as they are of an epoch that has not ended."""
+    """Return the whole epochs, and the steps of an unfinished epoch."""
     named = _NAME.fullmatch(path.name)
     return epoch_of(path), int(named[2]) if named and named[2] else 0
 
 
 def epoch_of(path: Path | str) -> int:
-    """Return the number of whole epochs that a checkpoint's name says, 0 if it says none."""
+    """Return the number of whole epochs in a checkpoint's name, or 0."""
     named = _NAME.fullmatch(name_of(path))
     return int(named[1]) - bool(named[2]) if named else 0
 
 
 def essentials(spec: TrialSpec) -> dict[str, Any]:
-    """Return what of a TrialSpec says which model this is, as plain values."""
+    """Return the fields of a TrialSpec that identify the model, as plain values."""
     return {
         "study": spec.study,
         "trial": spec.trial,
@@ -246,16 +230,16 @@ def essentials(spec: TrialSpec) -> dict[str, Any]:
 
 
 def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts = NO_PARTS) -> int:
-    """Save `content` at `path` so that a reader, or a machine that lost its power, never finds half a file.
+    """Save `content` at `path`; no reader ever finds half a file, even after a power loss.
 
     Args:
-        parts: What other files of the checkpoint hold, which are written already.
+        parts: Contents of the checkpoint's other files, which are written already.
 
     Returns:
-        Size of the file in bytes, that of its parts included.
+        Size of all its files in bytes.
 
     Raises:
-        StorageError: The disk, the folder or the object store does not allow it.
+        StorageError: The disk, the folder or the object store refuses the file.
         CheckpointError: Something in the content cannot be saved.
     """
 
@@ -267,31 +251,20 @@ def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts 
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return the content of a checkpoint with all its tensors, on the CPU.
-
-    Raises:
-        CheckpointError: A file is missing, damaged, or no checkpoint of these formats.
-    """
+    """Return a checkpoint with all tensors on the CPU; raises CheckpointError if it is missing or damaged."""
     return {name: _all_whole(value) for name, value in open_checkpoint(path).items()}
 
 
 def open_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return the content of a checkpoint without reading its tensors yet.
+    """Return a checkpoint without reading its tensors; errors as in `read_checkpoint`.
 
-    Those of the main file are mapped from the disk; those of shares are `StoredTensor`, of which rows can be read.
-
-    Raises:
-        CheckpointError: A file is missing, damaged, or no checkpoint of these formats.
+    Tensors of the main file are mapped from the disk; tensors in shares are `StoredTensor`s, which read single rows.
     """
     return open_with_shares(path)[0]
 
 
 def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[ShareFile, ShareFacts]]]:
-    """Return the content of a checkpoint as `open_checkpoint` does, with its shares, none where it has one file.
-
-    Raises:
-        CheckpointError: A file is missing, damaged, or no checkpoint of these formats.
-    """
+    """Return a checkpoint as `open_checkpoint` does, and its shares (none for a single file)."""
     content = read_plain(path)
     has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
     if content.get("format") == _FORMAT_OF_OLD_SHARES:
@@ -305,11 +278,7 @@ def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[Share
 
 
 def check_checkpoint(path: str | Path) -> None:
-    """Read all files of a checkpoint, each wholly.
-
-    Raises:
-        CheckpointError: One of them is missing or damaged.
-    """
+    """Read all files of a checkpoint; raises CheckpointError if one is missing or damaged."""
     content = read_plain(path, mapped=False, fresh=True)
     check_shares(path, content)
 
@@ -321,7 +290,7 @@ def _all_whole(value: Any) -> Any:
 
 
 def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
-    """Refuse a checkpoint whose parts have not the form in which they are written: anybody may have made the file."""
+    """Refuse malformed parts: anybody may have made the file."""
     spec, position, static, metrics = (content[name] for name in ("spec", "position", "static", "metrics"))
     good = {
         "model": _is_named(content["model"], torch.Tensor | StoredTensor),
@@ -339,12 +308,11 @@ def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _is_named(value: object, kind: Any) -> bool:
-    """Whether a value is a mapping of texts to values of a kind."""
     return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, kind) for k, v in value.items())
 
 
 def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) -> dict[str, Any]:
-    """Return the dict saved at `path`, its tensors on the CPU; nothing in the file is executed.
+    """Return the dict saved at `path`, with tensors on the CPU; executes nothing in the file.
 
     Raises:
         StorageError: The disk or the object store does not answer.
@@ -363,7 +331,7 @@ def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) ->
 
 
 def _opened(path: str, *, fresh: bool) -> BinaryIO:
-    """Open a checkpoint of an object store; errors as of `read_plain`."""
+    """Open a checkpoint of an object store; errors as in `read_plain`."""
     try:
         return place_of(path).open(path, fresh=fresh)
     except FileNotFoundError as error:
@@ -375,11 +343,7 @@ def _opened(path: str, *, fresh: bool) -> BinaryIO:
 
 
 def check_belongs(content: Mapping[str, Any], spec: TrialSpec, path: str, effective_batch: int) -> None:
-    """Refuse a checkpoint of another configuration.
-
-    Raises:
-        CheckpointError: Task, parameters or seed are not the trial's, or a step had another number of samples.
-    """
+    """Raise CheckpointError unless task, parameters, seed and effective batch are the trial's."""
     mine, theirs = essentials(spec), content["spec"]
     for key in ("task", "params", "seed"):
         if _what(mine[key]) != _what(theirs[key]):
@@ -399,11 +363,7 @@ def _what(value: Any) -> Any:
 
 
 def largest_difference(one: str | Path, other: str | Path) -> float:
-    """Return the largest absolute difference between the weights of two checkpoints of the same model.
-
-    Raises:
-        CheckpointError: A file cannot be read, or they are of different models.
-    """
+    """Return the largest absolute difference of two checkpoints' weights; raises CheckpointError if models differ."""
     mine, theirs = (open_checkpoint(path)["model"] for path in (one, other))
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
         raise CheckpointError(f"checkpoints {one} and {other} are of different models")
@@ -419,10 +379,10 @@ def load_model(path: str | Path, task: str | Task | None = None, python_path: Se
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
 
     Args:
-        task: The task of the model, or its name; needed for a task of one's own, since a file's word is not trusted.
+        task: Task of the model, or its name; required for user tasks, since a file's word is not trusted.
 
     Raises:
-        CheckpointError: The file cannot be read, or its weights do not fit the task's model any more.
+        CheckpointError: The file cannot be read, or its weights no longer fit the task's model.
         TaskLoadError: The task cannot be found, or only the file names it.
     """
     content = open_checkpoint(path)
@@ -431,11 +391,7 @@ def load_model(path: str | Path, task: str | Task | None = None, python_path: Se
 
 
 def rebuild(path: str | Path, task: Task, params: Mapping[str, Any], weights: Mapping[str, Any]) -> nn.Module:
-    """Return the task's model for `params` with `weights` in it, in evaluation mode.
-
-    Raises:
-        CheckpointError: The weights of the file do not fit the model.
-    """
+    """Return the task's model with `weights`, in evaluation mode; raises CheckpointError if they do not fit."""
     with fits_the_model(path):
         model = model_of(task, params)
         model.load_state_dict(in_memory(weights))
@@ -444,10 +400,7 @@ def rebuild(path: str | Path, task: Task, params: Mapping[str, Any], weights: Ma
 
 @contextmanager
 def fits_the_model(path: str | Path) -> Iterator[None]:
-    """Turn whatever a file's content leads to, inside torch or the task, into a `CheckpointError`.
-
-    A device without memory, or one that is lost, says nothing about the file.
-    """
+    """Turn errors of torch or the task about a file's content into `CheckpointError`; device errors pass through."""
     try:
         yield
     except TrainingError:

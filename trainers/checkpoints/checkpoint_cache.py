@@ -1,11 +1,10 @@
-"""Copies of a store's objects on this machine: each is fetched once, however many ranks read it.
+"""Local copies of a store's objects: each is fetched once per machine, however many ranks read it.
 
-A copy is known by its object's URL, size and checksum, and its bytes are compared with the checksum each time it is
-opened, so that neither an object of the same name that was written later nor a damaged disk is ever read. The copies
-are private to their user, and the oldest go when there are too many.
+A copy is identified by its object's URL, size and checksum, and verified at each opening. The copies are private to
+their user; the oldest are evicted first.
 
-    AUTOML_CACHE_FOLDER   the folder of the copies; ~/.cache/automl/checkpoints without it
-    AUTOML_CACHE_GIB      how much they may take, in GiB; 20 without it, and never more than is left free
+    AUTOML_CACHE_FOLDER   folder of the copies; default ~/.cache/automl/checkpoints
+    AUTOML_CACHE_GIB      their limit in GiB; default 20, and never more than the free space
 """
 
 from __future__ import annotations
@@ -27,45 +26,36 @@ FOLDER_VARIABLE = "AUTOML_CACHE_FOLDER"
 GIB_VARIABLE = "AUTOML_CACHE_GIB"
 DEFAULT_GIB = 20.0
 DRAFT_SECONDS = 86_400.0
-"""Age after which a file that was never finished belongs to nobody: its process died."""
+"""Age in seconds of an unfinished file from which its process counts as dead."""
 _LOCKS = 64
-"""Number of lock files: two objects may share one, and no lock file has ever to be deleted."""
+"""Number of lock files: objects may share one, so none has to be deleted."""
 _COPY, _DRAFT = ".copy", ".draft"
 log = logging.getLogger(__name__)
 
 
 class DamagedObjectError(Exception):
-    """An object has not the bytes that were written."""
+    """The store holds other bytes than were written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Content:
-    """What an object holds."""
+    """Size and checksum of an object."""
 
     bytes: int
     sha256: str
 
 
 class CheckpointCache:
-    """A folder of copies that all processes of this machine share.
-
-    Args:
-        most_bytes: Bytes that the copies may take. The newest one stays, however large it is, until the next one is
-            written.
-    """
+    """A folder of copies for all processes of this machine; the newest copy stays even if it exceeds `most_bytes`."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most_bytes = folder, most_bytes
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """Give an empty file in the folder; it is deleted at the end, unless `keep` has taken it.
+        """Give an empty file in the folder, deleted at the end unless `keep` took it; raises OSError.
 
-        Copies make room for it, the newest one too: a disk that others have filled must not refuse a checkpoint for
-        them.
-
-        Raises:
-            OSError: The folder cannot be written to.
+        Evicts even the newest copy for it: a disk that others have filled must not refuse a checkpoint.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._evict(spares=0)
@@ -77,16 +67,16 @@ class CheckpointCache:
             Path(name).unlink(missing_ok=True)
 
     def keep(self, draft: Path, url: str, content: Content) -> None:
-        """Make a draft the copy of an object, and delete the oldest copies if there are too many."""
+        """Make a draft the copy of an object, and evict the oldest copies over the limit."""
         draft.replace(self._path(url, content))
         self._evict(spares=1)
 
     def open(self, url: str, content: Content, fetch: Callable[[Path], None], *, fresh: bool = False) -> BinaryIO:
-        """Open the copy of an object; it stays readable until it is closed, also if it is evicted meanwhile.
+        """Open the copy of an object; it stays readable until closed, even if evicted.
 
         Raises:
             DamagedObjectError: The store has other bytes than were written.
-            OSError: The folder cannot be written to, or whatever `fetch` raises.
+            OSError: The folder cannot be written to, or an error of `fetch`.
         """
         path = self._path(url, content)
         if not fresh and (file := _whole(path, content)):
@@ -111,7 +101,7 @@ class CheckpointCache:
             return file
 
     def forget(self, url: str) -> None:
-        """Delete the copies of an object that is gone."""
+        """Delete the copies of a deleted object."""
         with suppress(OSError):
             for path in self._folder.glob(f"{_digest(url)}-*{_COPY}"):
                 path.unlink(missing_ok=True)
@@ -129,7 +119,7 @@ class CheckpointCache:
             yield
 
     def _evict(self, *, spares: int) -> None:
-        """Delete the copies that were not read for longest, and what processes that died have left."""
+        """Delete the least recently read copies, and leftovers of dead processes."""
         with suppress(OSError):
             copies, total = [], 0
             for entry in os.scandir(self._folder):
@@ -150,11 +140,7 @@ class CheckpointCache:
 
 
 def cache_of_this_machine() -> CheckpointCache:
-    """Return the cache that the environment names.
-
-    Raises:
-        OSError: The environment names no number of GiB; it is told like any other fault of a folder.
-    """
+    """Return the cache that the environment names; raises OSError if AUTOML_CACHE_GIB is no number."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     folder = Path(os.environ.get(FOLDER_VARIABLE) or home / "automl" / "checkpoints").absolute()
     given = os.environ.get(GIB_VARIABLE) or DEFAULT_GIB
@@ -167,7 +153,7 @@ def cache_of_this_machine() -> CheckpointCache:
 
 
 def _whole(path: Path, content: Content) -> BinaryIO | None:
-    """Open a file that holds what it should, and note that it was read; None if it does not, or is not there."""
+    """Open an intact copy and note the read; None if it is missing or damaged."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -186,15 +172,13 @@ def _whole(path: Path, content: Content) -> BinaryIO | None:
 
 
 def hashed(save: Callable[[BinaryIO], None], file: BinaryIO) -> Content:
-    """Let a function write a file; returns what it has written."""
+    """Let `save` write a file; returns its size and checksum."""
     writer = _HashingWriter(file)
     save(cast("BinaryIO", writer))
     return writer.content()
 
 
 class _HashingWriter:
-    """A file that adds up the checksum of what is written to it, from the beginning to the end."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._hash, self._bytes = file, hashlib.sha256(), 0
 
@@ -211,7 +195,7 @@ class _HashingWriter:
 
 
 def sha256_of(file: BinaryIO) -> str:
-    """Return the checksum of what is left in a file."""
+    """Return the checksum of the rest of a file."""
     return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
 
 

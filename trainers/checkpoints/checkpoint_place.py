@@ -1,4 +1,4 @@
-"""What can be done with checkpoints in a place, whatever kind it is; a place that fails raises `OSError`."""
+"""Operations on the checkpoints of a place of any kind; they raise `OSError` if the place fails."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import BinaryIO, Protocol
 from trainers.checkpoints.checkpoint_cache import Content
 
 Save = Callable[[BinaryIO], None]
-"""Writes the content of a file, from its beginning to its end."""
+"""Writes the content of a file."""
 Parts = Mapping[str, Content]
-"""What the parts of a checkpoint hold, by the names of their files beside it."""
+"""Contents of a checkpoint's parts, by file name."""
 NO_PARTS: Parts = {}
 _tick: ContextVar[Callable[[], None]] = ContextVar("_tick", default=lambda: None)
 
 
 class Place(Protocol):
-    """What can be done with checkpoints, wherever they are. All paths are absolute, or URLs."""
+    """Operations on checkpoints, wherever they are. All paths are absolute, or URLs."""
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
-        """Write a checkpoint whose parts are written already; returns its size in bytes, that of its parts included.
+        """Write a checkpoint whose parts are already written; returns the bytes of all its files.
 
-        Raises:
-            OSError: The place takes nothing. Nothing is there that a reader would take for a checkpoint.
+        Raises OSError if the place refuses it; readers then find no checkpoint.
         """
         ...
 
@@ -42,15 +41,15 @@ class Place(Protocol):
         ...
 
     def open_part(self, path: str, content: Content, *, fresh: bool = False) -> BinaryIO:
-        """Open a part of which its checkpoint says what it holds; arguments and errors as of `open`."""
+        """Open a part with the content that its checkpoint states; errors as in `open`."""
         ...
 
     def delete(self, path: str) -> None:
-        """Delete a checkpoint and then its parts, as far as they are there."""
+        """Delete a checkpoint and then its parts; missing files are ignored."""
         ...
 
     def withdraw(self, path: str) -> None:
-        """Make a checkpoint none, if it is there, before its parts are replaced; any rank may do so."""
+        """Delete the main file before its parts are replaced; any rank may call it."""
         ...
 
     def size(self, path: str) -> int:
@@ -58,7 +57,7 @@ class Place(Protocol):
         ...
 
     def write_note(self, path: str, text: str) -> None:
-        """Write a short text, which replaces the one before."""
+        """Write a short text, replacing the earlier one."""
         ...
 
     def read_note(self, path: str) -> str:
@@ -70,13 +69,13 @@ class Place(Protocol):
         ...
 
     def try_out(self, folder: str, size: int) -> None:
-        """Write a file of so many bytes to a folder, and remove it."""
+        """Write a file of `size` bytes to a folder, and remove it."""
         ...
 
 
 @contextmanager
 def counting(tick: Callable[[], None]) -> Iterator[None]:
-    """Call a function with each part of a file that goes to a place or comes from it, as long as the block runs."""
+    """While the block runs, call `tick` with each chunk sent to a place or read from it."""
     token = _tick.set(tick)
     try:
         yield
@@ -85,5 +84,5 @@ def counting(tick: Callable[[], None]) -> Iterator[None]:
 
 
 def tick() -> Callable[[], None]:
-    """Return the function to call with each part of a file that was sent or fetched."""
+    """Return the function to call after each chunk."""
     return _tick.get()

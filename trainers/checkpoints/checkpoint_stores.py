@@ -1,16 +1,14 @@
-"""The places where checkpoints are: a folder of this machine or of a file server, or an object store.
+"""Places of checkpoints: a folder of this machine or of a file server, or an object store.
 
-A checkpoint is there wholly or not at all, whatever dies while it is written or deleted. It may have parts, files
-beside it that are written before it: readers take from a part only what the checkpoint says of it.
+A checkpoint is there wholly or not at all, even if its writer dies. Its parts, files beside it, are written first.
 
     place = place_of(path)              # by the form of the path
     part = place.write_part(path, save) # for each part, by any rank
-    place.write(path, save, parts)      # last: from here on the checkpoint is there, with all its parts
+    place.write(path, save, parts)      # last: makes the checkpoint visible, with all its parts
     place.open(path), place.open_part(path, part)
     place.delete(path)                  # the checkpoint first, then its parts
 
-Faults of a place are `OSError`s, so a store that does not answer is told like a disk that does not. Nothing heavy is
-loaded here: the controller deletes and weighs files, and loads the library of a store once it has to.
+Errors of a place are `OSError`s. Libraries of stores are loaded on first use: the controller imports this module.
 """
 
 from __future__ import annotations
@@ -26,11 +24,7 @@ from trainers.checkpoints.locations import check_library, checkpoint_bytes, dele
 
 
 def place_of(path: str | Path) -> Place:
-    """Return the place of a path or URL.
-
-    Raises:
-        MissingLibraryError: The library of the object store is not installed here.
-    """
+    """Return the place of a path or URL; raises MissingLibraryError if the object store's library is not installed."""
     return _object_store(str(path)) if is_url(path) else LocalPlace()
 
 
@@ -45,7 +39,7 @@ class LocalPlace:
     """Folders of this machine, or of a file server that is mounted on it."""
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
-        """Write a file so that a machine that lost its power never has half of it; see `Place`."""
+        """Write a file that a power loss cannot leave half written; see `Place`."""
         final = Path(path)
         draft = final.with_name(f".{final.name}.{os.getpid()}.tmp")
         try:

@@ -1,8 +1,8 @@
-"""When a trial writes a checkpoint, what is in it, and which ranks write.
+"""Decides when a trial writes a checkpoint, what is in it, and which ranks write.
 
-Files are written by a thread while training goes on, and news that name a file are told once it is whole:
+A thread writes files while training goes on; messages that name a file wait until it is whole:
 
-FileWriter ── begins ──► Write ◄── waits for it ── Pending, which holds the news that name the file
+FileWriter ── begins ──► Write ◄── waits for it ── Pending, which holds the message that names the file
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
 LOOK_SECONDS = 1.0
-"""Time between two looks of a thread that waits whether the write has got on."""
+"""Seconds between two checks of a waiting thread for progress of the write."""
 
 N = TypeVar("N", Measurement, EpochPart)
 Save = Callable[[Mapping[str, Any]], int]
-"""Writes a content to a file, or to several, and returns their size in bytes."""
+"""Writes a content to its files, and returns their size in bytes."""
 
 
 class Write:
-    """A file that is being written by a thread, or that is written."""
+    """A file that a thread is writing, or has written."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
@@ -45,12 +45,12 @@ class Write:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Return whether it has ended, with success or not."""
         return self._done.is_set()
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended without a whole file."""
+        """Return whether it ended without a whole file."""
         return self.is_done and self._error is not None
 
     def run(self, work: Callable[[], int]) -> None:
@@ -75,7 +75,7 @@ class Write:
         return self._size
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for its end, so many seconds at most; returns whether it has ended."""
+        """Wait at most `seconds` for its end; returns whether it has ended."""
         return self._done.wait(max(seconds, 0.0))
 
     def _count(self) -> None:
@@ -83,7 +83,7 @@ class Write:
 
 
 def written(size: int) -> Write:
-    """Return a file of this size in bytes that is written."""
+    """Return a finished write of `size` bytes."""
     write = Write()
     write.run(lambda: size)
     return write
@@ -91,10 +91,10 @@ def written(size: int) -> Write:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending(Generic[N]):
-    """News that name a file, and may be told once that is whole.
+    """A message that names a file, to be sent once the file is whole.
 
     Attributes:
-        news: The news, without the size of the file.
+        news: The message, without the size of the file.
         write: The file; None if there is none, or another rank writes it.
     """
 
@@ -102,12 +102,12 @@ class Pending(Generic[N]):
     write: Write | None = None
 
     def told(self) -> N:
-        """Return the news once the file is whole."""
+        """Return the message once the file is whole."""
         return self.news if self.write is None else replace(self.news, checkpoint_bytes=self.write.wait())
 
 
 class FileWriter:
-    """Writes one content after the other: in this thread, or from a copy while this thread goes on."""
+    """Writes one content after the other: in this thread, or from a copy in another thread."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
@@ -116,22 +116,22 @@ class FileWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a file is being written."""
+        """Return whether a file is being written."""
         return not self._last.is_done
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last file could not be written; the next one raises why."""
+        """Return whether the last file failed; the next write raises the reason."""
         return self._last.has_failed
 
     def write(self, content: Callable[[], Mapping[str, Any]], save: Save, *, in_background: bool) -> Write:
         """Write a content, after waiting for the last one.
 
         Args:
-            in_background: Whether a thread writes a copy; else the file is whole when this returns.
+            in_background: Write a copy in a thread; otherwise the file is whole on return.
 
         Raises:
-            TrainingError: The last file could not be written, or this one, if it is not written by a thread.
+            TrainingError: The last file failed, or this one, if it is not written in the background.
         """
         self._last.wait(self._tick)
         if not in_background:
@@ -145,17 +145,17 @@ class FileWriter:
         return write
 
     def close(self) -> None:
-        """Wait for the last file; who waits for it hears how it ended."""
+        """Wait for the last file; its error goes to whoever waits for the write."""
         with suppress(TrainingError):
             self._last.wait(self._tick)
 
 
 _RESTS = 20
-"""How many times as long as training waited for a checkpoint it goes on before the next one within an epoch."""
+"""Minimum ratio of training time to the time lost on the last checkpoint, before the next one within an epoch."""
 
 
 class CheckpointWriter:
-    """Writes a trial's checkpoints: rank 0 alone, or where state is shared out each rank its share."""
+    """Writes a trial's checkpoints: rank 0 alone, or with sharded state every rank its share."""
 
     def __init__(
         self,
@@ -176,8 +176,8 @@ class CheckpointWriter:
     def is_due(self, *, within_epoch: bool = False) -> bool:
         """Return whether `checkpoint_every_seconds` have passed since the last checkpoint, which is whole by now.
 
-        Within an epoch training waits for checkpoints no more than a twentieth of the time. After one that could not be
-        written the next one is due at once: where all ranks are about to write, all of them can raise why it failed.
+        Within an epoch checkpoints take at most a twentieth of the time. After a failed write the next is due at once,
+        so that all ranks raise the reason together.
         """
         if self._files.has_failed:
             return True
@@ -186,11 +186,7 @@ class CheckpointWriter:
         return not self._files.is_busy and since >= max(self._spec.checkpoint_every_seconds, least_rest)
 
     def read(self, path: str, *, together: bool) -> dict[str, Any]:
-        """Return the content of the checkpoint to go on from; the peak memory that it names is counted.
-
-        Args:
-            together: Whether all ranks read at once, so that what one finds wrong is raised on all of them.
-        """
+        """Return the checkpoint to resume from; with `together` all ranks read at once, and all raise any error."""
         content = open_together(path, self._group) if together else checkpoints.open_checkpoint(path)
         checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
         if self._memory is not None:
@@ -203,10 +199,10 @@ class CheckpointWriter:
         """Write a checkpoint, after waiting for the last one to be whole.
 
         Args:
-            step: Number of optimizer steps done, where the epoch has not ended.
+            step: Number of optimizer steps done, if the epoch has not ended.
 
         Returns:
-            Its path, None for a trial that writes none; and the file, None on a rank that writes none.
+            Its path (None if the trial writes none), and the file (None on a rank that writes none).
         """
         path = checkpoints.checkpoint_path(self._spec, epoch, step)
         if path is None or not (self._is_shared or self._group.rank == 0):
@@ -225,11 +221,7 @@ class CheckpointWriter:
         return partial(write_shared, path=path, group=self._group, gather=gather)
 
     def content(self, epoch: int, metrics: Mapping[str, float], **parts: Any) -> dict[str, Any]:
-        """Return what this rank gives to a checkpoint after so many epochs, see `trainers.checkpoints.checkpoint`.
-
-        Args:
-            parts: Parts of the checkpoint that the trial has, others being empty; what stays the same is added to.
-        """
+        """Return this rank's content of a checkpoint after `epoch` epochs, with the trial's `parts` of it."""
         static = {"latency_ms": 0.0, "effective_batch": self._effective_batch} | parts.pop("static", {})
         if self._memory is not None:
             static["peak_memory_bytes"] = max(self._memory.peak_bytes(), metrics.get("peak_memory_bytes", 0.0))

@@ -1,11 +1,9 @@
-"""Where checkpoints may be, as text: in a folder of this machine, or at a URL of an object store.
+"""Locations of checkpoints as text: folders of this machine, or URLs of an object store. Imports nothing heavy.
 
-Nothing heavy is loaded here: specs are checked, and paths joined, by processes that never read a checkpoint.
+A checkpoint is named by its main file; the ranks' shares lie beside it:
 
-A checkpoint is known by the path of its main file; the ranks' shares lie beside it:
-
-epoch-0003.attempt-1.pt                   the main file, written last: the checkpoint is there once it is
-epoch-0003.attempt-1.rank-0-of-4.bin      the share of rank 0, where weights or optimizer state are shared out
+epoch-0003.attempt-1.pt                   the main file, written last: it makes the checkpoint visible
+epoch-0003.attempt-1.rank-0-of-4.bin      rank 0's share of sharded weights or optimizer state
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ def share_path(main: str | Path, rank: int, world_size: int) -> str:
 
 
 def main_path(share: Path) -> Path | None:
-    """Return the main file to which a file belongs by its name as the share of a rank, None if it is no share."""
+    """Return the main file that a share belongs to by its name, None if the file is no share."""
     named = _SHARE.fullmatch(share.name)
     return None if named is None else share.with_name(f"{named[1]}.pt")
 
 
 def shares_of(main: Path) -> Iterator[Path]:
-    """Return all shares that lie beside a main file, whether it names them or not."""
+    """Return all shares beside a main file, even if it does not name them."""
     yield from main.parent.glob(f"{glob.escape(main.stem)}.rank-*-of-*.bin")
 
 
@@ -46,7 +44,7 @@ def checkpoint_bytes(main: str | Path) -> int:
 
 
 def delete_checkpoint(main: str | Path) -> None:
-    """Delete all files of a checkpoint, the main file first: what is left without it is no checkpoint."""
+    """Delete all files of a checkpoint, the main file first: the rest alone is no checkpoint."""
     main = Path(main)
     main.unlink(missing_ok=True)
     for share in list(shares_of(main)):
@@ -54,7 +52,7 @@ def delete_checkpoint(main: str | Path) -> None:
 
 
 EXTRA = "object-stores"
-"""Extra of the project that brings the libraries of all object stores."""
+"""Extra of the project with the libraries of all object stores."""
 INSTALL = install_command(EXTRA)
 ALLOWED_FOLDER = "a folder, or a URL that begins with s3://, gs://, az:// or file://"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -80,7 +78,7 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 TRIAL_FOLDER = re.compile(r"trial-\d{5,}(?:-seed-\d+)?")
-"""Name of a trial's folder: of the search, or of the training that has confirmed it with a seed."""
+"""Name of a trial's folder, in the search or in a confirming training with a seed."""
 CONFIRMED_TRIAL_FOLDER = re.compile(r"trial-\d{5,}-seed-\d+")
 _UID_CHARS = 8
 
@@ -90,7 +88,7 @@ class MissingLibraryError(UserError):
 
 
 def is_url(folder: str | Path) -> bool:
-    """Return whether a folder or a file is in an object store; paths of this machine are not."""
+    """Return whether a folder or file is in an object store."""
     return isinstance(folder, str) and "://" in folder
 
 
@@ -100,7 +98,7 @@ def scheme_of(url: str) -> str:
 
 
 def problem_of_folder(folder: str) -> str:
-    """Say what is wrong with a folder of checkpoints as a person wrote it; empty if nothing is."""
+    """Return the problem of a checkpoint folder as a user wrote it; empty if there is none."""
     url = _URL.fullmatch(folder)
     if url is None:
         return ""
@@ -132,12 +130,7 @@ def check_library(url: str) -> None:
 
 
 def absolute_folder(folder: str | Path, here: Path) -> str:
-    """Return a folder of checkpoints in the form in which it is stored: an absolute path, or a URL.
-
-    Args:
-        folder: Folder as a person wrote it; nothing is wrong with it (`problem_of_folder`).
-        here: Folder in which relative paths start.
-    """
+    """Return the stored form of a valid folder: a URL, or an absolute path, relative to `here` before."""
     if not is_url(folder):
         return str((here / folder).absolute())
     text = str(folder)
@@ -146,23 +139,19 @@ def absolute_folder(folder: str | Path, here: Path) -> str:
 
 
 def joined(folder: str | Path, *names: str) -> str:
-    """Return the path or URL of what has these names below a folder."""
+    """Return the path or URL of `names` below a folder."""
     if is_url(folder):
         return "/".join((str(folder).rstrip("/"), *names))
     return str(Path(folder).joinpath(*names))
 
 
 def study_folder(folder: str | Path, here: Path, study: str, uid: str) -> str:
-    """Return the folder of a study's checkpoints: `STUDY-UID8` in the spec's folder, so that no two studies share one.
-
-    Args:
-        here: Folder in which relative paths start.
-    """
+    """Return a study's checkpoint folder, `STUDY-UID8` below `folder` (relative to `here`), unique for each study."""
     return joined(absolute_folder(folder, here), f"{study}-{uid[:_UID_CHARS]}")
 
 
 def trial_folder(trial: int, seed: int | None = None) -> str:
-    """Return the name of a trial's folder of checkpoints or logs; with a seed, that of a training that confirms it."""
+    """Return the name of a trial's folder for checkpoints or logs; with a seed, of its confirming training."""
     return f"trial-{trial:05d}" if seed is None else f"trial-{trial:05d}-seed-{seed}"
 
 
@@ -172,5 +161,5 @@ def name_of(path: str | Path) -> str:
 
 
 def environment_of(folder: str) -> tuple[str, ...]:
-    """Return the beginnings of the names of the variables by which ranks get into a folder; none for a local one."""
+    """Return prefixes of the environment variables that give ranks access to a folder; none for a local folder."""
     return SCHEMES[scheme_of(folder)].environment if is_url(folder) else ()

@@ -1,4 +1,4 @@
-"""A trained model as one file that its owner can take away: weights, parameters, and how to load it."""
+"""Exports a trained model as one file: weights, parameters, and how to load it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ _KEYS = frozenset({"weights", "params", "task", "task_options"})
 
 
 def how_to_load(path: str | Path, task: str, python_path: Sequence[str] = ()) -> str:
-    """Return the lines of Python that rebuild the model from an exported file, and its validation metrics.
-
-    They name a task of one's own, since `load` does not trust the file to do so.
-    """
+    """Return Python code that loads an exported model and its validation metrics, naming a user task explicitly."""
     own = f", task={task!r}, python_path={list(python_path)!r}" if ":" in task else ""
     return f"""\
 from trainers.loop.evaluation import evaluate
@@ -36,7 +33,7 @@ print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r}
 
 
 def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str) -> str:
-    """Return the lines of Python that read what a training function handed over for its checkpoints."""
+    """Return Python code that reads the state saved by a training function."""
     return f"""\
 import torch
 
@@ -47,12 +44,12 @@ state = exported["state"]  # {", ".join(state)}, as trial.epochs was given
 
 
 def _of_modules(state: Mapping[str, Any]) -> str:
-    """Return the line that takes the model out of a state of torch's modules, for checkpoints that do not tell it."""
+    """Return the line that takes the model out of a state of torch modules, for older checkpoints without one."""
     return line_that_loads(USUAL_NAME if USUAL_NAME in state else next(iter(state), USUAL_NAME))
 
 
 def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
-    """Return the lines of Python that write the files which a command has kept."""
+    """Return Python code that writes the files saved by a command."""
     return f"""\
 import pathlib, torch
 
@@ -87,16 +84,16 @@ def export_model(
     of_task: str | None = None,
     place: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Write the model of a checkpoint to `out` and return what was written, without the weights.
+    """Write the model of a checkpoint to `out`, and return the content without the weights.
 
-    Weights go from file to file, so the model may be larger than this machine's memory. If ranks have written them in
-    shares, they are put together in a file beside `out` first, which needs as much room again for that time.
+    The model may exceed this machine's memory: weights go from file to file. Sharded weights are first put together in
+    a temporary file beside `out`, which needs the same space again.
 
     Args:
         checkpoint: A milestone's file.
-        extra: More plain values to put beside the model, such as the study's spec.
-        of_task: Name of the task that the checkpoint has to be of; None takes the checkpoint's word.
-        place: Where its user will have the file, for the lines that load it; None is `out`.
+        extra: More plain values for the file, such as the study's spec.
+        of_task: Required task name; None accepts any.
+        place: Path to print in the loading code; None is `out`.
 
     Raises:
         CheckpointError: The checkpoint cannot be read, is of another task, or `out` cannot be written.
@@ -127,12 +124,7 @@ def export_model(
 
 @contextmanager
 def weights_on_disk(weights: Mapping[str, Any], out: Path) -> Iterator[Mapping[str, Any]]:
-    """Return weights of a checkpoint as tensors that lie on the disk, each whole.
-
-    Raises:
-        StorageError: The folder of `out` does not take the file that they are put together in.
-        CheckpointError: A share cannot be read.
-    """
+    """Return whole weights mapped from the disk. Raises StorageError if `out`'s folder is full, and CheckpointError."""
     try:
         with NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as scratch:
             whole = mapped_whole(weights, cast("BinaryIO", scratch))
@@ -142,11 +134,7 @@ def weights_on_disk(weights: Mapping[str, Any], out: Path) -> Iterator[Mapping[s
 
 
 def load_exported(path: str | Path) -> dict[str, Any]:
-    """Return the content of an exported file.
-
-    Raises:
-        CheckpointError: The file is missing, damaged, or was not written by `export_model`.
-    """
+    """Return an exported file; raises CheckpointError if it is missing, damaged or not from `export_model`."""
     content = read_plain(path)
     if not content.keys() >= _KEYS:
         raise CheckpointError(f"{path} is no exported model; it holds {sorted(map(str, content))}")
@@ -160,14 +148,11 @@ def load(
 ) -> tuple[nn.Module, Task, dict[str, Any]]:
     """Return an exported model in evaluation mode, its task and its parameters.
 
-    A file may come from anybody, so nothing is imported that only the file names: a built-in task is found by its
-    name, any other one has to be named here.
-
     Args:
-        task: The task of the model, or its name, such as "my_task:MyTask".
+        task: Task of the model, or its name, such as "my_task:MyTask". Required unless built in: a file is not trusted.
 
     Raises:
-        CheckpointError: The file cannot be read, or its weights do not fit the task's model any more.
+        CheckpointError: The file cannot be read, or its weights no longer fit the task's model.
         TaskLoadError: The task cannot be found, or only the file names it.
     """
     content = load_exported(path)

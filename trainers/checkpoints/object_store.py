@@ -1,8 +1,7 @@
 """Checkpoints in an object store, through fsspec.
 
-Next to each checkpoint is its *manifest*, a small object with the sizes and checksums of the checkpoint's own object
-and of its parts. It is written last and deleted first, and readers begin with it: what no manifest names is no
-checkpoint. So nothing depends on what a listing shows, and an upload that was cut short is never read.
+Beside each checkpoint lies its *manifest*, a small object with the sizes and checksums of the checkpoint's objects. It
+is written last, deleted first and read first, so neither stale listings nor broken uploads matter.
 
     epoch-0003.attempt-1.pt            the checkpoint, as it would be in a folder
     epoch-0003.attempt-1.pt.manifest   {"format": 1, "files": {"epoch-0003.attempt-1.pt": {"bytes": 9, "sha256": ""}}}
@@ -31,30 +30,26 @@ from trainers.checkpoints.checkpoint_place import NO_PARTS, Parts, Save, tick
 from trainers.checkpoints.locations import SCHEMES, joined, name_of, scheme_of
 
 MANIFEST = ".manifest"
-"""What the name of a manifest has after that of its checkpoint."""
+"""Suffix of a manifest's name."""
 FORMAT = 1
 ANSWER_SECONDS = 60.0
-"""Time that a store has for an answer, beside that for the bytes; below the silence for which ranks are killed."""
+"""Timeout of a store's answer in seconds, besides the transfer; shorter than the silence that gets ranks killed."""
 SLOWEST_BYTES_PER_SECOND = 2**20
 _LONGEST_CAUSE = 300
 _SECRET = ("SECRET", "TOKEN", "KEY", "PASSWORD", "CONNECTION_STRING", "CREDENTIAL")
-"""Parts of the names of environment variables whose values no message may hold."""
+"""Name parts of environment variables whose values must not appear in messages."""
 _NOT_ALLOWED = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError", "RefreshError",
      "ClientAuthenticationError", "CredentialUnavailableError", "ParamValidationError", "InvalidRegionError"}
 )  # fmt: skip
-"""Classes of errors of the libraries that no waiting will change."""
+"""Library errors that waiting does not cure."""
 _READING: dict[str, dict[str, Any]] = {"s3": {"max_concurrency": 1}}
-"""Options for reading a small object: without them s3fs asks for its size first, and hears no cause of a refusal."""
+"""Options to read a small object: otherwise s3fs asks for its size first, and loses the cause of a refusal."""
 _CHANGED_AT = ("LastModified", "mtime", "last_modified", "updated")
 
 
 class ObjectStoreError(RunError, OSError):
-    """An object store does not do what it is asked: like an error of a disk, so `strerror` has the cause.
-
-    Attributes:
-        is_lasting: Whether somebody has to change something, such as credentials, before it works.
-    """
+    """An object store fails; `strerror` has the cause, and `is_lasting` says that a person has to act (credentials)."""
 
     def __init__(self, cause: str, *, is_lasting: bool = False) -> None:
         super().__init__(errno.EIO, cause)
@@ -69,12 +64,12 @@ class ObjectStoreError(RunError, OSError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredObject:
-    """An object that a listing shows, or an upload that was never finished.
+    """An object in a listing, or an unfinished upload.
 
     Attributes:
-        bytes: Size in bytes; 0 of an upload.
-        modified_at: Moment of its last change, in seconds since 1970.
-        upload_id: Name that the store gave the upload; empty for an object.
+        bytes: Size in bytes; 0 for an upload.
+        modified_at: Last change, in seconds since 1970.
+        upload_id: The store's name of the upload; empty for an object.
     """
 
     url: str
@@ -166,7 +161,7 @@ class ObjectStore:
         self.delete_note(url)
 
     def objects_below(self, folder: str) -> Iterator[StoredObject]:
-        """Yield what a listing shows below a folder; it may show what is gone, and miss what is there."""
+        """Yield the objects listed below a folder; listings may lag behind."""
         try:
             found = self._ask(folder, "find", folder, detail=True)
         except FileNotFoundError:
@@ -178,7 +173,7 @@ class ObjectStore:
                 yield StoredObject(url=url, bytes=int(about.get("size") or 0), modified_at=_moment(about))
 
     def is_there(self, url: str) -> bool:
-        """Return whether the store has an object, asked for by its name."""
+        """Return whether an object exists, without a listing."""
         try:
             return bool(self._ask(url, "info", url).get("type") == "file")
         except FileNotFoundError:
@@ -186,10 +181,7 @@ class ObjectStore:
             return False
 
     def unfinished_uploads(self, folder: str) -> Iterator[StoredObject]:
-        """Yield uploads below a folder that were begun and never finished, which cost room.
-
-        S3 keeps them until somebody ends them; the other stores drop theirs after a week.
-        """
+        """Yield unfinished uploads below a folder. S3 keeps and bills them forever, other stores for a week."""
         if self._scheme != "s3":
             return
         bucket, _, key = folder.partition("://")[2].partition("/")
@@ -208,7 +200,7 @@ class ObjectStore:
             self._ask(upload.url, "call_s3", "abort_multipart_upload", names)
 
     def _manifest(self, path: str) -> dict[str, Content]:
-        """What a checkpoint's object and its parts hold, by name."""
+        """Return the contents of a checkpoint's objects, by name."""
         text = self.read_note(path + MANIFEST)
         own = name_of(path)
         stem = own.removesuffix(".pt")
@@ -223,7 +215,7 @@ class ObjectStore:
         return files
 
     def _upload(self, path: str, save: Save, *, is_kept: bool = True) -> Content:
-        """Write an object by way of a file of this machine, which becomes the copy that is read here."""
+        """Write an object by way of a local file, which becomes the cached copy."""
         cache = cache_of_this_machine()
         with cache.draft() as draft:
             with draft.open("wb") as file:
@@ -242,7 +234,7 @@ class ObjectStore:
             raise _fault(error, path) from error
 
     def _check_bucket(self, path: str) -> None:
-        """Tell a checkpoint that is gone from a whole store that is gone, with which it may come back."""
+        """Distinguish a missing checkpoint from a missing bucket, which may come back."""
         bucket = _bucket_of(path)
         try:
             self._ask(bucket, "info", bucket)
@@ -266,7 +258,7 @@ class ObjectStore:
 
 
 class _Counting(Callback):  # type: ignore[misc]
-    """Counts what is sent or fetched, so that a rank with a large file does not look silent."""
+    """Counts transferred chunks, so that a rank with a large file does not look silent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,7 +269,7 @@ class _Counting(Callback):  # type: ignore[misc]
 
 
 def _fault(error: Exception, path: str) -> ObjectStoreError:
-    """What a library raised, in one line without anybody's credentials."""
+    """Return a library's error as one line without credentials."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     lasting = isinstance(error, PermissionError | ValueError) or not _NOT_ALLOWED.isdisjoint(
         c.__name__ for c in type(error).__mro__
@@ -287,7 +279,7 @@ def _fault(error: Exception, path: str) -> ObjectStoreError:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text in one line without passwords in URLs, and without the values of variables that hold secrets."""
+    """Return a text as one line without passwords in URLs and values of secret variables."""
     names = tuple(prefix for scheme in SCHEMES.values() for prefix in scheme.environment)
     for name, value in os.environ.items():
         if len(value) > 3 and name.startswith(names) and any(part in name for part in _SECRET):
@@ -301,7 +293,7 @@ def _bucket_of(path: str) -> str:
 
 
 def _moment(about: dict[str, Any]) -> float:
-    """When an object was changed last, in seconds since 1970; as late as can be if the store does not say."""
+    """Return the last change in seconds since 1970; infinity if unknown."""
     for key in _CHANGED_AT:
         value = about.get(key)
         if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Checkpoints that ranks write together: each its share, and rank 0 last the main file, which makes them a checkpoint.
+"""Checkpoints that ranks write together: each rank its share, and rank 0 last the main file.
 
-No rank holds or sends what another one has. All ranks have to see the folder. Before the first new share takes the name
-of an old one the old main file goes, so that a main file never names shares of another write.
+All ranks have to see the folder. The old main file is deleted before its shares are replaced, so that a main file
+never names shares of another write.
 """
 
 from __future__ import annotations
@@ -45,21 +45,19 @@ T = TypeVar("T")
 
 
 Gather = Callable[[Any], list[Any]]
-"""Takes this rank's value, and returns those of all ranks; all have to call it."""
+"""Collective: takes this rank's value, and returns the values of all ranks."""
 
 
 def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Gather | None = None) -> int:
-    """Write a checkpoint of which each rank has a part; all ranks have to call it.
-
-    Returns its size in bytes, that of all files.
+    """Write a sharded checkpoint and return the bytes of all files; a collective.
 
     Args:
-        content: What the checkpoint holds. `Piece`s go into this rank's share; of all else rank 0's is written.
-        gather: How ranks tell each other what they have written; None takes a collective of the process group.
+        content: `Piece`s go into this rank's share; everything else is taken from rank 0.
+        gather: Exchange between the ranks; None takes a collective of the process group.
 
-    Raises:
-        StorageError: The disk or the folder does not allow it, on any rank; raised on all of them.
-        CheckpointError: Something cannot be saved, or rank 0 does not see another rank's share; raised on all of them.
+    Raises (on all ranks):
+        StorageError: The disk or the folder refuses a file on any rank.
+        CheckpointError: Something cannot be saved, or rank 0 does not see another rank's share.
     """
     own, place = share_path(path, group.rank, group.world_size), place_of(path)
     try:
@@ -73,12 +71,9 @@ def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Ga
 
 
 def open_together(path: str, group: Group) -> dict[str, Any]:
-    """Return the content of a checkpoint as `open_checkpoint` does, once the ranks have read each share between them.
+    """Return a checkpoint as `open_checkpoint` does, after the ranks have verified its shares; a collective.
 
-    A collective: what one rank finds wrong, such as a folder that it does not see, is raised on all of them.
-
-    Raises:
-        CheckpointError: A file is missing, damaged, or no checkpoint of these formats.
+    An error of one rank, such as a missing folder, is raised as CheckpointError on all.
     """
     opened: list[dict[str, Any]] = []
 
@@ -93,13 +88,9 @@ def open_together(path: str, group: Group) -> dict[str, Any]:
 
 
 def together(work: Callable[[], T], group: Group, gather: Gather | None = None) -> list[T]:
-    """Return what `work` returned on each rank; all ranks have to call it.
+    """Run `work` on each rank, and return all results; a collective.
 
-    Args:
-        gather: How ranks tell each other; None takes a collective of the process group.
-
-    Raises:
-        CheckpointError: It raised that on a rank; raised on all of them, a `StorageError` before others.
+    A CheckpointError of any rank is raised on all, a `StorageError` before others. `gather` is as in `write_shared`.
     """
     own: T | CheckpointError
     try:
@@ -150,7 +141,7 @@ def _write_main(content: Mapping[str, Any], path: str, facts: list[ShareFacts]) 
 
 
 def _check_seen(path: str, facts: list[ShareFacts]) -> None:
-    """Check on rank 0 that the other ranks have written to the same folder."""
+    """Check on rank 0 that all ranks wrote to the same folder."""
     for rank, one in enumerate(facts):
         share = Path(share_path(path, rank, len(facts)))
         try:
@@ -165,10 +156,7 @@ def _check_seen(path: str, facts: list[ShareFacts]) -> None:
 
 
 def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return this rank's rows of a tensor, detached and with shared memory, and the number of the first one.
-
-    Of a tensor that is not shared out they are all of it.
-    """
+    """Return this rank's rows (all, if unsharded), detached and sharing memory, and the number of the first row."""
     if not hasattr(tensor, "to_local"):
         return tensor.detach(), 0
     sharded = cast("DTensor", tensor)
@@ -178,18 +166,14 @@ def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def given(tensor: Tensor, rows: Tensor | None = None) -> Tensor | Piece:
-    """Return what this rank gives of a tensor to a checkpoint.
-
-    Args:
-        rows: Rows that are given in place of its own ones; None gives its own.
-    """
+    """Return this rank's contribution of a tensor to a checkpoint, or of `rows` in its place."""
     own, first = own_rows(tensor)
     own = own if rows is None else rows
     return Piece(rows=own, first=first, shape=tuple(tensor.shape)) if hasattr(tensor, "to_local") else own
 
 
 def given_weights(module: nn.Module) -> dict[str, Tensor | Piece]:
-    """Return what this rank gives of a model's state dict."""
+    """Return this rank's contribution of a model's state dict."""
     weights: dict[str, Any] = module.state_dict()
     for name, value in weights.items():
         weights[name] = given(value)
@@ -197,7 +181,7 @@ def given_weights(module: nn.Module) -> dict[str, Tensor | Piece]:
 
 
 def given_optimizer(optimizer: Optimizer) -> dict[str, Any]:
-    """Return what this rank gives of an optimizer's state, which has the form of an unsharded one's."""
+    """Return this rank's contribution of an optimizer's state, in the form of an unsharded state."""
     state = optimizer.state_dict()
     give = _given_whole if isinstance(optimizer, ShardedOptimizer) else given
     return {
@@ -220,12 +204,7 @@ def take_weights(module: nn.Module, weights: Mapping[str, Tensor | StoredTensor]
 
 
 def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = None) -> None:
-    """Fill this rank's rows of a tensor from one of a checkpoint.
-
-    Args:
-        target: Tensor of this shape.
-        rows: What is filled in place of its own rows; None fills those.
-    """
+    """Fill this rank's rows of `target`, or `rows` in their place, from a checkpoint's tensor of the same shape."""
     if source.shape != target.shape:
         raise ValueError(f"a tensor of shape {list(source.shape)} for one of shape {list(target.shape)}")
     own, first = own_rows(target)
@@ -233,9 +212,9 @@ def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = No
 
 
 def take_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Give an optimizer its part of a checkpoint's state, and nothing that still lies in the file.
+    """Give an optimizer its part of a checkpoint's state, fully in memory.
 
-    Its own choice of kernels stays, since sharding may allow others.
+    Keeps its own choice of kernels, since sharding may allow others.
     """
     groups, own_groups = state["param_groups"], optimizer.param_groups
     counts, own_counts = ([len(one["params"]) for one in each] for each in (groups, own_groups))
@@ -256,12 +235,11 @@ def take_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def _given_whole(tensor: Tensor) -> Piece:
-    """Return a tensor that this rank alone holds."""
     return Piece(rows=tensor, first=0, shape=tuple(tensor.shape))
 
 
 def _taken(value: Any, parameter: Tensor) -> Any:
-    """Return a value of a parameter's state: this rank's rows if it has the parameter's shape, else all of it."""
+    """Return this rank's rows of a value in the parameter's shape; other values whole."""
     if not isinstance(value, Tensor | StoredTensor):
         return value
     if value.shape != parameter.shape:

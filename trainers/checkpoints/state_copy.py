@@ -1,4 +1,4 @@
-"""Copies of a training's state in the host's memory, which a file can be written from while the training goes on."""
+"""Copies of a training's state in host memory, from which a file is written while training goes on."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ _UNCHANGING = (bool, int, float, complex, str, bytes, type(None), torch.dtype, t
 
 
 class StateCopies:
-    """Copies nested containers with all their tensors; the memory of the last copy serves again for the next one.
+    """Copies nested containers with their tensors, reusing the memory of the last copy.
 
-    Copies from a GPU lie in pinned memory, so the GPU sends them all without the host waiting for each. Memory that was
-    used before needs no new pages of the system, which take longer than the copying itself.
+    Pinned memory lets the GPU send without the host waiting; reuse avoids page faults, slower than the copying itself.
     """
 
     def __init__(self) -> None:
         self._kept: dict[_Form, list[Tensor]] = {}
 
     def of(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of `content` on the CPU; what an earlier call returned must not be in use any more.
+        """Return a copy of `content` on the CPU; the result of an earlier call must no longer be in use.
 
-        Tensors that are the same in `content` are the same in the copy, so a file has them once.
+        Identical tensors stay identical, so a file stores them once.
         """
         copying = _Copying(self._kept)
         copied = {name: copying.of(value) for name, value in content.items()}
@@ -41,8 +40,6 @@ class StateCopies:
 
 
 class _Copying:
-    """One copy that is being made."""
-
     def __init__(self, spare: dict[_Form, list[Tensor]]) -> None:
         self._spare = spare
         self._made: dict[tuple[object, ...], Tensor] = {}
@@ -50,7 +47,6 @@ class _Copying:
         self.devices: set[torch.device] = set()
 
     def of(self, value: Any) -> Any:
-        """Return a copy of a value, whose containers keep their classes."""
         if isinstance(value, Tensor):
             return self._of_tensor(value)
         if isinstance(value, Piece):

@@ -1,14 +1,12 @@
-"""Tensors that ranks store in parts: each writes the rows that it holds to a file of its own, its share.
+"""Tensors stored in parts: each rank writes its rows to a file of its own, its share.
 
-A share has the layout of safetensors (https://huggingface.co/docs/safetensors), which other programs open: eight bytes
-with the length of a header of JSON, the header, and the bytes of the tensors one after the other. A tensor's name there
-is its path in the content; `rows` of the header's metadata says in JSON which rows of which whole tensor it is:
+A share has the safetensors layout (https://huggingface.co/docs/safetensors). A tensor's name is its path in the
+content; `rows` in the header's metadata maps its rows to the whole tensor, in JSON:
 
     {name: [path, shape of the whole tensor, first row], ...}
 
-Rows are contiguous, so whoever needs some of them reads one range of bytes, with nothing else in memory. The main file
-of the checkpoint holds size and CRC-32 of each share. The CRC finds damage; it is no protection against somebody who
-means harm, and nothing in a share is ever executed.
+Rows are contiguous, so any rows are one range of bytes. The main file holds size and CRC-32 of each share; the CRC
+detects damage, not malice, and nothing in a share is ever executed.
 """
 
 from __future__ import annotations
@@ -38,11 +36,7 @@ from trainers.failures import CheckpointError, StorageError, of_unread_file
 
 
 def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Read the shares of a checkpoint, each wholly, and from an object store itself rather than a copy on this machine.
-
-    Raises:
-        CheckpointError: One of them is not what was written.
-    """
+    """Read all shares wholly, bypassing the cache of object stores; raises CheckpointError for damage."""
     if "shares" in content:
         for number, facts in enumerate(_facts(content, path)):
             with closing(_share(path, number, content, facts, fresh=True)) as share:
@@ -50,12 +44,11 @@ def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
 
 
 def shares_of(content: Mapping[str, Any], path: str | Path) -> list[tuple[ShareFile, ShareFacts]]:
-    """Return the shares, and what the main file says of them."""
+    """Return the shares, and the main file's facts of them."""
     return [(_share(path, rank, content, one), one) for rank, one in enumerate(_facts(content, path))]
 
 
 def _facts(content: Mapping[str, Any], path: str | Path) -> list[ShareFacts]:
-    """Return what the main file says of the shares."""
     try:
         facts = [ShareFacts(bytes=size, crc32=crc, sha256=sha256) for size, crc, sha256 in content["shares"]]
         if not all([*map(type, row)] == [int, int, str] for row in content["shares"]):
@@ -68,7 +61,7 @@ def _facts(content: Mapping[str, Any], path: str | Path) -> list[ShareFacts]:
 def _share(
     path: str | Path, rank: int, content: Mapping[str, Any], facts: ShareFacts, *, fresh: bool = False
 ) -> ShareFile:
-    """Return the share of a rank, of an object store by way of a copy on this machine."""
+    """Return a rank's share; from an object store, a local copy."""
     share = share_path(path, rank, len(content["shares"]))
     if not is_url(path):
         return ShareFile(share)
@@ -91,7 +84,7 @@ _DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "C64": torch.complex64, "C128": torch.complex128,
 }  # fmt: skip
-"""Number formats by their names in a share; all but the last one are those of safetensors."""
+"""Dtypes by their names in a share; all but the last are those of safetensors."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 Key: TypeAlias = tuple[str | int, ...]
@@ -99,11 +92,7 @@ Key: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Rows of a tensor that this rank stores.
-
-    Attributes:
-        rows: The rows, shape [n, ...]; the whole tensor where it has no dimension.
-    """
+    """Rows of a tensor that this rank stores, shape [n, ...]; the whole tensor if it has no dimension."""
 
     rows: Tensor
     first: int
@@ -112,11 +101,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShareFacts:
-    """What the main file says of a share.
-
-    Attributes:
-        sha256: Checksum by which an object store knows the file; empty in a folder.
-    """
+    """Facts of a share in the main file; `sha256` is empty in a folder."""
 
     bytes: int
     crc32: int
@@ -124,11 +109,7 @@ class ShareFacts:
 
 
 class ShareFile:
-    """A share to read from: a file that is opened for each reading, or an open copy of an object.
-
-    Args:
-        copy: The copy, which may be evicted from its folder as long as it is open; None for a file.
-    """
+    """A share to read from: a file opened for each reading, or an open `copy` of an object."""
 
     def __init__(self, path: str, copy: BinaryIO | None = None) -> None:
         self._path, self._copy = path, copy
@@ -136,11 +117,10 @@ class ShareFile:
             weakref.finalize(self, copy.close)  # with the last tensor that may be read from it
 
     def __str__(self) -> str:
-        """Return the path or URL."""
         return self._path
 
     def size(self) -> int:
-        """Return the size of the file in bytes; raises `OSError` if it is not there."""
+        """Return the size of the file in bytes; raises OSError if it is missing."""
         return Path(self._path).stat().st_size if self._copy is None else os.fstat(self._copy.fileno()).st_size
 
     def read_into(self, offset: int, memory: memoryview) -> None:
@@ -148,7 +128,7 @@ class ShareFile:
 
         Raises:
             StorageError: The disk does not answer.
-            CheckpointError: The file is gone, or shorter.
+            CheckpointError: The file is gone, or too short.
         """
         try:
             with self._opened() as file:
@@ -182,7 +162,7 @@ class _Extent:
 
 
 class StoredTensor:
-    """A tensor in shares, of which any rows can be read."""
+    """A tensor in shares; any rows can be read."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
         self.shape, self.dtype = torch.Size(shape), dtype
@@ -194,12 +174,12 @@ class StoredTensor:
 
     @property
     def row_bytes(self) -> int:
-        """Size of a row in bytes; of all if it has no dimension."""
+        """Bytes of a row; of the whole tensor if it has no dimension."""
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
     @property
     def rows(self) -> int:
-        """Number of its rows; one if it has no dimension."""
+        """Number of rows; 1 if it has no dimension."""
         return self.shape[0] if self.shape else 1
 
     def add(self, extent: _Extent) -> None:
@@ -207,11 +187,7 @@ class StoredTensor:
         self._extents.append(extent)
 
     def close(self) -> None:
-        """Check that its rows are all there, each once.
-
-        Raises:
-            CheckpointError: They are not.
-        """
+        """Raise CheckpointError unless each row is present exactly once."""
         self._extents.sort(key=lambda one: (one.first, one.rows))
         at = 0
         for extent in self._extents:
@@ -222,11 +198,7 @@ class StoredTensor:
             raise CheckpointError(f"rows are missing, or there twice, in a tensor of shape {list(self.shape)}")
 
     def read_into(self, target: Tensor, first: int = 0) -> None:
-        """Fill a tensor of this dtype, shape [n, ...] on any device, with the n rows from `first` on.
-
-        Raises:
-            CheckpointError: A file is shorter than it was, or is gone.
-        """
+        """Fill `target`, shape [n, ...] on any device, with n rows from `first` on; raises CheckpointError."""
         rows = target.shape[0] if self.shape else 1
         direct = target.device.type == "cpu" and target.is_contiguous()
         buffer = target if direct else torch.empty(target.shape, dtype=self.dtype)
@@ -239,11 +211,7 @@ class StoredTensor:
             target.copy_(buffer)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield all its bytes in parts of some megabytes.
-
-        Raises:
-            CheckpointError: As in `read_into`.
-        """
+        """Yield its bytes in chunks of some megabytes; raises CheckpointError."""
         for file, offset, _, size in self._ranges(0, self.rows):
             for begin in range(0, size, _CHUNK_BYTES):
                 chunk = bytearray(min(_CHUNK_BYTES, size - begin))
@@ -251,17 +219,13 @@ class StoredTensor:
                 yield bytes(chunk)
 
     def whole(self) -> Tensor:
-        """Return all of it, on the CPU.
-
-        Raises:
-            CheckpointError: As in `read_into`.
-        """
+        """Return the whole tensor on the CPU; raises CheckpointError."""
         tensor = torch.empty(self.shape, dtype=self.dtype)
         self.read_into(tensor)
         return tensor
 
     def _ranges(self, first: int, rows: int) -> Iterator[tuple[ShareFile, int, int, int]]:
-        """Yield (file, offset there, offset in the rows that are asked for, size), all in bytes."""
+        """Yield (file, offset in the file, offset in the requested rows, size), in bytes."""
         size = self.row_bytes
         for one in self._extents:
             begin, end = max(first, one.first), min(first + rows, one.first + one.rows)
@@ -275,7 +239,7 @@ def byte_view(tensor: Tensor) -> Any:
 
 
 def copy_rows(source: Tensor | StoredTensor, target: Tensor, first: int = 0) -> None:
-    """Fill a tensor of shape [n, ...], on any device, with the n rows from `first` on of one of a checkpoint."""
+    """Fill `target`, shape [n, ...] on any device, with n rows from `first` on."""
     if isinstance(source, StoredTensor) and source.dtype == target.dtype:
         source.read_into(target, first)
         return
@@ -293,18 +257,16 @@ def whole(value: Tensor | StoredTensor) -> Tensor:
 
 
 def in_memory(weights: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state dict of a checkpoint whose tensors are all in memory; without shares it is the same one."""
+    """Return a state dict with all tensors in memory; without shares, the same dict."""
     has_stored = any(isinstance(value, StoredTensor) for value in weights.values())
     return {name: whole(value) for name, value in weights.items()} if has_stored else weights
 
 
 def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, Any]:
-    """Return weights of a checkpoint whose stored tensors are put together in a file, and mapped from it.
-
-    They take no memory of this process. Nobody may write to them, and the file has to stay as it is.
+    """Return weights whose stored tensors are put together in `scratch` and mapped from it, read only.
 
     Raises:
-        OSError: The file takes no more.
+        OSError: The disk is full.
         CheckpointError: A share cannot be read.
     """
     offsets: dict[str, int] = {}
@@ -348,7 +310,7 @@ def without_pieces(content: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFacts:
-    """Write pieces after their header to a file, one tensor in the host's memory at a time."""
+    """Write a header and the pieces to a file, with one tensor in host memory at a time."""
     header: dict[str, Any] = {}
     rows, tensors, end = {}, [], 0
     for key, piece in pieces:
@@ -375,11 +337,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts]]) -> None:
-    """Put the tensors that shares hold into the content of a main file.
-
-    Raises:
-        CheckpointError: A share is missing or damaged, as far as its size and its index show.
-    """
+    """Put the tensors of shares into a main file's content; raises CheckpointError for a bad size or index."""
     found: dict[Key, StoredTensor] = {}
     for path, facts in shares:
         for key, dtype, shape, extent in _index_of(path, facts):
@@ -398,11 +356,7 @@ def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts
 
 
 def check_share(share: ShareFile, facts: ShareFacts) -> None:
-    """Read a whole share.
-
-    Raises:
-        CheckpointError: It is missing, or not what was written.
-    """
+    """Read a whole share; raises CheckpointError if it is missing or damaged."""
     _check_size(share, facts)
     crc = 0
     for at in range(0, facts.bytes, _CHUNK_BYTES):
@@ -427,7 +381,7 @@ def _check_size(share: ShareFile, facts: ShareFacts) -> None:
 
 
 def _index_of(share: ShareFile, facts: ShareFacts) -> Iterator[tuple[Key, torch.dtype, list[int], _Extent]]:
-    """Yield what a share's header says of each tensor, checked as far as it can be for one share alone."""
+    """Yield each tensor of a share's header, checked as far as one share allows."""
     _check_size(share, facts)
     end = 0
     try:

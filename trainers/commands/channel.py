@@ -1,12 +1,12 @@
-"""How a program asks the rank that runs it: one line of JSON, and one as the answer, over a Unix socket.
+"""Questions of a program to the rank that runs it: one line of JSON each way, over a Unix socket.
 
-`automl.inside` is the other end, which must not import anything of ours.
+`automl.inside` is the other end, which must not import our packages.
 
     {"ask": "report", "epoch": 3, "metrics": {"val_error": 0.1}, "last": false}    {} or {"over": true}
     {"ask": "checkpoint", "epoch": 3}                                              {"folder": "..."} or {"folder": null}
     {"ask": "resume"}                                                              {"folder": "..."} or {"folder": null}
 
-An answer {"error": "..."} says what was wrong with the question. The rank answers a report once the search has decided.
+An answer {"error": "..."} rejects the question. A report is answered once the search has decided.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ASKS = ("report", "checkpoint", "resume", "heartbeat")
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Question:
-    """A question of the program, which waits for its answer."""
+    """A question of the program."""
 
     ask: str
     epoch: int | None = None
@@ -69,9 +69,9 @@ class Channel:
         return answer
 
     def close(self) -> None:
-        """Take no more questions; those that wait for an answer hear that the trial is over.
+        """Take no more questions, and answer waiting ones that the trial is over.
 
-        The file of the socket stays, so that a program can tell a trial that is over from one that it cannot reach.
+        The socket's file stays, so that a program can tell a finished trial from an unreachable one.
         """
         with self._changing:
             self._is_closed = True
@@ -103,7 +103,6 @@ class _Connection(socketserver.StreamRequestHandler):
 
 
 def _question_in(said: Any) -> Question:
-    """Read a question."""
     if not isinstance(said, dict) or said.get("ask") not in _ASKS:
         raise ValueError(f"found {said!r:.200}, allowed: a question with ask, one of {', '.join(_ASKS)}")
     metrics = said.get("metrics", {})

@@ -1,10 +1,8 @@
-"""What a spec says of a command that trains: its form, and what is wrong with one. Does not import torch.
+"""Checks the command in a spec (the task `command` and its options in a study). Does not import torch.
 
-    task:
-      command: [python, train.py, --lr, "{learning_rate}"]
-      metrics: json
-
-In the spec this stands under `task`; a study has it as the task named `command` and that task's options.
+task:
+  command: [python, train.py, --lr, "{learning_rate}"]
+  metrics: json
 """
 
 from __future__ import annotations
@@ -22,15 +20,15 @@ from typing import Any, Literal
 from search_spaces.wording import found, listed
 
 COMMAND = "command"
-"""Name of the task that stands for a command."""
+"""Task name of a command."""
 BUILT_IN_NAMES = ("world_size", "seed", "epochs", "scaled_learning_rate", "checkpoint_folder", "params_file")
-"""Names that a command may use in braces besides those of parameters and of keys of `training`."""
+"""Names in braces besides parameters and keys of `training`."""
 _NAMES_OF_NO_PARAMETER = frozenset(BUILT_IN_NAMES) - {"world_size", "epochs"}
-"""Names among them that mean something else than a parameter of the same name."""
+"""Names among them that hide a parameter of the same name."""
 
 Metrics = Literal["report", "json"] | Mapping[str, str]
 Problem = tuple[tuple[str | int, ...], str]
-"""A key's path and what is wrong with its value."""
+"""A key's path and the problem of its value."""
 
 _NAME_IN_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PARTS = "a list of texts and numbers, or of lists of them, such as [python, train.py, --lr, '{learning_rate}']"
@@ -42,16 +40,15 @@ class Command:
     """A program that trains one trial, started once for each rank.
 
     Attributes:
-        parts: Program and arguments. Names in braces are replaced. A list among them is left out where it names a
-            parameter that the trial has not.
-        metrics: Where metrics come from: "report" is `automl.report`, "json" lines of JSON on rank 0's standard output,
-            and a mapping has the regular expression `pattern` that finds them there.
-        environment: Further variables of the processes; names in braces are replaced.
-        folder: Folder in which the program runs, relative to that of the spec.
-        end_seconds: Time to end by itself after it was asked to, or has reported its last epoch, in seconds.
+        parts: Program and arguments with names in braces; a nested list is left out if the trial lacks its parameter.
+        metrics: "report" (`automl.report`), "json" (lines of JSON on rank 0's standard output), or a mapping with the
+            regular expression `pattern` for such lines.
+        environment: Further environment variables; names in braces are replaced.
+        folder: Working folder, relative to the spec's folder.
+        end_seconds: Time to end by itself after a request or its last report, in seconds.
         kill_seconds: Time from SIGTERM to SIGKILL, in seconds.
         report_seconds: Longest time between two reports, in seconds; None is no limit.
-        first_report_seconds: Longest time to the first report, in seconds, where `report_seconds` is None.
+        first_report_seconds: Longest time to the first report, in seconds, if `report_seconds` is None.
     """
 
     parts: tuple[str | tuple[str, ...], ...]
@@ -65,18 +62,14 @@ class Command:
     log_mib: float = 8.0
 
     def report_limit(self, *, is_first: bool) -> tuple[str, float]:
-        """Return the key and the value, in seconds, of the limit that holds before the next report."""
+        """Return the key and the seconds of the limit for the next report."""
         if self.report_seconds is not None:
             return "report_seconds", self.report_seconds
         return "first_report_seconds", self.first_report_seconds if is_first else math.inf
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Command:
-        """Return the command of a task's options.
-
-        Raises:
-            ValueError: An option is wrong; the message is one line.
-        """
+        """Return the command of a task's options; raises ValueError, in one line, for a wrong option."""
         for path, problem in problems_of(options):
             raise ValueError(f"{'.'.join(map(str, path))}: {problem}")
         given = {name: value for name, value in options.items() if name != COMMAND}
@@ -85,7 +78,7 @@ class Command:
         return cls(parts=parts, environment=environment, **given)
 
     def names(self) -> Iterator[tuple[str, bool]]:
-        """Yield each name in braces, and whether what it stands in may be left out."""
+        """Yield each name in braces, and whether its argument is optional."""
         for part in self.parts:
             for text in part if isinstance(part, tuple) else (part,):
                 yield from ((name, isinstance(part, tuple)) for name in names_in(text))
@@ -94,7 +87,7 @@ class Command:
 
 
 def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what is wrong with the options of a command."""
+    """Yield the problems of a command's options."""
     allowed = (COMMAND, *(one.name for one in fields(Command) if one.name != "parts"))
     for key in options:
         if key not in allowed:
@@ -122,7 +115,7 @@ def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def unknown_names(command: Command, parameters: Collection[str], sometimes: Collection[str]) -> Iterator[str]:
-    """Yield what is wrong with the names in braces of a command."""
+    """Yield the problems of the names in braces."""
     for name, may_be_left_out in command.names():
         if name not in parameters and name not in BUILT_IN_NAMES:
             allowed = listed([*parameters, *BUILT_IN_NAMES])
@@ -140,7 +133,7 @@ def unknown_names(command: Command, parameters: Collection[str], sometimes: Coll
 
 
 def missing_program(command: Command, base_folder: Path, search_path: str) -> str | None:
-    """Return why the program of a command cannot be run on this machine, None if it can."""
+    """Return the reason why the program cannot run on this machine, or None."""
     program, folder = str(command.parts[0]), base_folder / command.folder
     if not folder.is_dir():
         return f"found the folder {command.folder!r}, allowed: one that is there, beside the spec"
@@ -152,7 +145,7 @@ def missing_program(command: Command, base_folder: Path, search_path: str) -> st
 
 
 def search_path() -> str:
-    """Return where programs are looked for: `python` is that of the environment in which this one runs."""
+    """Return the search path for programs, with this environment's `python` first."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
@@ -162,7 +155,7 @@ def names_in(text: str) -> list[str]:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with the names in braces replaced; doubled braces become single ones."""
+    """Return a text with names in braces replaced; doubled braces become single."""
     return _NAME_IN_BRACES.sub(lambda named: values[named[1]] if named[1] else named[0][0], text)
 
 
@@ -189,7 +182,7 @@ def _is_positive(value: object) -> bool:
 
 
 def arguments(parts: Sequence[str | tuple[str, ...]], values: Mapping[str, str]) -> list[str]:
-    """Return program and arguments of a trial: names replaced, lists that name something missing left out."""
+    """Return a trial's program and arguments: names replaced, lists with missing parameters left out."""
     found_parts: list[str] = []
     for part in parts:
         texts = part if isinstance(part, tuple) else (part,)

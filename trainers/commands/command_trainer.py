@@ -1,4 +1,4 @@
-"""Runs a command as a trial, on one rank: as far as it is granted, with checkpoints, up to its end.
+"""Runs a command as a trial, on one rank.
 
 pool ── grants, drains ──► Course ◄── waits, tells ── CommandTrainer ◄── questions, lines, end ── the program
 """
@@ -37,9 +37,9 @@ from trainers.ranks.process import Remains
 from trainers.ranks.process_group import Group
 
 _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
-"""Signals that say nothing of the command: another attempt may succeed."""
+"""Signals that are not the command's fault: another attempt may succeed."""
 _SHELL_SIGNALS = 128
-"""A shell whose program was killed by a signal ends with this and the signal's number."""
+"""Base of a shell's exit status after a signal killed its program."""
 _TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
@@ -52,13 +52,12 @@ def exit_error(
     last_lines: Sequence[str],
     ports: Collection[int],
 ) -> TrainingError:
-    """Return the error of a program that has ended too early.
+    """Return the error of a program that ended too early.
 
     Args:
-        status: Its exit status, a negative one being a signal; the reason for which it could not be run; None where
-            its supervisor was killed, and nobody knows.
-        epochs: Number of epochs that it has reported, and of those that it should have reported.
-        ports: Ports that it was given and has not begun to use for long: another process may have taken one.
+        status: Exit status (negative for a signal), the reason of a failed start, or None if its supervisor was killed.
+        epochs: Numbers of reported and of expected epochs.
+        ports: Assigned ports not in use yet: another process may have taken one.
     """
     if status is None:
         return LostError(f"the supervisor of the command was killed ({where})")
@@ -82,24 +81,24 @@ def exit_error(
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The program has ended: see `exit_error` for the status."""
+    """The program has ended; `status` as in `exit_error`."""
 
     status: int | str | None
 
 
 Event = Question | Reported | ValueError | TrainingError | Exited | None
-"""What happens to a program; None once the trial is over."""
+"""An event of a program; None once the trial is over."""
 
 
 class Inbox:
-    """A queue of events that can be looked into."""
+    """A queue of events with a look inside."""
 
     def __init__(self) -> None:
         self._new: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._seen: deque[Event] = deque()
 
     def put(self, event: Event) -> None:
-        """Put an event in; for other threads."""
+        """Put an event in, from any thread."""
         self._new.put(event)
 
     def take(self, seconds: float) -> Event:
@@ -107,7 +106,7 @@ class Inbox:
         return self._seen.popleft() if self._seen else self._new.get(timeout=seconds)
 
     def has_report(self) -> bool:
-        """Return whether a line with metrics waits to be taken."""
+        """Return whether a line with metrics is waiting."""
         with suppress(queue.Empty):
             while True:
                 self._seen.append(self._new.get_nowait())
@@ -115,25 +114,19 @@ class Inbox:
 
 
 _LOOK_SECONDS = 1.0
-"""Time between two looks whether the program has used its CPUs, which is a sign of life."""
+"""Seconds between two checks of the program's CPU use, a sign of life."""
 _FOREVER = 2**31
 _YES = "yes"
 
 
 class _End(Enum):
-    """How the work on a program ends."""
-
     BY_ITSELF = "it has reported its last epoch, and ended"
     TOLD = "the trial is over, and the program was told so by the answer to its report"
     UNTOLD = "the trial is over, and the program does not know"
 
 
 class CommandTrainer:
-    """Runs a command on one rank.
-
-    Raises:
-        TrainingError: An option of the trial is wrong.
-    """
+    """Runs a command on one rank; raises TrainingError for a wrong option."""
 
     def __init__(
         self,
@@ -161,10 +154,10 @@ class CommandTrainer:
             self._signs: tuple[float, int] = 0.0, 0
 
     def run(self, course: Course) -> None:
-        """Run the command; returns once it has ended, or the trial is over, and nothing of it is left.
+        """Run the command until it has ended or the trial is over, leaving no process behind.
 
         Raises:
-            TrainingError: The command failed, or did not keep to the form of one that trains.
+            TrainingError: The command failed, or broke the protocol.
         """
         threading.Thread(target=self._wait_until_over, args=(course,), name="closing", daemon=True).start()
         with classified(), working_folder() as folder, self._meeting:
@@ -179,13 +172,13 @@ class CommandTrainer:
                 self._follow(course, folder, places)
 
     def close(self) -> Remains:
-        """Nothing is left in memory."""
+        """Return nothing: no state stays in memory."""
         return Remains([])
 
     # ------------------------------------------------------------------ before the program starts
 
     def _prepare(self, kept: Path, ports: HeldPorts) -> list[Place] | None:
-        """Return the places of all ranks once each has its files, and may start; None if the trial is over."""
+        """Return all ranks' places once each has its files; None if the trial is over."""
         assignment = self._assignment
         place = own_place(str(kept), assignment.store, one_host=assignment.one_host, ports=ports)
         self._counter.begin("ranks")
@@ -202,7 +195,7 @@ class CommandTrainer:
         return None if have_restored is None else places
 
     def _restore(self, folder: Path | None) -> int:
-        """Put the files of the checkpoint to go on from into a folder, if one is given; returns the epochs done."""
+        """Restore the checkpoint's files into a folder, if given; returns the epochs done."""
         path = self._spec.resume_from
         if path is None:
             return 0
@@ -264,7 +257,7 @@ class CommandTrainer:
                 program.end(self._command.end_seconds if end is _End.TOLD else 0.0, self._command.kill_seconds)
 
     def _next_event(self) -> Event:
-        """Return what happens next; meanwhile whether the program is alive is counted."""
+        """Return the next event, watching the program's CPU use."""
         while True:
             if self._book.held is not None and self._book.waited_seconds() > self._command.end_seconds:
                 return Exited(0)
@@ -282,7 +275,7 @@ class CommandTrainer:
             self._signs = signs
 
     def _take(self, event: Event, course: Course) -> _End | None:
-        """Take in what has happened; returns how the work on the program ends, None while it goes on."""
+        """Handle an event; returns how the work ends, None while it goes on."""
         if event is None:
             return _End.UNTOLD
         if isinstance(event, ValueError):
@@ -306,7 +299,7 @@ class CommandTrainer:
         return None
 
     def _begin(self, course: Course, *, with_program: bool = False) -> None:
-        """Tell that the first epoch begins: what was before it belongs to the start."""
+        """Report the start of the first epoch."""
         if not self._has_begun:
             self._has_begun = True
             if not with_program:
@@ -316,7 +309,7 @@ class CommandTrainer:
             self._counter.begin_epoch(self._book.epoch + 1, 0.0)
 
     def _offer_folder(self, question: Question, course: Course) -> None:
-        """Say whether a checkpoint of this epoch is wanted; all ranks get rank 0's answer."""
+        """Answer whether a checkpoint of this epoch is wanted, as rank 0 decides."""
         what = f"checkpoint/{question.epoch}"
         if self._group.rank > 0:  # rank 0 may be far behind, and this rank has other things to hear of
             self._meeting.pass_on(what, partial(_offer, question, self._kept), self._events.put)
@@ -328,7 +321,6 @@ class CommandTrainer:
         _offer(question, self._kept, said)
 
     def _report(self, reported: Reported, course: Course, question: Question | None) -> _End | None:
-        """Tell an epoch's measurement, and wait until the next one is granted; returns the end if the trial is over."""
         self._counter.done()
         if self._group.rank > 0:
             epoch = int(reported.epoch) if isinstance(reported.epoch, int) else self._book.epoch + 1
@@ -355,17 +347,15 @@ class CommandTrainer:
         return self._tell(measurement, course, question)
 
     def _tell(self, measurement: Measurement, course: Course, question: Question | None) -> _End | None:
-        """Tell an epoch, and wait until the next one is granted; returns the end if the trial is over."""
         course.measured(Pending(news=measurement))
         end = self._wait(_FOREVER if measurement.ended else measurement.epoch, course, question)
         self._counter.begin_epoch(measurement.epoch + 1, 0.0)
         return end
 
     def _is_of_latest_line(self) -> bool:
-        """Return whether the files of a program that is held belong to the line with metrics that is looked at.
+        """Return whether a stopped program's files belong to the metrics line at hand.
 
-        They do not if it has printed a later one. One that does not number its epochs could not be told, once it goes
-        on, that its files are of another epoch, so they are never kept.
+        Not after a later line; and never without epoch numbers, as the files may be of another epoch once it goes on.
         """
         return numbers_epochs(self._command.metrics) and not self._events.has_report()
 
@@ -400,7 +390,7 @@ class CommandTrainer:
         )
 
     def _ended(self, exited: Exited, course: Course) -> _End:
-        """Take in the end of the program, which is right only after its last report."""
+        """Handle the end of the program, valid only after its last report."""
         book, rank = self._book, self._group.rank
         if exited.status == 0 and rank > 0:
             return _End.BY_ITSELF
@@ -424,7 +414,6 @@ def _answer(question: Question | None) -> None:
 
 
 def _offer(question: Question, folder: Path, said: str | None) -> None:
-    """Answer whether a checkpoint is wanted, as rank 0 has said; None if the trial is over."""
     if said is None:
         question.answer(over=True)
     else:

@@ -1,4 +1,4 @@
-"""Which epochs a program has reported, and what is due after the next one."""
+"""Records the epochs that a program has reported, and what is due after the next."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class EpochBook:
     """The epochs of one attempt.
 
     Attributes:
-        held: Measurement of the last epoch, which is told once the program has ended.
-        is_at_start: Whether this attempt has reported no new epoch yet.
-        is_silent: Whether this attempt has reported no epoch at all yet, trained before or new.
+        held: Measurement of the last epoch, reported once the program has ended.
+        is_at_start: This attempt has reported no new epoch yet.
+        is_silent: This attempt has reported no epoch at all, repeated or new.
     """
 
     def __init__(self, epochs: int, is_due: Callable[[], bool]) -> None:
@@ -32,7 +32,7 @@ class EpochBook:
         self.held: Measurement | None = None
 
     def start(self, epoch: int) -> None:
-        """Begin with so many epochs done."""
+        """Begin with `epoch` epochs done."""
         self.epoch = epoch
         self.go_on()
 
@@ -45,11 +45,7 @@ class EpochBook:
         return time.monotonic() - self._went_on_at
 
     def take_again(self, reported: Reported) -> int | None:
-        """Take in a report of an epoch that an earlier attempt had reported, since its state was older than that.
-
-        Raises:
-            TaskError: The epoch is no number.
-        """
+        """Handle a repeated report of an earlier attempt's epoch; raises TaskError if the epoch is no number."""
         epoch = self._epoch_of(reported)
         if not (self.is_at_start and self._retrained in (0, epoch - 1) and epoch <= self.epoch):
             return None
@@ -57,11 +53,10 @@ class EpochBook:
         return epoch
 
     def take(self, reported: Reported) -> dict[str, float]:
-        """Take in the report of a new epoch; returns its metrics.
+        """Record a new epoch, and return its metrics.
 
         Raises:
-            UnreadablePartError: What was saved is of a later epoch than the checkpoint says, as it can be where a
-                program does not wait for the answer to its report.
+            UnreadablePartError: The saved state is of a later epoch: the program did not wait for an answer.
         """
         expected, epoch = self.epoch + 1, self._epoch_of(reported)
         if self.held is not None:
@@ -78,7 +73,7 @@ class EpochBook:
         return metrics
 
     def is_wanted(self, epoch: object, spec: TrialSpec, *, ends: bool) -> bool:
-        """Return whether a checkpoint of an epoch is wanted, for a program that asks."""
+        """Return whether the program, which asks, should save this epoch."""
         number = _whole(epoch)
         self._asks = True
         wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due()
@@ -88,11 +83,11 @@ class EpochBook:
 
     @property
     def may_end(self) -> bool:
-        """Whether the trial can end with this epoch, for now or early: a program that asks has saved it."""
+        """Return whether the trial may end with this epoch: a program that asks has saved it."""
         return not self._asks or self._wanted_at == self.epoch
 
     def saves(self, spec: TrialSpec, *, ends: bool) -> bool:
-        """Return whether a checkpoint of this epoch is to be written."""
+        """Return whether this epoch gets a checkpoint."""
         if self._asks:
             return self._wanted_at == self.epoch
         return ends or self.epoch in spec.milestones or self._is_due()
@@ -112,7 +107,7 @@ def _whole(epoch: object) -> int:
 
 
 def _numbers(reported: Reported) -> dict[str, float]:
-    """Return metrics as numbers; NaN and infinity are, and the controller judges them."""
+    """Return metrics as numbers; NaN and infinity pass, the controller judges them."""
     if not reported.metrics:
         raise TaskError(f"the command reported epoch {reported.epoch} without a metric")
     metrics = {}

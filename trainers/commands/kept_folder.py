@@ -1,8 +1,4 @@
-"""The files that a program keeps for going on: a folder while it runs, and inside a checkpoint of the trial.
-
-A checkpoint holds each file as a tensor of bytes under its relative path, so that it is written, checked, sent and
-deleted as any other.
-"""
+"""Files that a program keeps for resuming: a folder while it runs, byte tensors by relative path in a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,16 +16,15 @@ from trainers.failures import CheckpointError, StorageError
 from trainers.protocol import TaskError
 
 FILES = "files"
-"""Name of the part of a checkpoint that holds a program's files."""
+"""Key of a program's files in a checkpoint."""
 _CHUNK_BYTES = 2**24
 _TRIES, _PAUSE_SECONDS = 5, 0.2
 
 
 def files_in(folder: Path) -> dict[str, Tensor]:
-    """Return the content of all files below a folder, by their relative paths.
+    """Return the content of all files below a folder, by relative path.
 
-    The files are read, not mapped: one that the program makes shorter would kill whoever has it mapped. If something
-    changes meanwhile all is read anew.
+    Reads instead of mapping: a mapped file that shrinks would kill the reader. Starts anew if a file changes.
     """
     why = ""
     for _ in range(_TRIES):
@@ -67,7 +62,7 @@ def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:
 
 
 class _ChangedError(Exception):
-    """A file has changed while it was read."""
+    """A file changed while it was read."""
 
 
 def _read(path: Path) -> Tensor:

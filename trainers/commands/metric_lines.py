@@ -1,4 +1,4 @@
-"""Metrics in what a program prints: lines of JSON, or what a regular expression finds. Does not import torch."""
+"""Finds metrics in a program's output: lines of JSON, or a regular expression. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _LONGEST_NOTE = 300
 
 
 class Reported(NamedTuple):
-    """An epoch's metrics as a program gives them.
+    """Metrics that a program reports for an epoch.
 
     Attributes:
-        epoch: Number of the epoch; None if the program gives none: then it is the next one.
-        ignored: What in the line is no metric, for the log; empty if there is nothing.
+        epoch: Number of the epoch; None for the next.
+        ignored: Parts of the line that are no metrics, for the log; may be empty.
     """
 
     epoch: object
@@ -28,11 +28,11 @@ class Reported(NamedTuple):
 
 
 Reader = Callable[[str], Reported | None]
-"""Finds metrics in a line; raises ValueError for one that should have some and has not."""
+"""Finds metrics in a line; raises ValueError for a malformed one."""
 
 
 def reader_of(metrics: Metrics) -> Reader | None:
-    """Return what finds metrics in a line of standard output, None where the program calls `automl.report`."""
+    """Return the reader of standard output, None if the program calls `automl.report`."""
     if metrics == "report":
         return None
     if metrics == "json":
@@ -43,7 +43,7 @@ def reader_of(metrics: Metrics) -> Reader | None:
 
 
 def way_to_report(metrics: Metrics) -> str:
-    """Return how a program gives its metrics, for the message to somebody whose program gave none."""
+    """Return how to report metrics, for the error message of a silent program."""
     if metrics == "report":
         return (
             "a report of each epoch by automl.report, or, of a program that prints its metrics, task.metrics: json or "
@@ -56,11 +56,7 @@ def way_to_report(metrics: Metrics) -> str:
 
 
 def in_json(line: str) -> Reported | None:
-    """Return the metrics of a line that is a JSON object with `epoch`; other lines have none.
-
-    Raises:
-        ValueError: A line that begins with a brace and has "epoch" in it is no JSON.
-    """
+    """Return the metrics of a JSON object with `epoch`, None for other lines; raises ValueError for broken JSON."""
     if not line.startswith("{") or '"epoch"' not in line:
         return None
     try:
@@ -91,5 +87,5 @@ def in_text(line: str, pattern: re.Pattern[str]) -> Reported | None:
 
 
 def numbers_epochs(metrics: Metrics) -> bool:
-    """Return whether each report of a program says of which epoch it is."""
+    """Return whether reports carry an epoch number."""
     return not isinstance(metrics, Mapping) or "epoch" in re.compile(metrics["pattern"]).groupindex

@@ -1,7 +1,4 @@
-"""Where the ranks of a gang are, and what their programs are told of it: torchrun's variables, and TensorFlow's.
-
-Each rank says where it is; all are told by the pool's store.
-"""
+"""Exchanges the places of a gang's ranks, and sets the variables of torchrun and TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ from trainers.ranks.process_group import Group
 
 
 class Meeting:
-    """Exchanges texts between the ranks of one attempt. A block that is left by an error tells the others.
+    """Exchanges texts between the ranks of one attempt; an error that leaves the block is sent to the others.
 
-    Each request to the store is short, since one that waits would keep those of other threads waiting.
+    Requests to the store are short, since a waiting one blocks those of other threads.
     """
 
     def __init__(
@@ -41,11 +38,9 @@ class Meeting:
         self._last_heard: tuple[str, str] | None = None
 
     def __enter__(self) -> Meeting:
-        """Return itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Tell the others of an error, and take back what rank 0 has said."""
         if self._store is None:
             return
         with suppress(Exception):  # a store that does not answer must not hide the error
@@ -55,10 +50,10 @@ class Meeting:
                 self._store.delete_key(name)
 
     def gather(self, what: str, own: str) -> list[str] | None:
-        """Return the texts of all ranks, by rank; None once the trial is over. All ranks have to ask, once.
+        """Return the texts of all ranks, by rank; None once the trial is over. A collective, called once.
 
         Raises:
-            LostError: Another rank has failed, or did not come in time.
+            LostError: Another rank has failed, or is late.
         """
         if self._store is None:
             return [own]
@@ -66,7 +61,7 @@ class Meeting:
         return gather(own) or None
 
     def say(self, what: str, text: str) -> None:
-        """Tell the other ranks something; for rank 0."""
+        """Send a text from rank 0 to the other ranks."""
         if self._store is not None:
             self._set_here.add(f"{self._prefix}/{what}")
             self._store.set(f"{self._prefix}/{what}", text)
@@ -74,7 +69,7 @@ class Meeting:
     def pass_on(
         self, what: str, take: Callable[[str | None], None], take_error: Callable[[TrainingError], None]
     ) -> None:
-        """Hand over what rank 0 says, once it does, however late; for the other ranks. A thread waits for it."""
+        """Pass rank 0's text to `take` from a thread, whenever it comes; for the other ranks."""
 
         def wait() -> None:
             try:
@@ -99,7 +94,6 @@ class Meeting:
         return f"{self._prefix}/failed"
 
     def _need_not_wait(self) -> bool:
-        """Whether the trial is over."""
         assert self._store is not None  # noqa: S101 - the callers have looked
         if self._store.check([self._failed]):
             raise LostError(f"another rank has failed: {self._store.get(self._failed).decode()}")
@@ -111,11 +105,11 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a rank is.
+    """The place of a rank.
 
     Attributes:
-        worker_port: Free port for its part in TensorFlow's cluster.
-        devices: GPUs of its own as CUDA_VISIBLE_DEVICES names them; empty where it has none, or sees them all.
+        worker_port: Free port for TensorFlow's cluster.
+        devices: Its GPUs as in CUDA_VISIBLE_DEVICES; empty if it has none, or sees all.
         folder: Folder of the program's checkpoints on its machine.
     """
 
@@ -127,7 +121,7 @@ class Place:
 
 
 class HeldPorts:
-    """Ports of this machine that nobody else gets until they are released."""
+    """Ports of this machine, reserved until they are released."""
 
     def __init__(self, count: int) -> None:
         self._sockets = [socket.socket() for _ in range(count)]
@@ -140,7 +134,7 @@ class HeldPorts:
         self.numbers = [int(one.getsockname()[1]) for one in self._sockets]
 
     def release(self) -> None:
-        """Let the program have them."""
+        """Free the ports for the program."""
         for one in self._sockets:
             with suppress(OSError):
                 one.close()
@@ -155,13 +149,13 @@ def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bo
 
 
 def all_places(own: Place, meeting: Meeting) -> list[Place] | None:
-    """Return the places of all ranks, all of which have to ask; None once the trial is over."""
+    """Return the places of all ranks, None once the trial is over; a collective."""
     texts = meeting.gather("places", json.dumps(asdict(own)))
     return None if texts is None else [Place(**json.loads(text)) for text in texts]
 
 
 def variables(places: Sequence[Place], rank: int) -> dict[str, str]:
-    """Return the variables that tell a program its rank, as torchrun and TensorFlow name them."""
+    """Return the variables of torchrun and TensorFlow for a rank."""
     here = [number for number, place in enumerate(places) if place.host == places[rank].host]
     hosts = list(dict.fromkeys(place.host for place in places))
     found = {
@@ -185,7 +179,7 @@ def variables(places: Sequence[Place], rank: int) -> dict[str, str]:
 
 
 def _address_towards(host: str, port: int) -> str:
-    """Return the address of this machine on the way to another one; nothing is sent."""
+    """Return this machine's address on the route to another; sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""The processes of one rank's command: what they print is kept and read, and they end when they have to."""
+"""Runs the processes of one rank's command, keeps and reads their output, and ends them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from trainers.ranks.printed_output import RankLog
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CHUNK_BYTES = 2**16
 _LONGEST_LINE_BYTES = 2**16
-"""Longer lines are passed over: they are no metrics."""
+"""Length in bytes from which a line cannot be metrics, and is skipped."""
 _SHOWN_BYTES = 1024
-"""Beginning of such a line, for the message of a program that has failed."""
+"""Length of the kept beginning of such a line, for error messages."""
 _LAST_LINES = 20
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 _LEFT_SECONDS = 5.0
-"""Longest time that is spent on killing what a program has left, and then on reading what it has printed."""
+"""Limit in seconds for killing leftovers, and again for reading the output."""
 _MARK = "AUTOML_PROGRAM"
-"""Variable by which the processes of a program are found where its supervisor is dead."""
+"""Environment variable that marks a program's processes, in case its supervisor dies."""
 
 OnLine = Callable[[str], None]
 
@@ -42,9 +42,9 @@ class Program:
     """A running command.
 
     Args:
-        on_exit: Called once it has ended, with its exit status (a negative one is the signal that killed it), or with
-            the reason for which it could not be run, or None where its supervisor was killed; from another thread.
-        remove: Folders that are removed after its end, if this process is dead by then.
+        on_exit: Called from another thread with the exit status (negative for a signal), the reason of a failed start,
+            or None if its supervisor was killed.
+        remove: Folders to remove after its end, if this process is dead by then.
         kill_seconds: Time from SIGTERM to SIGKILL, if this process is dead by then.
 
     Raises:
@@ -103,11 +103,7 @@ class Program:
         threading.Thread(target=self._read, args=streams, name="command", daemon=True).start()
 
     def hold(self) -> bool:
-        """Stop its processes until `go_on`, and take in what they have printed.
-
-        Returns:
-            Whether they stand still, so that their files do not change.
-        """
+        """Stop its processes until `go_on`, and read their output; returns whether all stand still."""
         self._order("stop")
         give_up_at = time.monotonic() + _HOLD_SECONDS
         while not (is_held := self._is_held() and self._has_read_all()) and time.monotonic() < give_up_at:
@@ -119,11 +115,11 @@ class Program:
         self._order("continue")
 
     def will_be_asked(self, seconds: float) -> None:
-        """Tell its supervisor that it is asked to end within so many seconds, also if this process is killed then."""
+        """Tell the supervisor that the program has `seconds` to end, even if this process is killed."""
         self._order(f"asked {seconds}")
 
     def end(self, asked_seconds: float, kill_seconds: float) -> None:
-        """End it: after the time in which it may end by itself by SIGTERM, after the next by SIGKILL; returns then."""
+        """End it: SIGTERM after `asked_seconds`, SIGKILL after `kill_seconds` more; returns after its end."""
         if asked_seconds and self._over.wait(asked_seconds):
             return
         for order, seconds in ("continue", 0.0), ("terminate", kill_seconds), ("kill", None):
@@ -132,11 +128,11 @@ class Program:
                 return
 
     def last_lines(self) -> list[str]:
-        """Return the last lines that it has written to its standard error, or to its output if there are none."""
+        """Return the last lines of standard error, or of standard output if there are none."""
         return self._last_lines
 
     def cpu_seconds(self) -> float:
-        """Return the processor time that its processes have used so far, as far as they live."""
+        """Return the CPU seconds of its living processes."""
         total = 0.0
         if self._supervisor_pid is None:
             return total
@@ -160,7 +156,7 @@ class Program:
         return True  # it has ended
 
     def _has_read_all(self) -> bool:
-        """Return whether all lines were taken that were printed before this was asked."""
+        """Return whether all lines printed so far are read."""
         try:
             waiting = fcntl.ioctl(self._out, termios.FIONREAD, bytes(4))
         except (OSError, ValueError):
@@ -169,7 +165,7 @@ class Program:
             return not int.from_bytes(waiting, sys.byteorder)
 
     def note(self, text: str) -> None:
-        """Write a line of ours to its log, once for each text; for the thread that reads."""
+        """Write a line of ours to its log, once for each text; for the reading thread."""
         if text not in self._noted:
             self._noted.add(text)
             self._log.note(f"[automl] {text}\n".encode(errors="replace"))
@@ -222,7 +218,7 @@ class Program:
             self._group = int(rest)
 
     def _kill_what_is_left(self) -> None:
-        """Kill all processes that have this program's mark among the variables with which they were started."""
+        """Kill all processes with this program's mark in their environment."""
         give_up_at = time.monotonic() + _LEFT_SECONDS
         while time.monotonic() < give_up_at:
             left = [
@@ -247,10 +243,7 @@ class Program:
 
 
 class _Lines:
-    """Cuts what comes in chunks into lines, and keeps the last ones.
-
-    What stands before a carriage return is left out, as progress bars mean it; one at a line's end belongs to that end.
-    """
+    """Cuts chunks into lines, keeps the last ones, and drops text before a carriage return, as progress bars expect."""
 
     def __init__(self, take: Callable[[str], None], pass_over: Callable[[], None] = lambda: None) -> None:
         self._take, self._pass_over = take, pass_over
@@ -271,7 +264,6 @@ class _Lines:
             self._one(self._rest)
 
     def _overwritten(self, line: bytes) -> bytes:
-        """Return what stands after the last carriage return that something follows."""
         start = line.rstrip(b"\r").rfind(b"\r") + 1
         self._is_too_long = self._is_too_long and not start
         return line[start:]
@@ -289,7 +281,7 @@ class _Lines:
 
 
 def _end_in(told: Sequence[str]) -> int | str | None:
-    """Return how the command ended, as the supervisor told; None where it was killed before it could."""
+    """Return the exit from the supervisor's messages; None if it was killed before."""
     for line in told:
         word, _, rest = line.partition(" ")
         if word == "exited":

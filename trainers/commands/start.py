@@ -1,11 +1,9 @@
-"""What a program is started with: its arguments, the variables of its environment, and a folder for temporary files.
+"""Arguments, environment and temporary folder of a program. Does not import torch.
 
-The folder is deleted whoever dies. No torch here:
+    automl-trial-HOST-PID-RANDOM/lock       locked (flock) while the process that made the folder lives
+                                 channel    socket; in a shorter folder if this path is too long for a socket
 
-    automl-trial-HOST-PID-RANDOM/lock       locked (flock) as long as the process lives that has made the folder
-                                 channel    socket; in a folder of its own where this path would be too long for one
-
-A lock, not the number of a process: containers that share a folder have numbers of their own, and even names.
+A leftover folder is found by its lock, not by process ids: containers that share a folder may repeat ids and names.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ from trainers.ranks.process_state import variables_here
 _NAME = "automl-trial-"
 _SHORT_FOLDER = Path("/tmp")  # noqa: S108 - what is made there has a name that nobody knows
 _LONGEST_SOCKET_BYTES = 107
-"""Bytes of a socket's path on Linux (`sun_path` in unix(7), without its end)."""
+"""Limit of a socket's path in bytes (`sun_path` in unix(7), without its end)."""
 _LOCK = "lock"
 _BEGUN_SECONDS = 3600.0
-"""Age of a folder without a lock from which its process has died before it could lock it."""
+"""Age in seconds of a folder without a lock from which its process counts as dead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +44,7 @@ class WorkingFolder:
 
 @contextmanager
 def working_folder() -> Iterator[WorkingFolder]:
-    """Make a new folder, which is deleted in the end; those of processes that died are deleted, too."""
+    """Make a new folder, deleted at the end, and delete folders of dead processes."""
     with ExitStack() as stack:
         path = stack.enter_context(_locked_folder(Path(tempfile.gettempdir())))
         channel = path / "channel"
@@ -73,7 +71,6 @@ def _locked_folder(place: Path) -> Iterator[Path]:
 
 
 def _delete_if_left(folder: Path) -> None:
-    """Delete a folder whose process has died."""
     try:
         lock = (folder / _LOCK).open("rb")
     except FileNotFoundError:
@@ -87,7 +84,7 @@ def _delete_if_left(folder: Path) -> None:
 
 _VARIABLE_PREFIX = "AUTOML_"
 _WITHHELD_PREFIXES = ("RAY_", _VARIABLE_PREFIX)
-"""Variables of a rank that its program does not get: they are about the rank's own Ray and our own processes."""
+"""Variables not passed on to the program: they configure the rank's own Ray and processes."""
 _MOST_SCRIPT_BYTES = 2**24
 
 
@@ -99,7 +96,7 @@ def start_of(
     folder: WorkingFolder,
     kept: Path,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and environment of a rank's program; its parameters are written to a file as well."""
+    """Return a program's arguments and environment; also writes its parameters to a file."""
     spec = own.spec
     params = json.dumps(dict(spec.params))
     params_file = folder.path / "params.json"
@@ -138,7 +135,7 @@ def start_of(
 
 
 def script_files(command: Command, base_folder: Path) -> dict[str, str]:
-    """Return the hashes of the files that a command names, such as its script, by their relative paths."""
+    """Return hashes of the files named in a command, by relative path."""
     found: dict[str, str] = {}
     for part in command.parts:
         for text in part if isinstance(part, tuple) else (part,):
@@ -150,5 +147,5 @@ def script_files(command: Command, base_folder: Path) -> dict[str, str]:
 
 
 def _as_text(value: object) -> str:
-    """Return a parameter as an argument: texts as they are, other values as in JSON."""
+    """Return a parameter as an argument: texts as they are, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,15 +1,13 @@
-"""Runs one command and leaves nothing of it behind: a process between a rank and the program that it runs.
+"""Runs one command and leaves nothing of it behind: a process between a rank and its program.
 
     python -I -S supervisor.py NEWS OUTPUT ERRORS
 
 The first line of standard input is JSON: argv, environment, folder, remove, kill_seconds. Later lines are orders:
-`stop`, `continue`, `terminate`, `kill`, and `asked SECONDS`: the program was asked to end within so many. The end of
-standard input means that the rank is dead: then the program gets SIGTERM, after those seconds, unless it has got it
-before, and `kill_seconds` to end. In any case whatever the program has started is killed after it, in other sessions
-too: orphans become children of this process. Lines of the descriptor NEWS tell what happens: `supervised PID`, the
-number of this process, `started PID`, `failed WHY`, `exited STATUS`, a negative status being the signal. OUTPUT and
-ERRORS are the ends from which the rank reads what the program prints. Uses the standard library alone, so that it
-starts within 30 ms.
+`stop`, `continue`, `terminate`, `kill`, `asked SECONDS` (the program's time to end). The end of standard input means
+that the rank is dead: the program gets SIGTERM after those seconds, then `kill_seconds`. Afterwards all descendants
+are killed, in other sessions too: orphans become children of this process. The descriptor NEWS gets `supervised PID`,
+`started PID`, `failed WHY`, `exited STATUS` (negative for a signal); OUTPUT and ERRORS are the ends from which the
+rank reads the program's output. Uses the standard library alone, to start within 30 ms.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from pathlib import Path
 
 _NEWS, *_PRINTED = map(int, sys.argv[1:4])
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
-"""Numbers of these options of `prctl` in Linux's prctl.h."""
+"""Options of `prctl` in Linux's prctl.h."""
 _ORDERS = {
     b"stop": signal.SIGSTOP,
     b"continue": signal.SIGCONT,
@@ -36,7 +34,7 @@ _ORDERS = {
     b"kill": signal.SIGKILL,
 }
 _LEFT_SECONDS = 5.0
-"""Longest time that is spent on killing what a program has left; something that waits for a disk cannot be killed."""
+"""Limit in seconds for killing leftovers; a process that waits for a disk cannot be killed."""
 
 
 def main() -> None:
@@ -105,7 +103,7 @@ def _send(pid: int, *numbers: signal.Signals) -> None:
 
 
 def _ends_by(moment: float, pid: int, wakes: int) -> bool:
-    """Wait for the program's end without a rank; what it prints meanwhile is read, and lost."""
+    """Wait for the program's end without a rank, dropping its output."""
     streams = [wakes, *_PRINTED]
     while (status := _status_of(pid)) is None and (left := moment - time.monotonic()) > 0:
         for ready in select.select(streams, [], [], left)[0]:
@@ -115,7 +113,7 @@ def _ends_by(moment: float, pid: int, wakes: int) -> bool:
 
 
 def _start(what: dict[str, object]) -> int:
-    """Start the program in a session of its own; returns its number."""
+    """Start the program in a session of its own; returns its pid."""
     argv, environment, folder = what["argv"], what["environment"], what["folder"]
     fails, failing = os.pipe()  # closed by a program that runs
     mine = os.getpid()
@@ -149,7 +147,7 @@ def _start(what: dict[str, object]) -> int:
 
 
 def _status_of(pid: int) -> int | None:
-    """Return the exit status of the program, None while it runs; children that it has left are buried on the way."""
+    """Return the program's exit status, None while it runs; reaps orphans on the way."""
     while True:
         try:
             ended, status = os.waitpid(-1, os.WNOHANG)
@@ -176,7 +174,6 @@ def _kill_descendants() -> None:
 
 
 def _descendants() -> list[int]:
-    """Return all processes below this one, as Linux lists them."""
     parents: dict[int, int] = {}
     with contextlib.suppress(OSError):
         for folder in Path("/proc").iterdir():

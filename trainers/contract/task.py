@@ -1,7 +1,4 @@
-"""What a user writes to have a model searched: a `Task`. Importing this module does not import torch.
-
-A class needs no base class; `BaseTask` saves a few lines for classifiers.
-"""
+"""Contract of a user's task: `Task`; `BaseTask` has a classifier's defaults. Does not import torch."""
 
 from __future__ import annotations
 
@@ -24,22 +21,24 @@ _CLASSIFIER_METRICS = ("val_error", "val_accuracy")
 
 @runtime_checkable
 class Task(Protocol):
-    """A model family, its data and how it is judged; n is the number of samples in a batch.
+    """A model family, its data and its metrics; needs no base class. n is the number of samples in a batch.
 
-    Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs. It has
-    to be the same in every process. May also have `test_data(params)`, `space()` (the default search space),
-    `first_trials()` (parameters known to be good, each a mapping, with which a search of that space begins),
-    `baselines()` (what its models are compared with: see `baselines_of`),
-    `parameters` (names that it takes besides the trainer's own), `metric_names` (what `metrics` returns),
-    `smoothed_loss(outputs, targets, smoothing)` (its loss in training where `label_smoothing` is above 0) and
-    `weights(targets)`: how much each sample counts in the means of the loss and of metrics, as a mapping of "loss" and
-    names of metrics to tensors of shape [n], for example numbers of tokens; what it does not name counts samples once;
-    and `optimizer(model, learning_rate, params)`, `schedule(step, steps, params)` and `rate_factors(model, params)`:
-    see `trainers.model.optimizers`;
-    and `whole_metrics(params)`, objects for metrics that are no means over samples: see
-    `trainers.loop.collected_metrics`; and
-    `derived_metrics(metrics, params)`, metrics worked out of others: see `trainers.loop.evaluation`; and
-    `collate(samples)`, which makes a list of a Dataset's or stream's samples a pair (inputs, targets).
+    Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs, the same
+    in every process. Optional members:
+    `test_data(params)`;
+    `space()`: the default search space;
+    `first_trials()`: mappings of good parameters, with which a search of that space begins;
+    `baselines()`: what its models are compared with, see `baselines_of`;
+    `parameters`: names that it takes besides the trainer's own;
+    `metric_names`: the names that `metrics` returns;
+    `smoothed_loss(outputs, targets, smoothing)`: its training loss if `label_smoothing` is above 0;
+    `weights(targets)`: weights of the samples in the means of loss and metrics, such as numbers of tokens: a mapping of
+    "loss" and metric names to tensors of shape [n]; every sample counts once for names left out;
+    `optimizer(model, learning_rate, params)`, `schedule(step, steps, params)`, `rate_factors(model, params)`: see
+    `trainers.model.optimizers`;
+    `whole_metrics(params)`: metrics that are no means over samples, see `trainers.loop.collected_metrics`;
+    `derived_metrics(metrics, params)`: metrics computed from others, see `trainers.loop.evaluation`;
+    `collate(samples)`: makes a list of samples of a Dataset or stream a pair (inputs, targets).
     """
 
     def train_data(self, params: Params, /) -> Samples:
@@ -49,13 +48,13 @@ class Task(Protocol):
         """Return the samples that metrics are averaged over."""
 
     def model(self, params: Params, /) -> nn.Module:
-        """Return a fresh model; its initial weights come from torch's global generator, which is seeded before."""
+        """Return a fresh model; torch's global generator is seeded before, for its initial weights."""
 
     def loss(self, outputs: Any, targets: Any, /) -> Tensor:
-        """Return the loss of each sample, shape [n]: exact sums over ranks need them one by one."""
+        """Return the loss of each sample, shape [n]: exact sums over ranks need single values."""
 
     def metrics(self, outputs: Any, targets: Any, /) -> Mapping[str, Tensor]:
-        """Return each metric of each sample, shape [n]; the names are used literally, for example "val_error"."""
+        """Return each metric of each sample, shape [n]; names are used literally, such as "val_error"."""
 
 
 class BaseTask:
@@ -76,22 +75,18 @@ class BaseTask:
         return cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return for each sample whether it was classified wrongly, and rightly; shape [n] each."""
+        """Return 1 or 0 for each sample's error and accuracy, shape [n] each."""
         wrong = outputs.argmax(dim=-1) != targets
         return {"val_error": wrong, "val_accuracy": ~wrong}
 
 
 def parameters_of(task: Task) -> tuple[str, ...]:
-    """Return the names of the parameters that a task takes besides the trainer's own."""
+    """Return the parameters that a task takes besides the trainer's own."""
     return tuple(getattr(task, "parameters", ()))
 
 
 def space_of(task: Task) -> Space | None:
-    """Return the task's own search space, None if it has none.
-
-    Raises:
-        TaskError: Its `space()` returns something else.
-    """
+    """Return the task's own search space or None; raises TaskError for any other type."""
     if not hasattr(task, "space"):
         return None
     space = task.space()
@@ -102,10 +97,10 @@ def space_of(task: Task) -> Space | None:
 
 
 def first_trials_of(task: Task) -> tuple[Params, ...]:
-    """Return parameters with which a search of the task's own space begins, those of its baselines first.
+    """Return the first parameters to try in the task's own space, its baselines' first.
 
     Raises:
-        TaskError: Its `first_trials()` or `baselines()` returns something else than a list of mappings.
+        TaskError: `first_trials()` or `baselines()` does not return a list of mappings.
     """
     named = task.first_trials() if hasattr(task, "first_trials") else ()
     if not _are_mappings(named):
@@ -116,14 +111,10 @@ def first_trials_of(task: Task) -> tuple[Params, ...]:
 
 
 def baselines_of(task: Task) -> tuple[dict[str, Any], ...]:
-    """Return what the task's models are compared with; empty if it names nothing.
-
-    Returns:
-        For each baseline its `name`, and either the `params` of a trial, or the `metrics` that it is known to have
-        without any training.
+    """Return the comparisons for the task's models, each with `name` and either a trial's `params` or known `metrics`.
 
     Raises:
-        TaskError: Its `baselines()` returns something else.
+        TaskError: `baselines()` returns something else.
     """
     if not hasattr(task, "baselines"):
         return ()
@@ -136,13 +127,10 @@ def baselines_of(task: Task) -> tuple[dict[str, Any], ...]:
 
 
 def model_of(task: Task, params: Params) -> nn.Module:
-    """Return a fresh model of a task, to be trained.
+    """Return a fresh model of a task, ready for training.
 
-    One that is in evaluation mode as a whole, as `from_pretrained` of Hugging Face returns it, is put into training
-    mode; single layers that are in evaluation mode stay in it, since the task has frozen them.
-
-    Raises:
-        TaskError: Its `model(params)` returns something else.
+    A model in evaluation mode as a whole (`from_pretrained` of Hugging Face) is put into training mode; single layers
+    in evaluation mode stay so, since the task froze them. Raises TaskError if `model(params)` returns no module.
     """
     from torch import nn
 
@@ -153,11 +141,7 @@ def model_of(task: Task, params: Params) -> nn.Module:
 
 
 def refuse_our_metrics(task: Task, names: Iterable[str]) -> None:
-    """Refuse metrics of a task that are called like one that every trial has.
-
-    Raises:
-        TaskError: One of them is.
-    """
+    """Raise TaskError if a task's metric has the name of a metric that every trial has."""
     for name in names:
         if name in OUR_METRICS:
             raise TaskError(
@@ -167,7 +151,7 @@ def refuse_our_metrics(task: Task, names: Iterable[str]) -> None:
 
 
 def declared_metrics(task: Task) -> tuple[str, ...] | None:
-    """Return the names that the task's `metrics` gives, as far as they are known without calling it."""
+    """Return the metric names of a task that are known without calling `metrics`."""
     names = getattr(task, "metric_names", None)
     if names is not None:
         return tuple(names)
@@ -178,10 +162,10 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
 
 
 def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
-    """Return the loss to train with: the task's own, or with `smoothing` above 0 its `smoothed_loss`.
+    """Return the training loss: the task's own, or with `smoothing` above 0 its `smoothed_loss`.
 
     Raises:
-        TaskError: The task has none, or has a loss of its own and only inherits the classifier's.
+        TaskError: The task has no smoothed loss, or overrides `loss` and only inherits the classifier's.
     """
     if smoothing == 0:
         return task.loss

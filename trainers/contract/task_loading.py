@@ -1,4 +1,4 @@
-"""Finds what a study trains by its name: a task, a training function, or a command. Does not import torch."""
+"""Loads a study's task, training function or command by name. Does not import torch."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _REQUIRED = ("train_data", "validation_data", "model", "loss", "metrics")
 
 
 class TaskLoadError(TaskError, UserError):
-    """A task cannot be found, imported or constructed; the message is one line that says what is allowed."""
+    """A task cannot be found, imported or constructed; the message says in one line what is allowed."""
 
 
 def load_trainable(
     name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()
 ) -> Trainable:
-    """Return the task called `name`, the training function that it names, or the command that the options describe.
+    """Return a task, a training function, or the command that the options describe.
 
     Args:
         name: As for `load_task`, or "module:function", or "command".
-        options: Keyword arguments of the constructor, or of the function.
+        options: Keyword arguments of the constructor or function.
     """
     if name == COMMAND:
         try:
@@ -61,12 +61,11 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     """Return the task called `name`.
 
     Args:
-        name: A built-in task (a module of `trainers.tasks`, which has one class of the same name in CamelCase), or
-            "module:Class" for one of the user's own.
-        python_path: Folders put in front of `sys.path`, where the user's module is looked for first.
+        name: A built-in task (a module of `trainers.tasks` with its class in CamelCase), or "module:Class".
+        python_path: Folders searched first for the user's module.
 
     Raises:
-        TaskLoadError: There is no such task, or it cannot be imported or constructed, or lacks a method.
+        TaskLoadError: The task is missing, incomplete, or cannot be imported or constructed.
     """
     found = import_task(name, python_path)
     if is_training_function(found):
@@ -88,11 +87,7 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
 
 
 def import_task(name: str, python_path: Sequence[str] = ()) -> Any:
-    """Return what `name` names, a task's class as a rule, without calling it.
-
-    Raises:
-        TaskLoadError: There is no such task, or its module cannot be imported.
-    """
+    """Return the object called `name`, usually a task's class, without calling it; raises TaskLoadError."""
     if name == COMMAND:
         return Command
     _extend_path(python_path)
@@ -108,10 +103,7 @@ def built_in_tasks() -> tuple[str, ...]:
 
 
 def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return which options of a built-in task are paths: those that always are, and those that are if it is there.
-
-    A task of one's own has none: it is not imported for this.
-    """
+    """Return a built-in task's options that are always paths, and those that are paths if the file exists."""
     if name not in built_in_tasks():
         return (), ()
     found = _built_in(name)
@@ -119,15 +111,12 @@ def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def options_of_new_studies(name: str) -> dict[str, object]:
-    """Return the options that a built-in task has in a new study whose spec does not name them.
-
-    Other defaults are those of the constructor, which studies of before keep.
-    """
+    """Return a built-in task's options for new studies; existing studies keep the constructor's defaults."""
     return dict(getattr(_built_in(name), "options_of_new_studies", {})) if name in built_in_tasks() else {}
 
 
 def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> None:
-    """Refuse options that the constructor does not take, and the lack of those that it needs."""
+    """Refuse options that the constructor does not take, and missing required ones."""
     try:
         taken = inspect.signature(task_class).parameters
     except (TypeError, ValueError):  # a callable that does not say
@@ -146,7 +135,7 @@ def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> 
 
 
 def _check_names(name: str, task: Any) -> None:
-    """Refuse `parameters` and `metric_names` that are no sequences of names, and names that are taken."""
+    """Refuse malformed `parameters` and `metric_names`, and reserved names."""
     for attribute in ("parameters", "metric_names"):
         names = getattr(task, attribute, None)
         if names is None:
@@ -163,7 +152,7 @@ def _check_names(name: str, task: Any) -> None:
 
 
 def _which(error: BaseException, options: Mapping[str, object]) -> str:
-    """Return which option a constructor's error is about: the only one, or the one that it names, or all of them."""
+    """Return the option that an error is about: the only one, the one it names, or all."""
     named = [key for key in options if re.search(rf"\b{re.escape(key)}\b", str(error))] or list(options)
     if not named:
         return ""
@@ -225,7 +214,7 @@ def _import(name: str, module_name: str, python_path: Sequence[str]) -> ModuleTy
 
 
 def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
-    """Forget a module of the same name from another folder, as a process that serves several studies may hold."""
+    """Forget a module of the same name from another study's folder."""
     wanted = importlib.machinery.PathFinder.find_spec(top, list(python_path)) if python_path else None
     loaded = sys.modules.get(top)
     if wanted is None or wanted.origin is None or loaded is None or getattr(loaded, "__file__", None) == wanted.origin:
@@ -242,10 +231,7 @@ def _extend_path(python_path: Sequence[str]) -> None:
 
 
 def _check_shadows(folder: Path) -> None:
-    """Refuse a folder whose modules would be imported in place of ours.
-
-    Only a regular package or a module shadows: a plain folder `reports/` beside the spec is harmless.
-    """
+    """Refuse a folder whose modules or regular packages shadow ours; a plain folder `reports/` does not."""
     home = Path(__file__).resolve().parents[2]
     for name in OUR_PACKAGES:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):

@@ -1,11 +1,11 @@
-"""A training function: a user's own training loop, which is run once for each trial. Does not import torch.
+"""A user's own training loop, called once for each trial. Does not import torch.
 
     space = {"learning_rate": {"type": "float", "low": 1e-4, "high": 0.1, "log": True}}
 
     def train(trial: automl.Trial) -> None: ...
 
-What its first parameter is called, or annotated with, tells it from a function that makes a task. Its search space is
-its attribute `space`, or else the variable of that name in its module; it may have none.
+The name or annotation of its first parameter distinguishes it from a task factory. Its search space is its attribute
+`space`, or the variable `space` of its module, or none.
 """
 
 from __future__ import annotations
@@ -30,22 +30,18 @@ _SPACE = "space"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingFunction:
-    """A function that trains, and the arguments that it gets beside the trial.
-
-    Attributes:
-        options: Its keyword arguments, from `task_options`.
-    """
+    """A function that trains, and its keyword arguments from `task_options`."""
 
     function: Callable[..., object]
     options: Mapping[str, object] = field(default_factory=dict)
 
     def __call__(self, trial: Trial) -> None:
-        """Train."""
+        """Train one trial."""
         self.function(trial, **self.options)
 
 
 def is_training_function(found: object) -> bool:
-    """Whether something that a user has written is a training function."""
+    """Return whether a user's object is a training function."""
     if not inspect.isfunction(found):
         return False
     parameters = list(inspect.signature(found).parameters.values())
@@ -57,7 +53,7 @@ def is_training_function(found: object) -> bool:
 
 
 def problem_of(function: Callable[..., object]) -> str | None:
-    """Return why a function cannot train trials, None if it can."""
+    """Return the reason why a function cannot train trials, or None."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "it is an async function, allowed: a plain one"
     if inspect.isgeneratorfunction(function):
@@ -66,12 +62,7 @@ def problem_of(function: Callable[..., object]) -> str | None:
 
 
 def space_of_function(function: Callable[..., object], module: object) -> Space | None:
-    """Return the search space of a training function, None if it has none.
-
-    Args:
-        function: The function; its attribute `space` comes first.
-        module: Module in which a study finds it; its variable `space` comes next, if that is a space or a mapping.
-    """
+    """Return the search space: the function's attribute `space`, or the module's variable, or None."""
     space = getattr(function, _SPACE, None)
     if space is None:
         space = getattr(module, _SPACE, None)
@@ -89,7 +80,7 @@ def space_of_function(function: Callable[..., object], module: object) -> Space 
 
 
 def reported_by(function: Callable[..., object]) -> tuple[str, ...]:
-    """Return the metrics that a training function reports by name, as far as its own source tells, in their order."""
+    """Return the metric names that the function's source reports, in order."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):

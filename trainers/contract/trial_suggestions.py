@@ -1,4 +1,4 @@
-"""Parameters that a trial asks for as it runs: a value that was proposed, or else one that is drawn."""
+"""Parameters that a trial requests at run time: proposed or drawn values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ def _told_to_nobody(_name: str, _asked: Asked) -> None:
 
 
 class Asking:
-    """Answers what one rank of a trial asks for. All ranks that ask for the same get the same.
-
-    Attributes:
-        tell: Called with each name and what was asked for, once.
-    """
+    """Answers the requests of one rank, equal on all ranks; calls `tell` once for each name."""
 
     def __init__(self, spec: TrialSpec) -> None:
         self._proposed, self._seed, self._trial = spec.proposed, spec.seed, spec.trial
@@ -29,17 +25,14 @@ class Asking:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether the trial may ask for parameters."""
+        """Return whether the trial may request parameters."""
         return self._proposed is not None
 
     def value(self, name: str, domain: Domain) -> Value:
-        """Return the value of a parameter: the one of an earlier call, the proposed one, or one that is drawn.
-
-        Args:
-            domain: Domain that the value has to lie in.
+        """Return a parameter's value: from an earlier call, proposed, or drawn from `domain`.
 
         Raises:
-            TaskError: Another call for this name, in this trial or in an earlier one, does not go together with it.
+            TaskError: Another call for this name, in this trial or an earlier one, contradicts it.
         """
         if not isinstance(name, str) or not name:
             raise TaskError(f"name: found {shown(name)}, allowed: a text that is not empty")
@@ -57,7 +50,6 @@ class Asking:
         return value
 
     def _again(self, name: str, before: Asked, domain: Domain) -> Value:
-        """The value that the name has in this trial already."""
         if not are_compatible(before.domain, domain) or not domain.contains(before.value):
             first, second = in_words(before.domain), in_words(domain)
             problem = f"found {second} after {first}, which gave {shown(before.value)}"
@@ -65,7 +57,7 @@ class Asking:
         return before.value
 
     def _chosen(self, name: str, domain: Domain) -> Value:
-        """The proposed value if it lies in the domain, which may differ between trials; else a drawn one."""
+        """Return the proposed value if it is in the domain, which may differ between trials; otherwise draw one."""
         proposed = (self._proposed or {}).get(name)
         if proposed is not None and not are_compatible(proposed.domain, domain):
             problem = f"found {in_words(domain)} after {in_words(proposed.domain)} in an earlier trial"
@@ -75,6 +67,6 @@ class Asking:
         return drawn(domain, seed=self._seed, trial=self._trial, name=name)
 
     def digest(self) -> int:
-        """Return a number that is the same on two ranks if they have asked for the same; 0 if for nothing."""
+        """Return a number that is equal on ranks with equal requests; 0 without requests."""
         values = sorted((name, repr(one.value)) for name, one in self._answered.items())
         return zlib.crc32(repr(values).encode()) if values else 0

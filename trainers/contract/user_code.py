@@ -1,4 +1,4 @@
-"""The user's code: hashes of the files that a process has loaded, and the line of it that an error is about."""
+"""The user's code: hashes of the loaded files, and the line of an error."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ _LONGEST = 300
 
 
 def error_line(message: str) -> str:
-    """Return the error at the end of a traceback, with the last place in the user's code: "ValueError: no (task.py:7)".
+    """Return a traceback's error with the last line of user code: "ValueError: no (task.py:7)".
 
-    The place is left out where none of the user's files is in the traceback.
-
-    Args:
-        message: A traceback as Python formats it; any other text comes back on one line.
+    Other texts come back as one line; without a user's file the place is left out.
     """
     frames = list(_FRAME.finditer(message))
     if not frames:
@@ -40,7 +37,7 @@ def _last_stack(message: str, frames: list[re.Match[str]]) -> list[re.Match[str]
 
 
 def _is_users(file: str) -> bool:
-    """Whether a file is neither ours nor Python's nor an installed package's; the built-in tasks count as a user's."""
+    """Return whether a file is a user's, or of a built-in task; not ours, Python's or an installed package's."""
     path, home = Path(file), Path(__file__).resolve().parents[2]
     if path.is_relative_to(home / "trainers" / "tasks"):
         return True
@@ -61,17 +58,13 @@ MOST_FILES = 100
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _HASH_CHARACTERS = 16
 _hashes: dict[str, str] = {}
-"""Hash of each file when it was first seen, which is when it was loaded: later it may have changed."""
+"""Hash of each file when first seen, at its loading: it may change later."""
 
 
 def code_files(folders: Sequence[str]) -> dict[str, str]:
-    """Return the loaded Python files below some folders, with the hash that each had when it was loaded.
+    """Return hashes of at most `MOST_FILES` loaded Python files below folders, by relative path.
 
-    Args:
-        folders: Folders from which the user's task is imported.
-
-    Returns:
-        Hashes by path, relative to the folder; of `MOST_FILES` files at most. Installed packages are left out.
+    Installed packages are left out; each hash was taken when the file was loaded.
     """
     found: dict[str, str] = {}
     # Each trial asks this of thousands of modules, so texts are compared: paths would take 50 ms.

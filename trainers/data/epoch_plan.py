@@ -1,7 +1,4 @@
-"""How an epoch's samples are divided into optimizer steps, and each step's into the micro-batches of its ranks.
-
-Shapes: n samples in a micro-batch, N samples in the data.
-"""
+"""Divides an epoch's samples into steps, and a step's into micro-batches. n samples in a micro-batch, N in the data."""
 
 from __future__ import annotations
 
@@ -17,20 +14,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SingleSamples = Literal["keep", "merge", "drop"]
-"""What becomes of micro-batches of one sample, see `plan_epoch`."""
+"""Treatment of micro-batches of one sample, see `plan_epoch`."""
 
 _FEWEST = 2
-"""Fewest samples that BatchNorm has a variance of."""
+"""BatchNorm needs at least this many samples for a variance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pass:
-    """One forward and backward pass of one rank; several make an optimizer step when gradients accumulate.
-
-    Attributes:
-        is_empty: Whether what is passed must count nothing: the rank has no sample left in this step, but still has to
-            join the others.
-    """
+    """One forward and backward pass of one rank; one with `is_empty` counts nothing, but joins the collectives."""
 
     samples: int
     step_samples: int
@@ -41,11 +33,7 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MicroBatch(Pass):
-    """A pass through samples that can be read in any order.
-
-    Attributes:
-        indices: The samples, int64 [n]; one that counts nothing if the pass is empty.
-    """
+    """A pass through samples `indices`, int64 [n]; an empty pass has one index that counts nothing."""
 
     indices: Tensor
 
@@ -62,11 +50,11 @@ class MicroBatch(Pass):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochLayout:
-    """How passes over the data are divided into epochs: at whole steps, so that a step's samples do not depend on it.
+    """Division of passes over the data into epochs of whole steps, so that a step's samples do not depend on it.
 
     Attributes:
         steps_per_pass: Number of steps in a pass over the data; the last step may have fewer samples.
-        steps_per_epoch: Number of steps in an epoch; the last epoch of a pass has the remaining ones.
+        steps_per_epoch: Number of steps in an epoch; the last epoch of a pass has the remaining steps.
     """
 
     samples: int
@@ -75,22 +63,22 @@ class EpochLayout:
     steps_per_epoch: int
 
     def place(self, epoch: int) -> tuple[int, int]:
-        """Return the pass over the data, from 1, and the index of its first sample, for an epoch from 1."""
+        """Return an epoch's pass over the data (both from 1), and the index of its first sample."""
         passed, part = divmod(epoch - 1, math.ceil(self.steps_per_pass / self.steps_per_epoch))
         return passed + 1, part * self.steps_per_epoch * self.effective_batch
 
     def part(self, order: Tensor, first: int) -> Tensor:
-        """Return the samples of the epoch that begins at index `first` of a pass's order, int64 [N]."""
+        """Return the samples of the epoch that starts at index `first` of a pass's order, int64 [N]."""
         return order[first : first + self.steps_per_epoch * self.effective_batch]
 
     def steps(self, epochs: int) -> int:
-        """Return the number of steps in the first `epochs` epochs together."""
+        """Return the number of steps in the first `epochs` epochs."""
         passes, first = self.place(epochs + 1)
         return (passes - 1) * self.steps_per_pass + first // self.effective_batch
 
 
 def epoch_layout(samples: int, effective_batch: int, samples_per_epoch: str | int) -> EpochLayout:
-    """Return how passes are divided: "auto" makes each pass an epoch, a number is rounded up to whole steps."""
+    """Return the layout: "auto" makes each pass an epoch, a number is rounded up to whole steps."""
     steps = math.ceil(samples / effective_batch)
     wanted = samples if isinstance(samples_per_epoch, str) else samples_per_epoch
     return EpochLayout(
@@ -102,7 +90,7 @@ def epoch_layout(samples: int, effective_batch: int, samples_per_epoch: str | in
 
 
 def share(samples: int, rank: int, world_size: int) -> range:
-    """Return the consecutive part of `samples` that a rank gets; sizes differ by at most one, earlier ranks first."""
+    """Return a rank's consecutive part of `samples`; sizes differ by at most one, earlier ranks get more."""
     size, rest = divmod(samples, world_size)
     start = rank * size + min(rank, rest)
     return range(start, start + size + (rank < rest))
@@ -118,16 +106,16 @@ def plan_epoch(
     even: bool = False,
     singles: SingleSamples = "keep",
 ) -> list[MicroBatch]:
-    """Return a rank's micro-batches of one epoch, in which all ranks together see each sample exactly once.
+    """Return a rank's micro-batches of one epoch, in which the ranks together see each sample exactly once.
 
-    A step takes the next `batch_per_rank * accumulate * world_size` samples of `order`, whatever the world size is made
-    of, and its ranks share them evenly, the shorter last step too.
+    A step takes the next `batch_per_rank * accumulate * world_size` samples of `order`; its ranks share them evenly,
+    also in the shorter last step.
 
     Args:
-        batch_per_rank: Largest number of samples in a micro-batch; one more where a single sample is merged into it.
-        even: Whether all ranks need equally many micro-batches, as those do that gather sharded weights together.
-        singles: What becomes of micro-batches of one sample: "keep" them, "merge" them with others of the step, or
-            with the step before if they are all of theirs, or "drop" them. What cannot be merged is dropped.
+        batch_per_rank: Largest number of samples in a micro-batch, plus one if a single sample is merged into it.
+        even: All ranks need equally many micro-batches, as with sharded weights.
+        singles: "keep" micro-batches of one sample, "merge" them with others of the step or the step before, or "drop"
+            them; a sample that cannot be merged is dropped.
     """
     plan: list[MicroBatch] = []
     first = 0
@@ -154,7 +142,7 @@ def plan_epoch(
 
 
 def step_sizes(samples: int, batch: int, singles: SingleSamples) -> list[int]:
-    """Return the number of samples of each step; where single ones are merged, the last step has two if it can."""
+    """Return the number of samples of each step; with "merge" the last step has two if possible."""
     sizes = [min(batch, samples - first) for first in range(0, samples, batch)]
     if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1 and batch > _FEWEST:
         sizes[-2:] = [batch - 1, _FEWEST]
@@ -162,7 +150,7 @@ def step_sizes(samples: int, batch: int, singles: SingleSamples) -> list[int]:
 
 
 def _parts(size: int, rank: int, world_size: int, batch_per_rank: int, singles: SingleSamples) -> list[range]:
-    """Return the parts of a step's samples that a rank passes one after the other, counted from the step's first."""
+    """Return a rank's consecutive parts of a step's samples, counted from the step's first."""
     ranks = min(world_size, max(1, size // _FEWEST)) if singles == "merge" else world_size
     own = share(size, rank, ranks) if rank < ranks else range(0)
     starts = list(range(own.start, own.stop, batch_per_rank))
@@ -173,13 +161,13 @@ def _parts(size: int, rank: int, world_size: int, batch_per_rank: int, singles: 
 
 
 def samples_of_rank(samples: int, effective_batch: int, *, rank: int, world_size: int) -> int:
-    """Return the number of samples that one rank sees in an epoch."""
+    """Return the number of samples of a rank in an epoch."""
     steps, last = divmod(samples, effective_batch)
     return steps * (effective_batch // world_size) + len(share(last, rank, world_size))
 
 
 def work_of(plan: Sequence[Pass]) -> float:
-    """Return the work of micro-batches, in forward passes of one sample."""
+    """Return the work of passes, in forward passes of one sample."""
     return float(TRAIN_WORK * sum(one.samples for one in plan if not one.is_empty))
 
 

@@ -1,8 +1,4 @@
-"""Tensors inside containers: what a Dataset gives as inputs or targets, and what a model gives as outputs.
-
-torch's pytrees know dicts, lists, tuples, named tuples, and classes that were registered with them, as Hugging Face's
-outputs are. Other mappings, such as `UserDict` and subclasses of dict, are leaves there; they are gone through here.
-"""
+"""Tensors inside containers: torch's pytrees, and other mappings such as `UserDict` and subclasses of dict."""
 
 from __future__ import annotations
 
@@ -18,17 +14,17 @@ _SINGLE = (torch.bfloat16, torch.float16)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return `value` with each tensor replaced by what `function` makes of it; containers keep their classes."""
+    """Return `value` with `function` applied to each tensor; containers keep their classes."""
     return _mapped(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 
 def _mapped(function: Callable[[Any], Any], value: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Return `value` with each leaf replaced; `is_leaf` says which containers are not gone through."""
+    """Return `value` with each leaf replaced; `is_leaf` stops at containers."""
     return tree_map(lambda leaf: _mapped_leaf(function, leaf, is_leaf), value, is_leaf=is_leaf)
 
 
 def _mapped_leaf(function: Callable[[Any], Any], leaf: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
-    """Return what becomes of a leaf of torch's pytree, which may be a container of a class that torch does not know."""
+    """Map a leaf of torch's pytree, which may be a container unknown to torch."""
     if isinstance(leaf, Mapping):
         items = {key: _mapped(function, item, is_leaf) for key, item in leaf.items()}
         if not isinstance(leaf, MutableMapping):
@@ -44,9 +40,9 @@ def _mapped_leaf(function: Callable[[Any], Any], leaf: Any, is_leaf: Callable[[A
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return `value` with its tensors on a device; what can move itself does, such as a packed sequence or a graph.
+    """Return `value` with its tensors on a device; other objects with a method `to` move themselves.
 
-    Copies to a GPU go on while the host does; a copy on the CPU is whole when it is returned.
+    Copies to a GPU are asynchronous; a copy to the CPU is complete on return.
     """
     return _mapped(lambda leaf: _moved(leaf, device), value, _moves_itself)
 
@@ -62,7 +58,7 @@ def _moves_itself(value: Any) -> bool:
 
 
 def in_single_precision(value: Any) -> Any:
-    """Return `value` with its bf16 and fp16 tensors in single precision."""
+    """Return `value` with bf16 and fp16 tensors converted to single precision."""
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype in _SINGLE else tensor, value)
 
 

@@ -1,4 +1,4 @@
-"""Where the passes of an epoch come from: samples in an order of the trainer's, or a stream in its own."""
+"""Batches of an epoch, from samples in a shuffled order or from a stream."""
 
 from __future__ import annotations
 
@@ -21,37 +21,25 @@ class Feed(Protocol):
     """Gives one rank the passes of each epoch."""
 
     def begin(self, epoch: int, steps: int) -> tuple[float, float]:
-        """Begin an epoch, of which an earlier attempt has trained so many steps.
+        """Begin an epoch, `steps` of which an earlier attempt has trained.
 
         Returns:
-            Work of this rank in the whole epoch and in those steps, in forward passes of one sample; 0 where the
-            number of steps is not known.
+            This rank's work in the whole epoch and in those steps, in forward passes of one sample; 0 if unknown.
         """
 
     @property
     def next_samples(self) -> int:
-        """Number of samples of the next pass, as far as is known before it is read."""
+        """Number of samples of the next pass, as far as known in advance."""
 
     def passes(self) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield the epoch's passes that are left, with inputs and targets on the device."""
+        """Yield the remaining passes of the epoch, with inputs and targets on the device."""
 
     def trained(self, steps: int) -> float | None:
-        """Count a step, the epoch's last one so far.
-
-        Args:
-            steps: Number of the epoch's steps that are done.
-
-        Returns:
-            Part of the epoch that is done, 0 if unknown; None after its last step.
-        """
+        """Count a step; returns the part of the epoch that is done, 0 if unknown, None after its last step."""
 
 
 class OrderedFeed:
-    """Samples whose number is known, each pass over them in an order of its own.
-
-    Args:
-        layout: How passes over the data are divided into epochs.
-    """
+    """Passes over a known number of samples, each in an order of its own."""
 
     def __init__(self, samples: Samples, layout: EpochLayout, sharing: Sharing) -> None:
         self._samples, self._layout, self._sharing = samples, layout, sharing
@@ -71,7 +59,7 @@ class OrderedFeed:
         return work, work - work_of(self._plan)
 
     def _order_of(self, number: int) -> Tensor:
-        """Return the order of a pass over the data, int64 [N]; its epochs share it, however short they are."""
+        """Return the order of a pass over the data, int64 [N], which all its epochs share."""
         if self._order is not None and self._order[0] == number:
             return self._order[1]
         return permutation(len(self._samples), seed=self._sharing.seed, epoch=number)
@@ -96,11 +84,7 @@ class OrderedFeed:
 
 @dataclass(kw_only=True, slots=True)
 class StreamPlace:
-    """How far a trial has come in its stream.
-
-    Attributes:
-        last_steps: Number of steps of the last whole pass; 0 before the first.
-    """
+    """A trial's position in its stream; `last_steps` counts steps of the last whole pass, 0 before the first."""
 
     passes: int = 0
     steps: int = 0
@@ -108,11 +92,11 @@ class StreamPlace:
 
     @classmethod
     def of(cls, position: Mapping[str, int]) -> StreamPlace:
-        """Return the place that a checkpoint tells, its other numbers left out."""
+        """Return the place in a checkpoint's position, ignoring its other numbers."""
         return cls(**{name: position.get(f"stream_{name}", 0) for name in cls.__slots__})
 
     def told(self) -> dict[str, int]:
-        """Return what a checkpoint's position tells of the place: nothing where there is no stream."""
+        """Return the place for a checkpoint's position; empty without a stream."""
         told = {f"stream_{name}": value for name, value in asdict(self).items()}
         return told if any(told.values()) else {}
 
@@ -122,11 +106,11 @@ class StreamPlace:
 
 
 class StreamFeed:
-    """A stream: an epoch is a pass over it, or has so many steps, in which it may begin anew.
+    """Passes over a stream: an epoch is one of them, or has a fixed number of steps.
 
     Args:
         epoch_steps: Number of steps of an epoch; None ends it with the stream.
-        place: How far the trial has come, which this keeps up to date.
+        place: The trial's place, updated here.
     """
 
     def __init__(self, samples: StreamSamples, epoch_steps: int | None, sharing: Sharing, place: StreamPlace) -> None:
@@ -135,13 +119,13 @@ class StreamFeed:
         self.next_samples = sharing.batch_per_rank
 
     def begin(self, epoch: int, steps: int) -> tuple[float, float]:  # noqa: ARG002 - a stream goes on where it was
-        """Begin an epoch; its work is that of the last pass where it ends with the stream."""
+        """Begin an epoch; one that ends with the stream has the work of the last pass."""
         self._steps = steps
         of_step = TRAIN_WORK * self._sharing.batch_per_rank * self._sharing.accumulate
         return float(self._planned() * of_step), float(min(steps, self._planned()) * of_step)
 
     def passes(self) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield the passes that are left, until as many steps as the epoch has are counted, or the stream ends."""
+        """Yield the remaining passes, until the epoch's steps are done or the stream ends."""
         while self._epoch_steps is None or self._steps < self._epoch_steps:
             if self._pass is None:
                 self._pass = self._samples.steps(self._sharing, self._place.passes + 1, self._place.steps)
@@ -156,7 +140,7 @@ class StreamFeed:
                 yield (one, *self._samples.on_device(batch))
 
     def trained(self, steps: int) -> float | None:
-        """Count a step; without a number of steps nobody knows which is the last one."""
+        """Count a step; with an unknown number of steps none is known to be the last."""
         self._steps = steps
         self._place.steps += 1
         if self._epoch_steps is not None and steps >= self._epoch_steps:
@@ -168,9 +152,9 @@ class StreamFeed:
 
 
 def layout_of(samples: Samples | StreamSamples, settings: Settings) -> EpochLayout | None:
-    """Return how passes over the data are divided into epochs; None where each lasts as long as a stream has samples.
+    """Return the layout of epochs; None for epochs that end with a stream.
 
-    Epochs of a stream with `samples_per_epoch` have that many in whole steps, and the stream begins anew within them.
+    Epochs of a stream with `samples_per_epoch` have that many samples in whole steps; the stream restarts within them.
     """
     if not isinstance(samples, StreamSamples):
         return epoch_layout(len(samples), settings.effective_batch, settings.samples_per_epoch)

@@ -1,7 +1,4 @@
-"""Samples in batches: how they get from the task onto a rank's device.
-
-Shapes: n samples in a batch, N samples in the data.
-"""
+"""Loads a task's samples, and brings batches to a rank's device. n samples in a batch, N in the data."""
 
 from __future__ import annotations
 
@@ -35,18 +32,18 @@ class Samples(Protocol):
         """Return N."""
 
     def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Yield (inputs, targets) on the device for each int64 index tensor of shape [n].
+        """Yield (inputs, targets) on the device for index tensors, int64 [n].
 
         Args:
-            first: Number of the first batch within its epoch, on which may depend what a Dataset draws at random.
+            first: Number of the first batch within its epoch, which seeds a Dataset's random draws.
         """
 
     def evaluation_batch(self, batch: int) -> int:
-        """Return how many samples to evaluate at once when `batch` of them fit with their gradients."""
+        """Return how many samples to evaluate at once if `batch` of them fit with their gradients."""
 
 
 class TensorSamples:
-    """A pair of tensors that stays on the device; a batch is one `index_select` for each of them."""
+    """A pair of tensors that stays on the device; each batch is an `index_select`."""
 
     def __init__(self, inputs: Tensor, targets: Tensor, device: torch.device) -> None:
         if len(inputs) != len(targets):
@@ -61,13 +58,13 @@ class TensorSamples:
         return len(self._inputs)
 
     def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:  # noqa: ARG002
-        """Yield each batch; the indices of all of them travel to the device at once."""
+        """Yield each batch; all indices are sent to the device at once."""
         joined = torch.cat(list(indices)).to(self._device)
         for chunk in torch.split(joined, [len(index) for index in indices]):
             yield self._inputs.index_select(0, chunk), self._targets.index_select(0, chunk)
 
     def evaluation_batch(self, batch: int) -> int:
-        """Return more than `batch` for small samples, so that an evaluation takes few steps, but bounded memory."""
+        """Return a larger batch for small samples: few steps, bounded memory."""
         elements = max(1, self._inputs[0].numel())
         return min(_EVALUATION_FACTOR * batch, max(batch, _EVALUATION_ELEMENTS // elements))
 
@@ -75,9 +72,8 @@ class TensorSamples:
 class DatasetSamples:
     """A map-style Dataset, collated by torch's default rule or by the task's own.
 
-    Without workers a batch is put together right here: 1,200 quick samples in 19 batches take 2.7 ms, by a DataLoader
-    3.0, from one worker 30 (two cores). Workers live as long as this object. They seed themselves for each batch, so
-    that what they draw depends on the epoch's seed only, not on how many they are or how long they have lived.
+    Without workers batches are made here: 1,200 quick samples in 19 batches take 2.7 ms, 3.0 by a DataLoader, 30 from a
+    worker. Workers seed themselves for each batch, so random draws depend on neither their number nor their age.
     """
 
     def __init__(
@@ -103,13 +99,13 @@ class DatasetSamples:
         return len(self._dataset)  # type: ignore[arg-type]
 
     def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Yield each batch, moved to the device; from pinned memory a copy does not keep the host waiting."""
+        """Yield each batch on the device; copies from pinned memory are asynchronous."""
         loader = self._loader
         for inputs, targets in self._collated(indices) if loader is None else self._loaded(loader, indices, first):
             yield to_device(inputs, self._device), to_device(targets, self._device)
 
     def evaluation_batch(self, batch: int) -> int:
-        """Return `batch`: nothing is known about the size of a sample."""
+        """Return `batch`: the size of samples is unknown."""
         return batch
 
     def _collated(self, indices: Sequence[Tensor]) -> Iterator[Any]:
@@ -125,8 +121,6 @@ class DatasetSamples:
 
 
 class _Kept(Dataset[Any]):
-    """Samples that were read one after the other."""
-
     def __init__(self, samples: Sequence[Any]) -> None:
         self._samples = samples
 
@@ -138,8 +132,6 @@ class _Kept(Dataset[Any]):
 
 
 class _Seeding(Dataset[Any]):
-    """A Dataset whose batches are asked for with a seed in front of the indices."""
-
     def __init__(self, dataset: Dataset[Any]) -> None:
         self._dataset = dataset
 
@@ -156,11 +148,7 @@ def _fetch(dataset: Dataset[Any], indices: list[int]) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialData:
-    """What a rank holds of a trial before it joins the others.
-
-    Attributes:
-        memory: Peak memory since before the samples were loaded.
-    """
+    """A rank's data before it joins the others; `memory` is the peak since before loading."""
 
     train: Samples | StreamSamples
     validation: Samples | StreamSamples
@@ -168,11 +156,7 @@ class TrialData:
 
 
 def load_data(spec: TrialSpec, task: Task, device: torch.device, counter: StepCounter) -> TrialData:
-    """Load a trial's training and validation samples; this needs no process group.
-
-    Args:
-        task: The object that `spec.task` names.
-    """
+    """Load a trial's training and validation samples; needs no process group."""
     with classified():
         cpus = 0 if device.type == "cpu" or not has_room_for_workers() else max(spec.cpus_per_rank, cpus_of_each_gpu())
         memory, workers = PeakMemory(device), settings_of(spec).data_processes(cpus)
@@ -189,7 +173,7 @@ def load_samples(
 ) -> Samples | StreamSamples:
     """Return the task's "train", "validation" or "test" data on `device`; `workers` processes read a Dataset.
 
-    Seeds all global generators before, so that even a task that draws its data at random gives the same on every rank.
+    Seeds all global generators first, so that a task which draws its data gives the same on every rank.
     """
     reseed(derive("data"))
     data = getattr(task, f"{part}_data")(params)
@@ -200,7 +184,7 @@ def load_samples(
 
 
 def few_of(samples: Samples | StreamSamples, most: int) -> Samples:
-    """Return samples that can be read in any order: all of those that can, the first `most` of a stream."""
+    """Return samples with random access: all, or the first `most` of a stream."""
     if not isinstance(samples, StreamSamples):
         return samples
     return DatasetSamples(_Kept(samples.first(most)), samples.device, collate=samples.collate)
@@ -232,7 +216,7 @@ def _length_of(samples: IterableDataset[Any]) -> int | None:
 
 
 def _kept(samples: IterableDataset[Any], length: int, what: str) -> Dataset[Any]:
-    """Read an iterable dataset whose length is known: each epoch has an order of its own, and each rank its share."""
+    """Read an iterable dataset of known length, so that it can be shuffled and shared out."""
     found = list(samples)
     if len(found) != length:
         raise TaskError(f"{what}: found {len(found)} samples, but its length says {length}")

@@ -1,6 +1,6 @@
-"""Randomness that depends on nothing but (seed, epoch, rank), so that a resumed trial draws what it would have.
+"""Randomness that depends only on (seed, epoch, rank), so that a resumed trial draws the same numbers.
 
-Within an epoch it goes on from the generators' states, which checkpoints of an epoch's part hold.
+Checkpoints within an epoch hold the generators' states.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOST = torch.device("cpu")
 
 
 def derive(purpose: str, *numbers: int) -> int:
-    """Return a 63-bit seed for `purpose`, the same on every machine; equal numbers give unrelated seeds elsewhere."""
+    """Return a 63-bit seed for `purpose`, the same on every machine; other purposes give unrelated seeds."""
     entropy = (_PURPOSES[purpose], *(number & 0xFFFF_FFFF_FFFF_FFFF for number in numbers))
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]) >> 1
 
@@ -35,14 +35,14 @@ def reseed(seed: int) -> None:
 
 
 def reseed_host(seed: int) -> None:
-    """Seed the global generators that draw on the host, as `reseed` does, and leave those of devices alone."""
+    """Seed the host's global generators as `reseed` does, but no device's."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed & 0xFFFF_FFFF)
     random.seed(seed)
 
 
 def generators_of(device: torch.device) -> dict[str, Any]:
-    """Return the states of all global generators that a rank on a device uses, as plain values and tensors."""
+    """Return the states of a rank's global generators, as plain values and tensors."""
     _, words, position, has_gauss, gauss = np.random.get_state()
     states = {
         "torch": torch.get_rng_state(),
@@ -53,7 +53,7 @@ def generators_of(device: torch.device) -> dict[str, Any]:
 
 
 def set_generators(states: Mapping[str, Any], device: torch.device) -> None:
-    """Set the global generators to what `generators_of` has returned."""
+    """Restore states from `generators_of`."""
     words, *others = states["numpy"]
     torch.set_rng_state(states["torch"].cpu())
     np.random.set_state(("MT19937", words.cpu().numpy().astype(np.uint32), *others))
@@ -63,14 +63,14 @@ def set_generators(states: Mapping[str, Any], device: torch.device) -> None:
 
 
 class HostGenerators:
-    """The host's global generators as one reader has left them, apart from what everything else draws."""
+    """The host's global generators of one reader, apart from all other draws."""
 
     def __init__(self) -> None:
         self._states: dict[str, Any] | None = None
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Let what is inside draw from where it stopped the last time; what follows draws as if it had not been."""
+        """In the block, continue this reader's draws; restore the other generators afterwards."""
         outer = generators_of(_HOST)
         if self._states is not None:
             set_generators(self._states, _HOST)
@@ -82,6 +82,6 @@ class HostGenerators:
 
 
 def permutation(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """Return the order in which an epoch visits the samples, int64 of shape [samples], the same on all ranks."""
+    """Return the order of an epoch's samples, int64 [samples], the same on all ranks."""
     generator = torch.Generator().manual_seed(derive("shuffle", seed, epoch))
     return torch.randperm(samples, generator=generator)

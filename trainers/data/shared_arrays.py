@@ -1,13 +1,10 @@
-"""One copy of a task's data on each node: ranks map the same file in place of arrays of their own.
+"""One copy of a task's data on each node: ranks map the same file instead of holding arrays of their own.
 
-Each rank's process makes the task's object, and with it all that its constructor has read and encoded: eight ranks hold
-eight copies. Here a large array is written to a file that is named by its content, and replaced by a mapping of that
-file. The operating system keeps the pages once for all processes that map them, and may drop them when memory is short.
-Writing into such an array changes a private copy of the touched pages, so a task sees no difference, unless it holds
-the same memory in two forms, as an array and as a tensor made from it: only one of them is replaced.
+A large array is written to a file named by its content, and replaced by a mapping. The operating system shares its
+pages among processes. Writes go to private copies of the touched pages, so a task sees no difference, unless it holds
+the same memory as both an array and a tensor: only one of them is replaced.
 
-Every process that maps a file holds a shared lock on it. Files that nobody holds any more are deleted by the next
-process that shares something.
+Every process that maps a file holds a shared lock on it; the next process that shares something deletes unlocked files.
 """
 
 from __future__ import annotations
@@ -35,37 +32,34 @@ from torch.utils.data import Dataset
 log = logging.getLogger(__name__)
 
 LEAST_BYTES = 16 * 2**20
-"""Smaller arrays stay where they are: finding and mapping a file takes more than they do."""
+"""Smaller arrays stay: mapping costs more than it saves."""
 _DEEPEST = 4
 _SPARE_SHARE = 0.5
-"""Part of the free space of the disk that one array may take."""
+"""Largest part of the disk's free space for one array."""
 _MOST_ITEMS = 1000
-"""Longer containers hold samples, not arrays of samples."""
+"""Longer containers hold samples, and are not searched."""
 
 
 def share_arrays(holder: object, folder: Path | None = None) -> None:
-    """Replace the large arrays and tensors that an object holds by mappings of one copy on this node.
+    """Replace an object's large arrays and tensors by mappings of one copy on this node.
 
-    Attributes of the object are looked at, and what dicts, lists, tuples, Datasets, dataclasses and objects of the same
-    package among them hold. Arrays that are views of others, are not contiguous, or are on a device stay, as does
-    everything where no file can be written.
+    Searches attributes, and dicts, lists, tuples, Datasets, dataclasses and objects of the same package in them. Views,
+    non-contiguous arrays and device tensors stay, as does everything if no file can be written.
 
     Args:
-        folder: Folder of the files; None takes one of this user's own among the temporary files.
+        folder: Folder of the files; None takes a private folder in the temporary folder.
     """
     own = folder or Path(tempfile.gettempdir()) / f"automl-arrays-{os.getuid()}"
     _Sharing(own, type(holder).__module__.partition(".")[0]).visit(holder, _DEEPEST)
 
 
 class _Sharing:
-    """One pass over what an object holds."""
-
     def __init__(self, folder: Path, package: str) -> None:
         self._folder, self._package = folder, package
         self._replaced: dict[int, tuple[Any, Any]] = {}  # holds the originals, so that no number is used again
 
     def visit(self, value: Any, depth: int) -> Any:
-        """Return what to hold in place of a value: itself where nothing in it is shared."""
+        """Return the replacement of a value; the value itself if nothing in it is shared."""
         if id(value) in self._replaced:
             return self._replaced[id(value)][1]
         if isinstance(value, np.ndarray | Tensor):
@@ -113,7 +107,7 @@ class _Sharing:
         return value if array is None else array.view(value.dtype).reshape(value.shape)
 
     def _mapped(self, content: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-        """Return a mapping of a file with this content, which is written if it is not there; None if it cannot be."""
+        """Map a file with this content, written if missing; None if that fails."""
         flat = content.reshape(-1)
         name = f"{hashlib.blake2b(flat.data, digest_size=20).hexdigest()}-{flat.nbytes}"
         try:
@@ -132,7 +126,7 @@ class _Sharing:
 
 
 def _stands_alone(tensor: Tensor) -> bool:
-    """Whether a tensor is plain data on the CPU, large, and no view of a part of another one."""
+    """Return whether a tensor is plain, large, on the CPU and no partial view."""
     is_plain = type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.layout == torch.strided
     if not is_plain or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
         return False
@@ -143,7 +137,6 @@ def _stands_alone(tensor: Tensor) -> bool:
 
 
 def _make_own(folder: Path) -> None:
-    """Make the folder for this user alone."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or folder.is_symlink():
@@ -152,14 +145,12 @@ def _make_own(folder: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time in."""
     with path.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _write(path: Path, content: NDArray[np.uint8]) -> None:
-    """Write a file wholly or not at all."""
     unfinished = path.with_suffix(".unfinished")
     try:
         with unfinished.open("wb") as file:
@@ -173,10 +164,7 @@ def _write(path: Path, content: NDArray[np.uint8]) -> None:
 
 
 def _map(path: Path, size: int) -> NDArray[np.uint8]:
-    """Return a private mapping of a file, whose pages are shared until they are written to.
-
-    The mapping keeps a duplicate of the descriptor, and with it the lock.
-    """
+    """Return a private mapping, shared until written to; it keeps a duplicate of the descriptor, and so the lock."""
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         mapping = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
@@ -184,7 +172,6 @@ def _map(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def _sweep(folder: Path, *, keep: str) -> None:
-    """Delete the files that no process holds."""
     for path in folder.iterdir():
         if path.name in {"lock", keep}:
             continue

@@ -1,4 +1,4 @@
-"""Streams: each sample to one rank and one worker process, and epochs that end on all ranks at once."""
+"""Shares out streams: each sample to one rank and worker; epochs end on all ranks at once."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from trainers.ranks.process_group import Group
 
 
 def is_stream(dataset: object) -> bool:
-    """Whether a dataset can only be read from its beginning."""
+    """Return whether a dataset can only be read from its beginning."""
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
 class SharedStream(IterableDataset[Any]):
-    """This rank's share of a stream: ranks, and worker processes within them, take turns.
-
-    Every worker process of every rank reads the whole stream, and leaves out what is not its own.
-    """
+    """This rank's share of a stream: every worker process reads all of it, and keeps its own samples."""
 
     def __init__(self, samples: Iterable[Any], *, rank: int, world_size: int, is_shared_out: bool) -> None:
         if not hasattr(samples, "__iter__") or isinstance(samples, Iterator):
@@ -37,7 +34,7 @@ class SharedStream(IterableDataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch whose samples these are."""
+        """The epoch of the samples."""
         return self._epoch
 
     @epoch.setter
@@ -56,10 +53,10 @@ class SharedStream(IterableDataset[Any]):
 
 
 def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """Yield batches as long as every rank has one; all ranks have to ask equally often.
+    """Yield batches while every rank has one; a collective for each batch.
 
-    Who runs out first ends the epoch on all ranks, since each step takes part in an all-reduce. What the others have
-    left is dropped.
+    The first rank that runs out ends the epoch for all, since each step takes an all-reduce; remaining batches are
+    dropped.
     """
     nothing = object()
     iterator = iter(batches)
@@ -75,11 +72,11 @@ def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
 def steps_of_all(
     steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
-    """Yield this rank's steps as long as every rank has one, as `in_step` does, and say how many samples they all have.
+    """Yield this rank's steps while every rank has one, with the number of samples of all ranks.
 
     Args:
-        even: Whether all ranks need equally many passes; those that lack some pass samples that count nothing.
-        is_begun: Whether these steps follow others, so that there need not be any.
+        even: All ranks need equally many passes; missing passes get samples that count nothing.
+        is_begun: These steps follow others, so they may be empty.
     """
     iterator = iter(steps)
     while True:
@@ -108,7 +105,7 @@ def steps_of_all(
 
 
 def of_all(own: Sequence[int], group: Group) -> list[list[int]]:
-    """Return each of these numbers of all ranks, by rank; a collective."""
+    """Return these numbers of all ranks, by rank; a collective."""
     table = torch.zeros(group.world_size, len(own), dtype=torch.int64, device=group.device)
     table[group.rank] = torch.tensor(own)
     dist.all_reduce(table)
@@ -117,7 +114,7 @@ def of_all(own: Sequence[int], group: Group) -> list[list[int]]:
 
 
 def check_all_have_some(samples: Sequence[int], what: str) -> None:
-    """Refuse a stream that gives a rank no sample at all."""
+    """Refuse a stream that leaves a rank without samples."""
     if min(samples) == 0:
         raise TaskError(
             f"{what}: found no samples for rank {samples.index(0)} of {len(samples)}, allowed: at least one for each "

@@ -1,11 +1,10 @@
-"""Samples that can only be read one after the other, and nobody knows how many: a task's streams, in steps and shares.
+"""Streams: samples of unknown number that can only be read in order, divided into steps and shares.
 
-Every process reads the whole stream and draws the same random numbers in it. So each rank knows of every step how many
-samples it has, takes its share of them, and no rank has to ask another one. Worker processes take turns at whole steps,
-so what is trained on does not depend on their number.
+Every process reads the whole stream with the same random numbers, so each rank takes its share of every step without
+asking others. Workers take turns at whole steps, so their number does not matter.
 
-A stream that shares itself out (a method `set_rank`) gives each rank and worker process its own samples. There the
-ranks tell each other what they have before each step, and the first without a sample ends the pass for all.
+A stream with a method `set_rank` gives each rank and worker its own samples. Then ranks exchange their counts before
+each step, and the first rank without a sample ends the pass for all.
 """
 
 from __future__ import annotations
@@ -28,24 +27,23 @@ from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
 Collate = Callable[[list[Any]], Any]
-"""Makes a pair (inputs, targets) of a list of samples."""
+"""Turns a list of samples into a pair (inputs, targets)."""
 _PARTS = 2
 
 
 def collate_of(task: object) -> Collate:
-    """Return what makes a task's samples a batch."""
+    """Return a task's rule to collate samples."""
     own = getattr(task, "collate", None)
     return _Own(own) if callable(own) else default_collate
 
 
 class _Own:
-    """A task's own rule; a class, so that worker processes can be given it."""
+    """A task's own rule, as a class, so that it can be pickled for workers."""
 
     def __init__(self, collate: Collate) -> None:
         self._collate = collate
 
     def __call__(self, samples: list[Any]) -> Any:
-        """Return the batch of samples."""
         batch = self._collate(samples)
         if isinstance(batch, (tuple, list)) and len(batch) == _PARTS:
             return batch
@@ -53,19 +51,15 @@ class _Own:
 
 
 _AHEAD = 2
-"""Samples that are read beyond a step, to know whether the last step would have a single one."""
+"""Samples read ahead of a step, to avoid a last step of one sample."""
 
 Step = Sequence[tuple[Pass, Any]]
-"""The passes of one rank in an optimizer step, each with its collated batch."""
+"""One rank's passes in an optimizer step, with collated batches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharing:
-    """How a rank takes its share of each step.
-
-    Attributes:
-        singles: What becomes of passes of one sample, see `plan_epoch`.
-    """
+    """A rank's rule to take its share of each step; `singles` as in `plan_epoch`."""
 
     batch_per_rank: int
     accumulate: int = 1
@@ -77,11 +71,11 @@ class Sharing:
 
     @property
     def step_samples(self) -> int:
-        """Number of samples of a whole step over all ranks."""
+        """Number of samples of a full step over all ranks."""
         return self.batch_per_rank * self.accumulate * self.world_size
 
     def plan(self, order: Tensor) -> list[MicroBatch]:
-        """Return this rank's passes through samples in this order, int64 [n]; see `plan_epoch`."""
+        """Return this rank's passes through samples in the order int64 [n]; see `plan_epoch`."""
         return plan_epoch(
             order,
             batch_per_rank=self.batch_per_rank,
@@ -97,8 +91,8 @@ class StreamSamples:
     """A task's stream on one device.
 
     Args:
-        what: Name of the task's method that gave it, for messages.
-        workers: Number of processes that read it; 0 reads in this one.
+        what: The task's method that returned it, for messages.
+        workers: Number of reading processes; 0 reads in this process.
     """
 
     def __init__(
@@ -121,14 +115,14 @@ class StreamSamples:
         self.is_shared_out = callable(getattr(stream, "set_rank", None))
 
     def first(self, samples: int) -> list[Any]:
-        """Return the first samples, not collated; fewer if there are fewer."""
+        """Return the first samples, not collated, at most `samples`."""
         with HostGenerators().own():
             return list(islice(_begun(self._stream, Sharing(batch_per_rank=1), 1, 0), samples))
 
     def steps(self, sharing: Sharing, number: int, skip: int = 0) -> Iterator[Step]:
-        """Yield a rank's share of each step of a pass over the stream; batches are still on the host.
+        """Yield a rank's share of each step of a pass over the stream, on the host.
 
-        All ranks have to ask equally often: a stream that shares itself out takes a collective for each step.
+        All ranks have to iterate equally far: a stream that shares itself out takes a collective for each step.
         """
         steps = self._read(sharing, number, skip)
         if self.is_shared_out and sharing.world_size > 1:
@@ -149,9 +143,9 @@ class StreamSamples:
         return to_device(inputs, self.device), to_device(targets, self.device)
 
     def passes(self, sharing: Sharing) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield a rank's share of all samples, for an evaluation: each one once, on one rank.
+        """Yield a rank's share of all samples for an evaluation: each sample once, on one rank.
 
-        All ranks have equally many passes, and need not ask each other, unless the stream shares itself out.
+        All ranks have equally many passes, without a collective unless the stream shares itself out.
         """
         steps = self._read(sharing, 1, 0)
         first = next(steps, ())
@@ -173,8 +167,6 @@ class StreamSamples:
 
 
 class _Reading:
-    """Reads passes over a stream, in this process or in workers that live as long as this object."""
-
     def __init__(self, steps: _Steps, workers: int, *, pins: bool) -> None:
         self._steps, self._generators = steps, HostGenerators()
         self._pins = pins
@@ -191,14 +183,13 @@ class _Reading:
             )
 
     def steps(self, number: int, skip: int, *, is_shared_out: bool) -> Iterator[Step]:
-        """Yield the steps of a pass after the first ones; see `StreamSamples.steps`."""
         # Which worker gives which step of a stream that shares itself out only the loader knows: it drops them here.
         self._steps.begin(number, 0 if is_shared_out else skip)
         found = self._here() if self._loader is None else iter(self._loader)
         return islice(found, skip, None) if is_shared_out else found
 
     def _here(self) -> Iterator[Step]:
-        """Read in this process, whose own random numbers stay what they were."""
+        """Read in this process, keeping its own random numbers."""
         steps = iter(self._steps)
         while True:
             with self._generators.own():
@@ -209,8 +200,6 @@ class _Reading:
 
 
 class _Steps(IterableDataset[Step]):
-    """A process's steps of a pass over a stream, collated."""
-
     def __init__(
         self, stream: IterableDataset[Any], sharing: Sharing, collate: Collate, *, is_read_elsewhere: bool
     ) -> None:
@@ -219,7 +208,6 @@ class _Steps(IterableDataset[Step]):
         self._begin = begin.share_memory_() if is_read_elsewhere else begin  # type: ignore[no-untyped-call]
 
     def begin(self, number: int, skip: int) -> None:
-        """Say which pass the next iteration reads, in workers too, and how many steps it leaves out."""
         self._begin.copy_(torch.tensor([number, skip]))
 
     def __iter__(self) -> Iterator[Step]:
@@ -240,7 +228,7 @@ class _Steps(IterableDataset[Step]):
 
 
 def _begun(stream: IterableDataset[Any], sharing: Sharing, number: int, worker: int) -> Iterator[Any]:
-    """Begin a pass over a stream: the generators of the host are seeded, and the stream is told where it is read."""
+    """Begin a pass: seed the host's generators, and tell the stream its reader."""
     if callable(getattr(stream, "set_rank", None)):
         reseed_host(derive("stream", sharing.seed, number, sharing.rank, worker))
         stream.set_rank(sharing.rank, sharing.world_size)  # type: ignore[attr-defined]
@@ -252,7 +240,7 @@ def _begun(stream: IterableDataset[Any], sharing: Sharing, number: int, worker: 
 
 
 def _cut(samples: Iterable[Any], size: int, singles: SingleSamples) -> Iterator[list[Any]]:
-    """Cut a stream into steps as `plan_epoch` cuts samples whose number is known."""
+    """Cut a stream into steps as `plan_epoch` does."""
     rest, read = iter(samples), list[Any]()
     while True:
         read += islice(rest, size + _AHEAD - len(read))
@@ -264,7 +252,6 @@ def _cut(samples: Iterable[Any], size: int, singles: SingleSamples) -> Iterator[
 
 
 def _collated(samples: Sequence[Any], sharing: Sharing, collate: Collate) -> Step:
-    """Return a rank's passes of a step with these samples."""
     plan = sharing.plan(torch.arange(len(samples)))
     return [(one.without_indices(), collate([samples[index] for index in one.indices.tolist()])) for one in plan]
 

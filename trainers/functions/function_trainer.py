@@ -1,4 +1,4 @@
-"""Runs a training function as a trial: as far as it is granted, with checkpoints, up to its end.
+"""Runs a training function as a trial.
 
 RankProcess ── grants, drains ──► Course ◄── waits, tells ── FunctionTrainer ── runs ──► the user's function
 """
@@ -26,7 +26,7 @@ from trainers.ranks.process import PeakMemory, Remains, use_device
 from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
 
 _SIGNAL = "signal only works in main thread"
-"""What Python says where a handler of a signal is set in another thread."""
+"""Python's message for a signal handler set outside the main thread."""
 
 
 class FunctionTrainer:
@@ -55,7 +55,7 @@ class FunctionTrainer:
         """Call the function; returns once it has returned, or the trial is over.
 
         Raises:
-            TrainingError: The function raised, or did not keep to the form of a training function.
+            TrainingError: The function raised, or broke the protocol.
         """
         with classified():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
@@ -81,7 +81,7 @@ class FunctionTrainer:
                 self._end()
 
     def _end(self) -> None:
-        """End the epoch that is under way once the function has returned."""
+        """End the current epoch after the function has returned."""
         if self._left is not None:
             self._left()
         elif not self._is_whole:
@@ -93,12 +93,7 @@ class FunctionTrainer:
         return f", on rank {self._group.rank}" if self._group.world_size > 1 else ""
 
     def close(self) -> Remains | None:
-        """Let go of the trial, once its last checkpoint is whole or could not be written.
-
-        Returns:
-            Tells whether its models' parameters are still in memory; None where it has prepared none, whose model
-            nobody knows.
-        """
+        """Release the trial after its last checkpoint; returns a check for models in memory, or None."""
         self._counter.begin("checkpoint")
         self._checkpoints.close()
         self._counter.done()
@@ -108,7 +103,7 @@ class FunctionTrainer:
         return Remains([parameter for model in self._trial.modules for parameter in model.parameters()])
 
     def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
-        """Take back what a checkpoint holds, at once, and return the loop over the epochs that are left."""
+        """Restore the checkpoint now, and return the loop over the remaining epochs."""
         kept = KeptState(state)
         epoch = self._trial.epoch = self._resumed(kept)
         files, resuming = code_files(self._spec.python_path), self._resuming(kept)
@@ -116,7 +111,7 @@ class FunctionTrainer:
         return self._loop(epoch, kept, course)
 
     def _resuming(self, kept: KeptState) -> str:
-        """Return what this attempt has begun anew, or a later one would, as far as it shows; empty for nothing."""
+        """Return what this attempt or a later one visibly restarts; may be empty."""
         missing = kept.missing(self._trial.modules) if self._spec.checkpoint_folder is not None else ""
         if not missing:
             return ""
@@ -150,7 +145,7 @@ class FunctionTrainer:
         self._is_whole = True
 
     def _end_epoch(self, epoch: int, started: float, kept: KeptState, course: Course, place: Place = Place.END) -> bool:
-        """Tell an epoch's measurement; returns whether the trial has to end with it."""
+        """Report an epoch's measurement; returns whether the trial ends with it."""
         complete, has_reported = place is Place.LEFT, bool(self._trial.reported())
         place = Place.RETURNED if epoch == self._settings.epochs else place
         own = Verdict(course.seconds_left() is not None, self._checkpoints.is_due(), complete, has_reported)
@@ -188,7 +183,7 @@ class FunctionTrainer:
     def _write(
         self, epoch: int, kept: KeptState, metrics: Mapping[str, float], *, goes_on: bool
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint of what was handed over; returns its path and, on a rank that writes, the file."""
+        """Write a checkpoint; returns its path and, on a writing rank, the file."""
         if self._spec.checkpoint_folder is None:
             return None, None
         self._counter.begin("checkpoint")
@@ -201,7 +196,7 @@ class FunctionTrainer:
         return path, write
 
     def _resumed(self, kept: KeptState) -> int:
-        """Return the number of epochs that are done, after taking back what a checkpoint holds."""
+        """Restore the checkpoint, and return the number of epochs done."""
         path = self._spec.resume_from
         if path is None:
             return 0

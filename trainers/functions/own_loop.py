@@ -1,4 +1,4 @@
-"""How far trials may train; and what those share whose loop is the user's own: learning rate and facts."""
+"""Shared by trials with a loop of the user's own: their course, learning rate and facts."""
 
 from __future__ import annotations
 
@@ -14,45 +14,37 @@ from trainers.trial_settings import settings_of
 
 
 class Course(Protocol):
-    """How far a trial may train, and who hears of it."""
+    """Decides how far a trial may train, and takes its reports."""
 
     def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
-        """Tell that the first epoch begins, or has begun so many seconds ago."""
+        """Report that the first epoch began `ago_seconds` ago."""
 
     def until(self, epoch: int) -> int | None:
-        """Return the epoch up to which may be trained, once that is beyond `epoch`; None once the trial is over."""
+        """Return the epoch to train to, once it is beyond `epoch`; None once the trial is over."""
 
     def seconds_left(self) -> float | None:
-        """Return the seconds within which the trial has to end; None while it may go on."""
+        """Return the seconds left to end the trial; None while it may go on."""
 
     def asked(self, name: str, asked: Asked) -> None:
-        """Tell a parameter that the trial has asked for as it runs."""
+        """Report a parameter that the trial requested at run time."""
 
     def saved(self, pending: Pending[EpochPart]) -> None:
-        """Tell a part of an epoch, once its checkpoint is whole."""
+        """Report a part of an epoch, once its checkpoint is whole."""
 
     def measured(self, pending: Pending[Measurement]) -> None:
-        """Tell the measurement of an epoch, once its checkpoint is whole."""
+        """Report an epoch's measurement, once its checkpoint is whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionFacts(TrialFacts):
-    """Facts of an attempt of a training function.
-
-    Attributes:
-        models: Names of the modules of torch that it has handed over for checkpoints, of which exports make programs.
-    """
+    """Facts of a training function's attempt; `models` names the saved torch modules, which can be exported."""
 
     models: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumingFacts(FunctionFacts):
-    """Facts of an attempt from which the trial does not go on, or did not, with the same bits.
-
-    Attributes:
-        resuming: What it began anew, or would begin anew, and why: the end of a sentence about the attempt.
-    """
+    """Facts of an attempt that does not resume with the same bits; `resuming` says what restarts and why."""
 
     resuming: str
 
@@ -61,7 +53,7 @@ class OwnLoop:
     """A trial whose steps the engine does not take itself.
 
     Args:
-        form: What the user has written, for messages, such as "a command".
+        form: Kind of the user's code, for messages, such as "a command".
 
     Raises:
         TaskError: An option is wrong, or needs the engine's own loop.
@@ -84,12 +76,12 @@ class OwnLoop:
         models: tuple[str, ...] | None = None,
         resuming: str = "",
     ) -> TrialFacts:
-        """Return what is known before the first epoch.
+        """Return the facts known before the first epoch.
 
         Args:
-            model_parameters: Number of parameters of the models; 0 where they are not known.
-            models: Names of the models that a training function has handed over; None for a command.
-            resuming: What an attempt of a training function begins anew; empty if nothing is known.
+            model_parameters: Number of parameters of the models; 0 if unknown.
+            models: Names of a training function's saved models; None for a command.
+            resuming: Parts that a training function's attempt restarts; empty if unknown.
         """
         facts = TrialFacts(
             base_learning_rate=self.settings.learning_rate,

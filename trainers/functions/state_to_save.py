@@ -1,7 +1,6 @@
-"""What a training function hands over for its checkpoints: what is written of it, taken back, and missing in it.
+"""Saves and restores the state that a training function passes to `trial.epochs(...)`.
 
-Each rank gives the rows that it holds of a model that is fully sharded, and of such a model's optimizer, and takes its
-rows back, whatever ranks wrote them (`trainers.checkpoints.shared_checkpoint`).
+Of a fully sharded model and its optimizer, each rank saves and restores its own rows, for any number of ranks.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from trainers.protocol import TaskError
 
 USUAL_NAME = "model"
 _TRANSPARENT = (nn.Module, optim.Optimizer, LRScheduler, GradScaler)
-"""Classes of which it is known what their states hold; any other object may hold a model or an optimizer, too."""
+"""Classes with known states; any other object may hold a model or an optimizer, too."""
 
 
 def line_that_loads(name: str) -> str:
-    """Return the line of Python that gives an object of torch its part of `state`, an exported file's."""
+    """Return the line of Python that loads an exported file's `state` into a torch object."""
     return f'{name}.load_state_dict(state[{name!r}])  # into an object that you have made for exported["params"]'
 
 
 class KeptState:
-    """What a training function has handed over for its checkpoints.
+    """The state that a training function saves.
 
     Args:
-        state: Objects with `state_dict` and `load_state_dict`, or pairs of functions, by name. An object may also have
-            `how_to_load(state)`: lines of Python that make a model of `state`, an expression for what it has given.
+        state: Objects with `state_dict` and `load_state_dict`, or pairs of functions, by name. An object's optional
+            `how_to_load(state)` returns lines of Python that make a model of `state`, an expression for its saved part.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -48,16 +47,15 @@ class KeptState:
         self._is_checked = False
 
     def __bool__(self) -> bool:
-        """Whether anything was handed over."""
         return bool(self._state)
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the modules of torch that were handed over."""
+        """Names of the saved torch modules."""
         return tuple(name for name, one in self._state.items() if isinstance(one, nn.Module))
 
     def how_to_load(self) -> str:
-        """Return lines of Python that take the model, or what else there is, out of `state`, an exported file's."""
+        """Return lines of Python that take the model, or all else, out of an exported file's `state`."""
         name = next((one for one in (USUAL_NAME, *self.models) if one in self._state), next(iter(self._state)))
         one, state = self._state[name], f"state[{name!r}]"
         if callable(getattr(one, "how_to_load", None)):
@@ -67,7 +65,7 @@ class KeptState:
         return line_that_loads(name)
 
     def missing(self, prepared: Iterable[nn.Module]) -> str:
-        """Return what a resumed trial begins anew, as far as the handed-over objects show it; empty for nothing."""
+        """Return what a resumed trial visibly restarts; may be empty."""
         if not self._state:
             return "the function hands nothing to trial.epochs(...)"
         handed = list(self._state.values())
@@ -84,10 +82,7 @@ class KeptState:
         return ""
 
     def content(self) -> dict[str, Any]:
-        """Return what this rank gives to a checkpoint, after trying once whether it can be read back.
-
-        Only plain values and tensors are read, since nothing in a file is to be executed.
-        """
+        """Return this rank's content for a checkpoint, checked once to be readable: plain values and tensors only."""
         states = {name: one[0]() if isinstance(one, tuple) else one.state_dict() for name, one in self._state.items()}
         content = {name: _given(state) for name, state in states.items()}
         if not self._is_checked:
@@ -118,15 +113,12 @@ def _restore(one: Any, saved: Any) -> None:
 
 
 def _own_copy(saved: Any) -> Any:
-    """Return a copy of a state whose tensors are whole.
-
-    Optimizers keep the tensors that they are given, and with one of the file's the whole file would stay mapped.
-    """
+    """Return a copy with whole tensors: an optimizer that keeps a file's tensor would keep the whole file mapped."""
     return StateCopies().of({"": with_whole_tensors(saved)})[""]
 
 
 def with_whole_tensors(value: Any) -> Any:
-    """Return a state that a function has handed over with all its tensors in memory."""
+    """Return a saved state with all tensors in memory."""
     if isinstance(value, StoredTensor):
         return whole(value)
     if type(value) is dict:
@@ -135,7 +127,7 @@ def with_whole_tensors(value: Any) -> Any:
 
 
 def _given(value: Any) -> Any:
-    """Return what this rank gives of a state: of a tensor whose rows are shared out, its own ones."""
+    """Return this rank's rows of sharded tensors; other values unchanged."""
     if type(value) is dict:
         return {name: _given(one) for name, one in value.items()}
     if isinstance(value, Mapping) and any(_is_shared_out(one) for one in value.values()):  # an OrderedDict of weights
@@ -144,7 +136,7 @@ def _given(value: Any) -> Any:
 
 
 def _optimizer_rows(optimizer: optim.Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state for an optimizer whose parameters' rows are shared out, with this rank's rows of each tensor."""
+    """Return a state for a sharded optimizer, with this rank's rows of each tensor."""
     parameters = _parameters(optimizer)
     state = {
         number: {name: _rows_for(parameters[number], value) for name, value in values.items()}
@@ -176,7 +168,7 @@ def _is_shared_out(value: object) -> bool:
 
 
 def _check_readable(content: Mapping[str, Any]) -> None:
-    """Raise a `TaskError` if a file cannot hold this content, whose tensors themselves it can."""
+    """Raise a `TaskError` if a file cannot hold this content."""
     file = io.BytesIO()
     try:
         torch.save(map_tensors(_without_values, _without_pieces(content)), file)

@@ -1,4 +1,4 @@
-"""What a training function gets of a trial: its place, its parameters, and the loop over its epochs.
+"""The object that a training function gets: its place, its parameters, and the loop over its epochs.
 
     def train(trial: automl.Trial) -> None:
         model = trial.prepare(Net(trial.params["width"]))
@@ -8,8 +8,7 @@
                 ...
             trial.report(val_error=trial.mean(errors, weight=samples))
 
-Every rank of the gang runs the function. The loop over the epochs waits where the search has to decide, writes
-checkpoints, goes on from them, and ends.
+Every rank runs the function. The loop over the epochs waits for the search, writes checkpoints and resumes from them.
 """
 
 from __future__ import annotations
@@ -40,37 +39,37 @@ if TYPE_CHECKING:
     from trainers.trial_settings import Settings
 
 CONTROLLERS_METRICS = frozenset({"cost_usd", "wall_seconds"})
-"""Metrics that the controller adds, which knows prices and charges."""
+"""Metrics that the controller adds."""
 
 
 class TrialOver(BaseException):
-    """The trial ends here: it was pruned, paused or stopped. Functions need not catch it; `finally` blocks run."""
+    """The trial ends: it was pruned, paused or stopped. Functions need not catch it; `finally` blocks run."""
 
 
 Epochs = Callable[[Mapping[str, Any]], Iterator[int]]
-"""Makes the loop over the epochs, from what is handed over for checkpoints."""
+"""Makes the loop over the epochs from the state to save."""
 
 
 class Trial:
     """A trial as its training function sees it, on one rank.
 
     Attributes:
-        params: What the search chose for this trial, by name.
+        params: The parameters of this trial, by name.
         rank: Number of this rank, from 0.
         world_size: Number of ranks.
         device: Device of this rank.
-        seed: Seed of the trial; global random generators are seeded with it, anew in each epoch and on each rank.
+        seed: Seed of the trial; it seeds the global random generators, anew in each epoch and on each rank.
         learning_rate: The searched learning rate, scaled for the effective batch.
         batch_per_rank: Samples of a batch on each rank.
-        max_epochs: Number of epochs of a whole training, for schedules and for libraries that have to know it.
+        max_epochs: Number of epochs of a whole training, for schedules.
         number: Number of the trial within its study, from 0.
-        asking: Answers what the function asks for beside `params`, if it may.
-        epoch: The epoch that is being trained, from 1; before the first one the number of epochs that are done.
+        asking: Answers requests for parameters at run time, if allowed.
+        epoch: The current epoch, from 1; before the first one the number of epochs done.
         modules: Models that were prepared.
-        is_sharded: Whether each rank holds only its part of the weights of prepared models.
+        is_sharded: Each rank holds only its part of the weights of prepared models.
         steps: Takes the steps that the function leaves to the engine.
-        loop: Makes the loop over the epochs; None once there is one.
-        is_within_epoch: Whether an epoch has begun and has not been measured.
+        loop: Makes the loop over the epochs; None once there is a loop.
+        is_within_epoch: An epoch has begun and has not been measured.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Trial:
     # ------------------------------------------------------------------ model and data
 
     def prepare(self, model: nn.Module) -> nn.Module:
-        """Return the model on this rank's device, as several ranks train it: in DDP, or sharded if `shard` is full.
+        """Return the model on this rank's device, wrapped for several ranks: in DDP, or sharded if `shard` is full.
 
         Make the optimizer after this.
 
@@ -123,7 +122,7 @@ class Trial:
         return network
 
     def _sharded(self, model: nn.Module) -> nn.Module:
-        """Share out a model's weights, which become rank 0's first, as in DDP."""
+        """Shard a model's weights, after broadcasting rank 0's, as in DDP."""
         settings = self._settings
         for tensor in (*model.parameters(), *model.buffers()):
             copy_from_rank_0(tensor, self.device)
@@ -133,7 +132,7 @@ class Trial:
         return model
 
     def ddp_options(self) -> dict[str, Any]:
-        """Return the arguments of DistributedDataParallel that `prepare` gives, for libraries that wrap models."""
+        """Return the arguments of DistributedDataParallel that `prepare` uses, for libraries that wrap models."""
         return {
             "gradient_as_bucket_view": True,
             "broadcast_buffers": False,  # a validation loop may pass through as often as it likes; see FunctionTrainer
@@ -152,19 +151,18 @@ class Trial:
     ) -> Loader:
         """Return batches of this rank's share of a dataset, on its device.
 
-        Shuffled samples are for training: all ranks get equally many batches, so that no rank waits in an all-reduce
-        for one that has none left; up to `world_size - 1` samples are repeated for that. Others are for evaluations:
-        each sample is on one rank once.
+        Shuffled samples are for training: all ranks get equally many batches, so that none waits in an all-reduce; up
+        to `world_size - 1` samples are repeated. Others are for evaluation: each sample is on one rank once.
 
-        Streams, which are datasets of unknown length, keep their order. Ranks and worker processes take turns at their
-        samples. In training the rank that runs out first ends the epoch on all ranks.
+        Streams (datasets of unknown length) keep their order; ranks and workers take turns at their samples. In
+        training the first rank that runs out ends the epoch on all ranks.
 
         Args:
-            dataset: A map-style dataset, or a stream: an iterable one. The `set_epoch` of a stream is called.
-            batch_size: Samples of a batch; `batch_per_rank` if left out.
-            shuffle: Whether this is for training, and each epoch has an order of its own.
-            drop_last: Whether a last batch that is not full is left out.
-            is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
+            dataset: A map-style dataset, or an iterable one (a stream), whose `set_epoch` is called.
+            batch_size: Samples of a batch; default `batch_per_rank`.
+            shuffle: Shuffle for training, with an order for each epoch.
+            drop_last: Drop a last batch that is not full.
+            is_shared_out: The stream itself gives each rank and worker process its own samples.
             options: Other arguments of torch's DataLoader, except samplers.
 
         Raises:
@@ -180,7 +178,7 @@ class Trial:
         )
 
     def _single_samples(self) -> SingleSamples:
-        """What becomes of a last training batch of one sample: BatchNorm has no variance of it."""
+        """Return the treatment of a last training batch of one sample: BatchNorm needs two for a variance."""
         norms = (one for model in self.modules for one in model.modules())
         if not any(isinstance(one, _BatchNorm) and not isinstance(one, nn.SyncBatchNorm) for one in norms):
             return "keep"
@@ -190,38 +188,36 @@ class Trial:
 
     @property
     def accumulate(self) -> int:
-        """Number of batches whose gradients make a step; the learning rate counts on the loop to do so."""
+        """Number of batches whose gradients make a step; the scaled learning rate assumes that the loop does so."""
         self._followed.add("accumulate")
         return self._settings.accumulate
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Return the optimizer that the trial's `optimizer`, `momentum`, `weight_decay`, `beta1` and `beta2` describe.
+        """Return the optimizer of the trial's `optimizer`, `momentum`, `weight_decay`, `beta1` and `beta2`.
 
-        Its learning rate is `learning_rate`; under the sqrt rule Adam's moments follow the effective batch, too.
+        Its learning rate is `learning_rate`; under the sqrt rule Adam's betas follow the effective batch, too.
         """
         self._followed.add(OPTIMIZER)
         return self.steps.optimizer(parameters)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context of a forward pass and its loss, which computes in the trial's `precision`.
+        """Return the context of a forward pass and its loss, in the trial's `precision`.
 
-        Where several passes make a step, ranks exchange gradients only in the last of them.
+        Ranks exchange gradients only in the last pass of a step.
         """
         self._followed.add(AUTOCAST)
         return self.steps.passing()
 
     def backward(self, loss: Tensor) -> None:
-        """Add a loss's gradients, divided by `accumulate`, and scaled where `precision` is fp16."""
+        """Add a loss's gradients, divided by `accumulate`, and scaled if `precision` is fp16."""
         self._followed.add(BACKWARD)
         self.steps.backward(loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
-        """Take a step after every `accumulate` backward passes: clip to `clip_norm`, update, set gradients to zero.
+        """Take a step after every `accumulate` backward passes: clip to `clip_norm`, update, zero the gradients.
 
-        Call it once for each batch. An epoch's last passes are left out if they are too few for a step.
-
-        Returns:
-            Whether a step was taken.
+        Call it once for each batch; returns whether a step was taken. Drops an epoch's last passes if too few for a
+        step.
         """
         self._followed.add(STEP)
         self._counter.tick()
@@ -230,15 +226,15 @@ class Trial:
     # ------------------------------------------------------------------ epochs and metrics
 
     def epochs(self, **state: Any) -> Iterator[int]:
-        """Yield the numbers of the epochs to train, from 1, or from where an earlier attempt has stopped.
+        """Yield the numbers of the epochs to train, from 1, or from the last checkpoint.
 
         Args:
-            state: What checkpoints hold, by any name: objects with `state_dict` and `load_state_dict`, or pairs of a
-                function that returns plain values or tensors and a function that takes them back. Without any the
-                trial writes no checkpoint, and starts anew wherever it would have gone on.
+            state: State to save, by any name: objects with `state_dict` and `load_state_dict`, or pairs of a function
+                that returns plain values or tensors and a function that restores them. Without any, the trial writes no
+                checkpoint, and restarts from the beginning.
 
         Raises:
-            TaskError: Something in the state cannot be kept, or this is called a second time.
+            TaskError: Something in the state cannot be saved, or this is called a second time.
         """
         if self.loop is None:
             raise TaskError("trial.epochs was called twice; a trial has one loop over its epochs")
@@ -246,10 +242,10 @@ class Trial:
         return loop(state)
 
     def report(self, **metrics: float | Tensor) -> None:
-        """Report metrics of this epoch. Those of rank 0 count; `mean` makes figures of all ranks.
+        """Report metrics of this epoch. Rank 0's values count; `mean` averages over all ranks.
 
         Raises:
-            TaskError: A value is no number, a name is the controller's, or was reported in this epoch before.
+            TaskError: A value is no number, or a name is the controller's or already reported in this epoch.
         """
         if not self.is_within_epoch:
             raise TaskError(
@@ -266,11 +262,11 @@ class Trial:
         self._counter.tick()
 
     def mean(self, value: float | Tensor, weight: float = 1.0) -> float:
-        """Return the mean of all ranks' values with their weights; all ranks have to call it.
+        """Return the weighted mean of all ranks' values; a collective.
 
         Args:
             value: This rank's mean, a number or a tensor of one element.
-            weight: What it is a mean over, such as this rank's number of samples.
+            weight: Weight of this rank's mean, such as its number of samples.
         """
         both = torch.tensor([_number("value", value) * weight, weight], dtype=torch.float64, device=self.device)
         if self.world_size > 1:
@@ -280,20 +276,16 @@ class Trial:
         return total / weights if weights else float("nan")
 
     def heartbeat(self) -> None:
-        """Say that this rank gets on; batches of `loader` and passes through a prepared model say so by themselves."""
+        """Report that this rank is alive; batches of `loader` and passes through a prepared model report it, too."""
         self._counter.tick()
 
     def begin_epoch(self, epoch: int) -> None:
-        """Take the order of this epoch's samples; for the loop over the epochs."""
+        """Shuffle for this epoch; for the loop over the epochs."""
         self.epoch, self._reported, self.is_within_epoch = epoch, {}, True
         self._loaders.begin_epoch(epoch)
 
     def end_epoch(self) -> None:
-        """Leave nothing of the epoch but what its checkpoint holds; for the loop over the epochs.
-
-        Raises:
-            TaskError: The function does not follow an option, or the epoch was too short for a step.
-        """
+        """Clear the epoch's state; raises TaskError if an option was ignored, or the epoch was too short for a step."""
         self.is_within_epoch = False
         check_followed(self._spec, self.steps.precision.name, self._followed | self.params.read)
         self.steps.end_epoch()
@@ -301,17 +293,17 @@ class Trial:
             cast("Any", model).reshard()  # the outermost weights are kept whole after an evaluation
 
     def close(self) -> None:
-        """Set back what `prepare` has set for the whole process."""
+        """Undo the process-wide settings of `prepare`."""
         if self.is_sharded and self.modules:
             return_freed_tensors(at_once=False)
 
     def reported(self) -> dict[str, float]:
-        """Return what was reported in this epoch."""
+        """Return the metrics reported in this epoch."""
         return self._reported
 
 
 class _Tick:
-    """Counts passes through a model; it holds nothing of the model, and can be pickled with it."""
+    """Counts passes through a model; picklable with the model, without a reference to it."""
 
     def __init__(self, counter: StepCounter) -> None:
         self._counter = counter
@@ -321,11 +313,6 @@ class _Tick:
 
 
 def _number(name: str, value: object) -> float:
-    """Return a metric as a number.
-
-    Raises:
-        TaskError: It is none.
-    """
     if isinstance(value, Tensor) and value.numel() == 1:
         return float(value.detach().item())
     try:

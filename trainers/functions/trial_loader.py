@@ -1,4 +1,4 @@
-"""Batches of a training function: this rank's share of a dataset or of a stream, on its device."""
+"""Batches of a training function: this rank's share of a dataset or stream, on its device."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainers.ranks.process_group import Group
 
 
 class SharingSampler(Sampler[int]):
-    """Shares out the samples of a dataset, in an order of each epoch's own or in theirs.
+    """Shares out a dataset's samples, shuffled in each epoch or in their own order.
 
-    Shuffled samples are dealt out in turn, the first ones once more where that makes the shares equal. Others are
-    shared out in consecutive parts whose sizes differ by at most one.
+    Shuffled samples are dealt in turn, the first ones twice if needed for equal shares. Others are shared out in
+    consecutive parts whose sizes differ by at most one.
     """
 
     def __init__(self, samples: int, *, rank: int, world_size: int, seed: int, shuffles: bool) -> None:
@@ -47,12 +47,12 @@ class SharingSampler(Sampler[int]):
 
 
 class Loaders:
-    """Makes the loaders of a trial, and has each epoch's samples in that epoch's order.
+    """Makes the loaders of a trial, and shuffles them for each epoch.
 
     Args:
-        passes_together: Whether all ranks need equally many passes through the model, evaluations included.
-        singles: Function that says what becomes of a last training batch of one sample; it is asked when an epoch's
-            batches begin, since the model may be prepared after its loader.
+        passes_together: All ranks need equally many passes through the model, in evaluations too.
+        singles: Returns the treatment of a last batch of one sample; called when an epoch's batches begin, since the
+            model may be prepared after its loader.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Loaders:
         self._epoch = 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Take the order of this epoch's samples."""
+        """Shuffle for this epoch."""
         self._epoch = epoch
         for sampler in self._samplers:
             sampler.epoch = epoch
@@ -78,14 +78,11 @@ class Loaders:
     def loader(
         self, dataset: Any, options: dict[str, Any], *, batch_size: int, is_training: bool, is_shared_out: bool
     ) -> Loader:
-        """Return batches of this rank's share of a dataset.
-
-        Args:
-            is_shared_out: Whether a stream gives each rank and worker process its own samples by itself.
+        """Return batches of this rank's share of a dataset; `is_shared_out` as in `Trial.loader`.
 
         Raises:
-            TaskError: Ranks that have to pass together would get unequally many batches, or the options have a
-                sampler or workers that outlive their epoch.
+            TaskError: Ranks that have to pass together would get unequally many batches, or the options have a sampler
+                or workers that outlive their epoch.
         """
         group = self._group
         _check_has_no_sampler(options)
@@ -142,12 +139,9 @@ def _check_workers_begin_anew(options: Mapping[str, Any]) -> None:
 
 
 class TrainingBatches(Sampler[list[int]]):
-    """Cuts this rank's samples into batches, none of one sample where BatchNorm would have to normalise it alone.
+    """Cuts this rank's samples into batches of at most `batch_size` (2 or more), none of one sample, for BatchNorm.
 
-    All ranks have equally many samples in training, so they have equally many batches.
-
-    Args:
-        batch_size: Largest number of samples of a batch, at least 2.
+    All ranks have equally many samples in training, and so equally many batches.
     """
 
     def __init__(self, own: SharingSampler, batch_size: int, singles: Callable[[], SingleSamples]) -> None:
@@ -174,7 +168,7 @@ class TrainingBatches(Sampler[list[int]]):
 
 
 class EvenBatches(Sampler[list[int]]):
-    """Cuts this rank's samples into as many batches as every other rank's, of sizes that differ by at most one."""
+    """Cuts a rank's samples into equally many batches on every rank, whose sizes differ by at most one."""
 
     def __init__(self, samples: int, own: SharingSampler, world_size: int, batch_size: int) -> None:
         self._own = own
@@ -198,7 +192,7 @@ class EvenBatches(Sampler[list[int]]):
 
 
 class Loader:
-    """Batches of a DataLoader on a device; in step, if they are, with the other ranks."""
+    """Batches of a DataLoader on a device, optionally in step with the other ranks."""
 
     def __init__(
         self, batches: DataLoader[Any], device: torch.device, counter: StepCounter, *, is_in_step: bool = False

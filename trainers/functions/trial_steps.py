@@ -1,9 +1,9 @@
-"""Forward passes, backward passes and steps of a training function that leaves them to the engine.
+"""Forward passes, backward passes and steps that a training function leaves to the engine.
 
-with trial.autocast():                the number format of the trial's `precision`
+with trial.autocast():                computes in the trial's `precision`
 loss = cross_entropy(model(inputs), targets)
 trial.backward(loss)                  scaled for fp16, divided by `accumulate`
-trial.step(optimizer)                 every `accumulate` passes: clipped to `clip_norm`, step, gradients to zero
+trial.step(optimizer)                 every `accumulate` passes: clip to `clip_norm`, step, zero gradients
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainers.trial_settings import Settings
 
 
 class Steps:
-    """Takes the steps of a trial, and counts the passes between them."""
+    """Takes a trial's steps, and counts the passes between them."""
 
     def __init__(self, settings: Settings, group: Group, learning_rate: float, *, is_sharded: bool) -> None:
         self._settings, self._group, self._learning_rate = settings, group, learning_rate
@@ -35,7 +35,7 @@ class Steps:
         self._scaled_for: optim.Optimizer | None = None
 
     def add(self, network: nn.Module) -> None:
-        """Take part in the passes through a model that the ranks train together."""
+        """Join the passes through a model that the ranks train together."""
         if isinstance(network, DistributedDataParallel):
             self._networks.append(network)
 
@@ -55,10 +55,7 @@ class Steps:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Compute a pass in the trial's number format; ranks exchange gradients only in a pass that ends a step.
-
-        Where weights are sharded they do in every pass: gradients that wait are those of the whole model on each rank.
-        """
+        """Compute a pass in the trial's precision; unless sharded, ranks exchange gradients at a step's end only."""
         waiting = [] if self._settings.accumulate == 1 else [one for one in self._networks if not self._ends_step(one)]
         for network in waiting:
             network.require_backward_grad_sync = False  # as its no_sync, for the forward pass, which takes note
@@ -75,7 +72,7 @@ class Steps:
         self.precision.backward(loss / self._settings.accumulate if self._settings.accumulate > 1 else loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
-        """Count a pass; with the last one of a step take that, and set the gradients to zero."""
+        """Count a pass; the last pass of a step takes the step and zeroes the gradients."""
         passes = self._passes.get(optimizer, 0) + 1
         self._passes[optimizer] = passes % self._settings.accumulate
         if passes < self._settings.accumulate:
@@ -88,11 +85,7 @@ class Steps:
         return True
 
     def end_epoch(self) -> None:
-        """Forget the passes of a step that was not taken: what an epoch leaves behind is in its checkpoint.
-
-        Raises:
-            TaskError: The epoch was too short for a single step.
-        """
+        """Drop an unfinished step, which no checkpoint holds; raises TaskError if the epoch had no whole step."""
         for optimizer, passes in self._passes.items():
             if passes and optimizer not in self._stepped:
                 raise TaskError(
@@ -105,7 +98,6 @@ class Steps:
         self._stepped.clear()
 
     def _ends_step(self, network: nn.Module) -> bool:
-        """Whether the next backward pass through a model is the last one of a step."""
         own = {id(parameter) for parameter in network.parameters()}
         passes = (
             passes
@@ -125,12 +117,11 @@ class Steps:
 
 
 class _Parameters(nn.Module):
-    """What an optimizer updates, in the form in which gradients are clipped."""
+    """Parameters of an optimizer, as a module for gradient clipping."""
 
     def __init__(self, tensors: list[nn.Parameter]) -> None:
         super().__init__()
         self._tensors = tensors
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:  # noqa: ARG002 - torch's form
-        """Return the tensors."""
         return iter(self._tensors)

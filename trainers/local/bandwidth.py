@@ -1,4 +1,4 @@
-"""How fast ranks exchange tensors: the time of each collective that trainings use, by size."""
+"""Measures the time of each collective that trainings use, by size."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ _USUAL_GROUP = GroupOptions()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
-    """An exchange among all ranks.
+    """An exchange among k ranks.
 
     Attributes:
-        run: Exchanges a whole tensor [n] of which this rank's share is a second one [n / k].
-        bus_factor: Function of the number of ranks k: what a ring sends over each link for each byte of the whole
-            tensor (NVIDIA nccl-tests, PERFORMANCE.md).
-        result: Function of k: value of the whole tensor's, or for a reduce-scatter the share's, elements afterwards if
-            all were 1 before.
+        run: Exchanges a whole tensor [n], with a second tensor [n / k] as this rank's share.
+        bus_factor: Bytes over each link of a ring for each byte of the whole tensor, as a function of k (NVIDIA
+            nccl-tests, PERFORMANCE.md).
+        result: Expected value of all elements afterwards (of the share for a reduce-scatter), if all were 1 before.
     """
 
     name: str
@@ -70,18 +69,17 @@ COLLECTIVES = (
         result=lambda k: k,
     ),
 )
-"""DDP averages gradients by all-reduces and sends weights by broadcasts; sharded trainings gather and scatter."""
+"""DDP uses all-reduce and broadcast; sharded trainings gather and scatter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchange:
-    """A collective of one tensor of float32 among all ranks.
+    """A timed collective on a float32 tensor.
 
     Attributes:
-        seconds: Median time of one, on rank 0.
+        seconds: Median time on rank 0.
         gigabytes_per_second: `bytes` over `seconds`.
-        bus_gigabytes_per_second: `gigabytes_per_second` times the collective's bus factor: what a ring sends over each
-            link, which can be compared with the link's own figure whatever k is.
+        bus_gigabytes_per_second: The same times the bus factor: comparable with a link's speed for any k.
     """
 
     collective: str
@@ -97,13 +95,10 @@ def measure_bandwidth(
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     group: GroupOptions = _USUAL_GROUP,
 ) -> list[Exchange]:
-    """Time collectives among ranks in processes of this machine, in the order of `COLLECTIVES` and of the sizes.
+    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes.
 
-    Sizes in bytes are rounded up to a multiple of 4 k for k ranks.
-    A script that calls this needs `if __name__ == "__main__":`.
-
-    Raises:
-        TrainingError: A rank failed, or the ranks did not find each other.
+    Scripts need `if __name__ == "__main__":`. Sizes in bytes are rounded up to a multiple of 4 k for k ranks. Raises
+    TrainingError if a rank fails.
     """
     work = partial(_exchange_all, tuple(sizes_bytes))
     with closing(in_processes(work, world_size, device, group)) as messages:

@@ -1,4 +1,4 @@
-"""The losses of a rank's batches as a CSV file, for whoever looks for the rank or the batch that differs."""
+"""Logs the loss of each batch of a rank as CSV, to find a rank or batch that differs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ def batch_log_path(folder: str | Path, rank: int) -> Path:
 
 
 class BatchLog:
-    """Writes a row for each batch that a rank has trained on.
+    """Writes a row for each batch that a rank has trained on; raises OSError if the file cannot be made.
 
-    Losses stay on the device until the file is written, about once a second, so a step does not wait for the device.
-    A file that is there keeps the rows of the first `steps_done` steps.
-    A log that cannot be written ends with a line on stderr, and the training goes on.
+    Losses stay on the device until written, about once a second, so a step does not wait for the device.
+    An existing file keeps the rows of the first `steps_done` steps. A failed log ends with a line on stderr.
 
     | column | is |
     |---|---|
@@ -39,9 +38,6 @@ class BatchLog:
     | samples | number of samples of the batch |
     | loss | their mean loss, by their weights where the task has any |
     | seconds | time from the wait for the batch to the end of its backward pass and step, on a GPU to their launch |
-
-    Raises:
-        OSError: The file cannot be made.
     """
 
     def __init__(self, path: Path, device: torch.device, steps_done: int) -> None:
@@ -54,13 +50,11 @@ class BatchLog:
         self._flushed_at = time.monotonic()
 
     def __enter__(self) -> BatchLog:
-        """Return the log."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """Write what is left, however the training has ended."""
         try:
             self._write()
         except RuntimeError:  # a device that has failed does not give its losses, and its own error is raised already
@@ -78,7 +72,7 @@ class BatchLog:
             self._write()
 
     def _write(self) -> None:
-        """Write the rows that wait; flush at most once a second, so that a disk is not asked at every step."""
+        """Write waiting rows; flush at most once a second."""
         if self._file is None:
             return
         rows = zip(self._rows, self._losses.take(), strict=True)
@@ -114,7 +108,7 @@ class BatchLog:
 
 
 def _keep_rows(path: Path, steps_done: int) -> None:
-    """Write a file anew: the columns, and the rows of the first steps that the old file has."""
+    """Rewrite a file with the columns and the rows of the first steps."""
     rows: list[list[str]] = []
     if steps_done and path.exists():
         with path.open(newline="") as file:

@@ -1,4 +1,4 @@
-"""What a rank writes of a single training beside its checkpoints: a profile, logs of batches, TensorBoard's files."""
+"""Diagnostics of a single training: a profile, batch logs, TensorBoard files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from trainers.ranks.process_group import Group
 def diagnosed(
     wanted: Diagnostics, group: Group, trainer: Trainer | None = None
 ) -> Iterator[Callable[[Measurement], None]]:
-    """Write what is wanted while the block trains.
-
-    Raises:
-        TaskError: A file cannot be written.
-    """
+    """Write the wanted diagnostics while the block trains; raises TaskError if a file cannot be written."""
     with ExitStack() as stack:
         if trainer is not None and wanted.trace is not None and group.rank == 0:
             from trainers.local.torch_profile import Profiler  # takes a second to load
@@ -43,7 +39,7 @@ def _rank_log(folder: str, trainer: Trainer, group: Group) -> BatchLog:
 
 
 def _to_tensorboard(folder: str, stack: ExitStack) -> Callable[[Measurement], None]:
-    """What writes each figure as a scalar with the epoch as its step; it can be seen at once."""
+    """Return a function that writes each metric as a scalar by epoch, flushed at once."""
     from torch.utils.tensorboard import SummaryWriter
 
     try:

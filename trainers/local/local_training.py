@@ -1,4 +1,4 @@
-"""One DDP training on this machine without Ray: in this process, in processes of its own, or inside torchrun."""
+"""One DDP training on this machine without Ray: in this process, in new processes, or inside torchrun."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from trainers.ranks.rendezvous import Presence, RankPlace, place_in_environment,
 _USUAL_GROUP = GroupOptions()
 _GRACE_SECONDS = 5.0
 _CAUSE_SECONDS = 2.0
-"""Time that the error of a lost rank waits for the error of the rank that failed first."""
+"""Seconds that a lost rank's error waits for the error of the rank that failed first."""
 
 
 Send = Callable[[Any], None]
-"""Sends a message from a rank to the process that started it."""
+"""Sends a message from a rank to the parent process."""
 Work = Callable[[RankPlace, Send], None]
-"""What a rank does: it joins the others from its place, and sends messages."""
+"""The work of a rank, from its place, with a function to send messages."""
 
 
 def train_locally(
@@ -52,12 +52,11 @@ def train_locally(
 ) -> list[Measurement]:
     """Train `spec` to its last epoch with `world_size` ranks on this machine and return rank 0's measurements.
 
-    One rank trains in this process. Under torchrun (RANK is set) this process is one rank, torchrun's WORLD_SIZE
-    counts, and only rank 0 calls `on_measurement`. Else each rank is a new process, so a script that calls this needs
-    `if __name__ == "__main__":`. None of them outlives the call, nor this process if it is killed.
+    One rank trains in this process. Under torchrun (RANK is set) this process is one rank of WORLD_SIZE, and only rank
+    0 calls `on_measurement`. Otherwise each rank is a new process, which needs `if __name__ == "__main__":` in a
+    script, and ends with the call or with this process.
 
-    Each rank loads task and data first. They form their group once all are there: one that loads is waited for without
-    a limit, one that is gone no longer than `group.seconds`.
+    Ranks load task and data before they join: a loading rank is waited for without limit, a lost one `group.seconds`.
 
     Raises:
         TrainingError: The error of the rank that failed first.
@@ -104,15 +103,12 @@ def _train_and_send(spec: TrialSpec, place: RankPlace, send: Send) -> None:
 def in_processes(
     work: Work, world_size: int, device: DeviceKind, group: GroupOptions = _USUAL_GROUP
 ) -> Generator[tuple[int, Any], None, None]:
-    """Let ranks work in new processes of this machine, and yield (rank, message) until all of them are done.
+    """Run picklable `work` in new processes of this machine, and yield (rank, message) until all are done.
 
-    None of the processes, nor a process that one of them started to read data, outlives the iteration, or this process
-    if it is killed. Close the generator (`contextlib.closing`) where the iteration may end early: these processes are
-    no daemons, which could not start others, so Python would wait for them when it exits.
-    `work` has to be picklable; GPUs are shared where there are fewer of them than ranks.
-
-    Raises:
-        TrainingError: The error of the rank that failed first.
+    No process outlives the iteration, or this process if it is killed. Close the generator (`contextlib.closing`) to
+    end
+    early: the processes are no daemons, which could not start others, so Python would wait for them at its exit. GPUs
+    are shared if there are fewer than ranks. Raises TrainingError from the rank that failed first.
     """
     store = StoreServer()
     context = multiprocessing.get_context("spawn")
@@ -140,11 +136,7 @@ def in_processes(
 
 
 def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
-    """Yield (rank, message) until all ranks are done.
-
-    A rank that fails makes the others lose it, so the error of a rank that merely lost another one waits a moment for
-    the error behind it.
-    """
+    """Yield (rank, message) until all are done; the error of a lost rank waits briefly for the error that caused it."""
     lost: tuple[int, LostError] | None = None
     while open_pipes:
         waiting: list[Any] = list(open_pipes)
@@ -172,7 +164,7 @@ def _death(rank: int, process: BaseProcess) -> LostError | None:
 
 
 def _end(processes: list[SpawnProcess]) -> None:
-    """End the ranks that still run, and the processes that read data for them."""
+    """End running ranks and their data-reading processes."""
     running = [process for process in processes if process.is_alive()]
     readers = [reader for process in running for reader in _children_of(process)]
     for process in running:
@@ -228,7 +220,7 @@ def _exit_with_parent() -> None:
 
 
 def _exit_now() -> None:
-    """Exit without any clean-up but ending the processes that read data."""
+    """Exit at once, ending only the data-reading processes."""
     for reader in multiprocessing.active_children():
         reader.kill()
     os._exit(1)

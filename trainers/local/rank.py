@@ -1,4 +1,4 @@
-"""One rank of a training without a study: its trainer, and what is told and kept of it."""
+"""One rank of a training without a study: its trainer, reports and checkpoints."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from trainers.ranks.rendezvous import RankPlace
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFacts:
-    """What one rank knows before its first step.
+    """Facts of one rank before its first step.
 
     Attributes:
-        samples: Number of training samples that this rank sees in an epoch.
+        samples: Number of training samples of this rank in an epoch.
         device: Name of the device, such as "cpu" or "cuda:1".
-        backend: What carries the messages of the group, gloo or nccl; "none" for a single rank.
+        backend: Backend of the group, gloo or nccl; "none" for a single rank.
     """
 
     rank: int
@@ -47,7 +47,7 @@ OnFacts = Callable[[RankFacts], None]
 
 
 class Callbacks(NamedTuple):
-    """What is called with each kind of news."""
+    """Callbacks for each kind of message."""
 
     facts: OnFacts
     measurement: OnMeasurement
@@ -57,11 +57,7 @@ class Callbacks(NamedTuple):
 def train_rank(
     spec: TrialSpec, place: RankPlace, callbacks: Callbacks, task: Trainable | None = None
 ) -> Iterator[Measurement]:
-    """Train on one rank, and yield its measurements: it loads task and data, and then joins the others.
-
-    Raises:
-        TrainingError: Whatever goes wrong, as one of its subclasses.
-    """
+    """Load task and data, join the other ranks, train, and yield measurements; raises TrainingError."""
     with closing(place):
         task = task or load_trainable(spec.task, spec.task_options, spec.python_path)
         data = _data_of(spec, task, place)
@@ -76,7 +72,7 @@ def train_rank(
 
 
 def _data_of(spec: TrialSpec, task: Trainable, place: RankPlace) -> TrialData | None:
-    """Load what the ranks need not wait for each other for; a training function loads its data itself."""
+    """Load data before joining the others; a training function loads its own."""
     if isinstance(task, Command):
         raise TaskError("a command trains in studies only, which give it slots and a place; run it by itself")
     if isinstance(task, TrainingFunction):
@@ -113,33 +109,28 @@ def _rank_facts(group: Group, samples: int, facts: TrialFacts) -> RankFacts:
 
 
 class _WithoutLimits:
-    """Lets a training function train to its end, and tells what it measures."""
+    """Lets a training function train to its end, and reports its measurements."""
 
     def __init__(self, group: Group, callbacks: Callbacks, saw: OnMeasurement) -> None:
         self._group, self._callbacks, self._saw = group, callbacks, saw
         self.measurements: list[Measurement] = []
 
     def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:  # noqa: ARG002 - nobody asks for the start
-        """Tell the facts."""
         self._callbacks.facts(_rank_facts(self._group, 0, facts))
 
     def until(self, epoch: int) -> int | None:  # noqa: ARG002 - any epoch may be trained
-        """Return an epoch that no trial reaches."""
         return 2**31
 
     def seconds_left(self) -> float | None:
-        """Return None: nobody asks for an early end."""
         return None
 
     def asked(self, name: str, asked: Asked) -> None:
-        """Tell nobody: a training by itself has all its parameters."""
+        """Do nothing: all parameters are given."""
 
     def saved(self, pending: Pending[EpochPart]) -> None:
-        """Tell a part of an epoch, once its checkpoint is whole."""
         self._callbacks.part(pending.told())
 
     def measured(self, pending: Pending[Measurement]) -> None:
-        """Tell a measurement, once its checkpoint is whole."""
         measurement = pending.told()
         self.measurements.append(measurement)
         self._saw(measurement)

@@ -1,4 +1,4 @@
-"""Where the time of a training goes: torch's profiler around a few steps of one rank."""
+"""Runs torch's profiler around a few steps of one rank."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ _OF_THE_PROFILER = {
     "Activity Buffer Request", "Buffer Flush", "Command Buffer Full", "Driver Compiler", "Instrumentation",
     "Lazy Function Loading", "Resource", "Runtime Triggered Module Loading", "UVM Activity Init", "Unknown",
 }  # fmt: skip
-"""What CUDA says of itself while it is watched (`CUpti_ActivityOverheadKind`), such as that it loads a kernel."""
+"""CUDA's own events while profiled (`CUpti_ActivityOverheadKind`), such as loading a kernel."""
 
 
 class Profiler:
-    """Profiles 20 steps of a training, after the first few: a trace of more is too large to open.
+    """Profiles 20 steps after the first few: longer traces are too large to open.
 
-    The trace is for chrome://tracing or https://ui.perfetto.dev; beside it `operations_path` gets the most expensive
-    operations.
+    The trace is for chrome://tracing or https://ui.perfetto.dev; `operations_path` gets the most expensive operations.
     """
 
     def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:
@@ -44,14 +43,12 @@ class Profiler:
         self._profile: Any = profile(activities=activities, schedule=plan, on_trace_ready=self._keep, acc_events=True)
 
     def __enter__(self) -> Profiler:
-        """Start the profiler; steps are counted from here."""
         self._profile.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """Stop the profiler, however far the training is."""
         self._profile.__exit__(kind, error, where)
 
     def step(self) -> None:
@@ -65,11 +62,7 @@ class Profiler:
         operations_path(self._trace).write_text(json.dumps(plain), encoding="utf-8")
 
     def _operations(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """The most expensive operations, most expensive first.
-
-        `seconds` are those in the operation itself, without those that it called, and of its kernels, if there is a
-        GPU; `share` is their fraction of all operations' seconds.
-        """
+        """Return operations by falling cost; `seconds` excludes nested operations, `share` is their fraction."""
         time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
         rows = [row for row in rows if not row.key.startswith(_OUR_MARK) and row.key not in _OF_THE_PROFILER]
         if self._on_gpu:  # kernels have rows of their own, beside those of the operations that launched them

@@ -1,12 +1,11 @@
-"""Try a task out before a study is written, in a process of its own, so that the controller never loads torch.
+"""Tries a task out in a process of its own, so that the controller never loads torch.
 
     echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' |
         python -P -m trainers.local.try_out_task
 
-prints {parameters, metrics, space, samples, error} as one JSON document; `error` is one line, or null. With `examples`,
-a list of parameters, and `training`, a spec's section, it prints {counted, error} instead: see
-`trainers.model.model_size`.
-`-P` keeps the working folder's modules from standing in for ours.
+prints {parameters, metrics, space, samples, error} as JSON; `error` is one line, or null. With `examples` (parameters)
+and `training` (a spec's section) it prints {counted, error} instead: see `trainers.model.model_size`. `-P` keeps the
+working folder's modules from shadowing ours.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from trainers.ranks.printed_output import divert_stdout
 
 _SAMPLES = 8
 MOST_SECONDS = 600
-"""Time after which a process that counts ends itself, whatever it does."""
+"""Seconds after which a counting process ends itself."""
 
 
 def probe(
@@ -51,21 +50,19 @@ def probe(
 ) -> dict[str, Any]:
     """Build a task, its data and its model, and pass at most 8 validation samples through model, loss and metrics.
 
-    A model that is going to be built by module may be larger than this machine's memory: it is built without values,
-    and whole only if the task does not declare its metrics, which then have to be measured.
+    A model to be built `by_module` may exceed this machine's memory: it is built without values, and whole only if the
+    task does not declare its metrics.
 
     Args:
-        task: Name of the task: a built-in one, or "module:Class".
+        task: A built-in task, or "module:Class".
         python_path: Folders in front of `sys.path`.
-        params: Parameters to build the model at; None draws them from the task's own space, seeded.
+        params: Parameters of the model; None draws them from the task's own space, seeded.
 
     Returns:
-        `parameters` that the task takes, the `metrics` it gives, its default `space` (null without one), the
-        `first_trials` of a search of that space, its `baselines`, `samples` to train on (null of a stream), whether it
-        `has_schedule` of its own, and `error`: what is wrong with the task in one line, or null. What came before it is
-        filled in.
-        Parameters and metrics of a training function or a command are null: it is not run for this, and may take and
-        report any; `reported` has those that the source of a function names.
+        The task's `parameters`, `metrics`, default `space` (may be null), `first_trials`, `baselines`, `samples` to
+        train on (null for a stream), `has_schedule`, and `error` in one line, or null; results before an error are
+        filled in. A training function or a command is not run: its parameters and metrics are null, as it may take and
+        report any; `reported` has the names in a function's source.
     """
     answer: dict[str, Any] = {"parameters": [], "metrics": [], "space": None, "samples": 0, "error": None}
     try:
@@ -91,11 +88,7 @@ def counted(
     examples: Sequence[Mapping[str, Any]],
     training: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Count examples beside a study that runs already: with what it leaves of the CPU, and nothing of the GPU.
-
-    Returns:
-        `counted`, the rows of `trainers.model.model_size.count`, and `error`: why there is none, or null.
-    """
+    """Count `examples` (see `trainers.model.model_size.count`) at low CPU priority; returns `counted` and `error`."""
     os.nice(19)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     signal.alarm(MOST_SECONDS)  # the user's code may hang
@@ -171,7 +164,7 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
 
 
 def main() -> None:
-    """Read one question from stdin and print one answer; whatever the task prints, C libraries too, goes to stderr."""
+    """Answer one question on stdin with one line on stdout; all other output of the task goes to stderr."""
     question = json.load(sys.stdin)
     with open(divert_stdout(), "w", encoding="utf-8") as answers:  # noqa: PTH123 - a descriptor
         of = (question["task"], question.get("task_options") or {}, question.get("python_path") or [])

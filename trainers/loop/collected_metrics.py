@@ -1,14 +1,11 @@
 """Metrics that are no means over samples, such as F1 and AUROC: collected over a whole part of the data, on all ranks.
 
-A task's `whole_metrics(params)` gives objects with `update(outputs, targets)`, `compute()` and `merge_state(other)`, as
-those of torchmetrics are. Each rank updates its own with its share of the samples; then they are brought together, and
-merged in the order of the ranks, so that the result is that of one object that has seen all samples. What torchmetrics
-refuses to merge is merged here.
+A task's `whole_metrics(params)` returns objects with `update(outputs, targets)`, `compute()` and `merge_state(other)`,
+as in torchmetrics. Each rank updates its own; they are merged in rank order into one that has seen all samples.
 
-torchmetrics refuses `merge_state` where an update may look at the whole state, which it takes for granted unless a
-metric says otherwise (`full_state_update`); and it merges two objects at a time, which is not exact for states that are
-averaged, stacked or reduced by a function. Here each state of all ranks is reduced at once, as torchmetrics does when
-it synchronizes processes. A list stays a list, in the order of the ranks: one object would have it so.
+torchmetrics refuses `merge_state` for metrics with `full_state_update`, its default, and merges in pairs, which is
+inexact for averaged, stacked or reduced states. Here each state of all ranks is reduced at once, as torchmetrics does
+when it synchronizes processes.
 """
 
 from __future__ import annotations
@@ -29,12 +26,12 @@ from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
 States = Mapping[str, Mapping[str, Any]]
-"""Values of states by their names, by the path of their metric within an object."""
+"""States by name, by the path of their metric within an object."""
 _CPU = torch.device("cpu")
 
 
 def is_merged_here(metric: object) -> bool:
-    """Return whether an object is, or consists of, metrics of torchmetrics without a `merge_state` of their own."""
+    """Return whether an object consists of torchmetrics metrics without their own `merge_state`."""
     base = _base()
     if base is None or not isinstance(metric, nn.Module):
         return False
@@ -44,7 +41,7 @@ def is_merged_here(metric: object) -> bool:
 
 
 def keep_to_one_process(metric: Any) -> None:
-    """Have an object, and what it consists of, compute without asking other processes."""
+    """Let an object and its parts compute without asking other processes."""
     for part in metric.modules() if isinstance(metric, nn.Module) else [metric]:
         if hasattr(part, "sync_on_compute"):
             part.sync_on_compute = part._to_sync = False  # noqa: SLF001 - `compute` asks this one
@@ -54,7 +51,7 @@ def keep_to_one_process(metric: Any) -> None:
 
 
 def states_of(metric: nn.Module) -> States:
-    """Return all states of an object, on the CPU: a tensor of another rank's GPU would stay there."""
+    """Return all states of an object, on the CPU."""
     items: Any = getattr(metric, "items", None)
     if callable(items):
         list(items())  # a collection hands shared states out as its metrics are asked for
@@ -62,12 +59,7 @@ def states_of(metric: nn.Module) -> States:
 
 
 def take_states(name: str, metric: nn.Module, states: Sequence[States], device: torch.device) -> None:
-    """Have an object hold the states of all ranks.
-
-    Args:
-        metric: An object that has been updated; its own states are among those of the ranks.
-        states: States of each rank that has samples, in the order of the ranks.
-    """
+    """Give `metric` the merged `states` of the ranks that have samples, in rank order, its own included."""
     for path, part in _parts(metric):
         for state, reduction in part._reductions.items():  # noqa: SLF001 - nothing public has them
             of_ranks = [one[path][state] for one in states]
@@ -80,7 +72,6 @@ def take_states(name: str, metric: nn.Module, states: Sequence[States], device: 
 
 
 def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) -> Any:
-    """Return one state over all ranks."""
     kind = getattr(reduction, "__name__", "")
     if all(isinstance(one, (list, tuple)) for one in of_ranks):
         joined = [value for one in of_ranks for value in one]
@@ -99,14 +90,14 @@ def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) ->
 
 
 def _parts(metric: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the object of each metric that an object consists of."""
+    """Yield the path and object of each metric in an object."""
     base = _base()
     assert base is not None, "objects are asked for their states only where torchmetrics made them"  # noqa: S101
     yield from ((path, part) for path, part in metric.named_modules() if isinstance(part, base))
 
 
 def _base() -> type[Any] | None:
-    """Return the class that all metrics of torchmetrics have in common; None where nothing has imported it."""
+    """Return torchmetrics' base class; None if it is not imported."""
     module = sys.modules.get("torchmetrics.metric")
     return None if module is None else module.Metric
 
@@ -115,7 +106,7 @@ _NEEDED = ("update", "compute", "merge_state")
 
 
 class WholeMetrics:
-    """The objects of one evaluation on one rank; none where the task has none."""
+    """The objects of one evaluation on one rank; may be empty."""
 
     def __init__(self, task: Task, params: Params, device: torch.device) -> None:
         make = cast("Callable[[Params], object] | None", getattr(task, "whole_metrics", None))
@@ -132,7 +123,7 @@ class WholeMetrics:
         return tuple(self._metrics)
 
     def refuse(self, names: Iterable[str]) -> None:
-        """Refuse metrics that `metrics` gives as well."""
+        """Refuse names that `metrics` returns as well."""
         for name in names:
             if any(name == own or name.startswith(f"{own}.") for own in self._metrics):
                 raise TaskError(f"whole_metrics: found {name!r}, allowed: any other name, since metrics gives it, too")
@@ -144,12 +135,10 @@ class WholeMetrics:
         self._samples += samples
 
     def values(self, group: Group) -> dict[str, float]:
-        """Return each metric over the samples of all ranks; a collective, unless the task has none.
+        """Return each metric over all ranks' samples; a collective, unless there are none.
 
-        Where `compute()` gives a mapping, each number in it is a metric: `name.key`.
-
-        Raises:
-            TaskError: A metric cannot be merged, or is no number.
+        A mapping from `compute()` gives a metric `name.key` for each number. Raises TaskError if a metric cannot be
+        merged, or is no number.
         """
         if not self._metrics:
             return {}
@@ -164,7 +153,7 @@ class WholeMetrics:
         return self._of_one_rank([everybody[rank][1] for rank in seen], seen[0], group)
 
     def _of_one_rank(self, gathered: Sequence[Mapping[str, Any]], rank: int, group: Group) -> dict[str, float]:
-        """Merge and compute on one rank, the first that has samples, and tell the others."""
+        """Merge and compute on the first rank with samples, and send the result to the others."""
         answer: list[Any] = [None]
         failure: Exception | None = None
         if group.rank == rank:
@@ -194,7 +183,7 @@ class WholeMetrics:
 
 
 def _fresh(name: str, metric: Any, device: torch.device) -> Any:
-    """Return a metric that has seen nothing, also where a task gives the same object each time."""
+    """Return a reset metric, even if a task returns the same object each time."""
     needed = _NEEDED[:2] if is_merged_here(metric) else _NEEDED
     missing = [method for method in needed if not callable(getattr(metric, method, None))]
     if missing:
@@ -223,7 +212,7 @@ def _merged(name: str, metrics: list[Any]) -> Any:
 
 
 def _numbers(name: str, metric: Any) -> dict[str, float]:
-    """Return what a metric computes, by name; parts of a mapping that are no numbers are left out."""
+    """Return a metric's numbers by name; other parts of a mapping are left out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of data in which a class is missing, in every epoch and on every rank
         value = metric.compute()

@@ -1,4 +1,4 @@
-"""The end of an epoch: each rank evaluates its share, and one all-reduce tells all ranks losses, metrics and orders."""
+"""Ends an epoch: each rank evaluates its share, and one all-reduce shares losses, metrics and orders."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ _RANK_0_VALUES = (
     "ends", "is_due", "latency_ms", "train_seconds", "data_seconds", "communication_seconds", "evaluation_seconds",
     "measured_steps",
 )  # fmt: skip
-"""Names of the values that only rank 0 puts into the all-reduce, so that all ranks take over rank 0's."""
+"""Values that only rank 0 puts into the all-reduce, for all ranks."""
 
 
 class EpochResult(NamedTuple):
-    """What all ranks know together at an epoch's end.
+    """Results that all ranks share at an epoch's end.
 
     Attributes:
-        averages: `train_loss`, `val_loss` and the task's metrics: means over samples with their weights, and what the
-            task measures over all samples at once.
-        rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times are in seconds, yes and no are 1 and 0.
+        averages: `train_loss`, `val_loss` and the task's metrics, over all samples with their weights.
+        rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times in seconds, booleans as 1 and 0.
         samples: Number of training samples of the epoch.
-        small_norms: Sum of the squared gradient norms of single micro-batches over measured steps and ranks.
-        big_norms: Sum of the squared norms of whole steps' gradients over measured steps.
+        small_norms: Sum of squared gradient norms of single micro-batches, over measured steps and ranks.
+        big_norms: Sum of squared norms of whole steps' gradients over measured steps.
     """
 
     averages: dict[str, float]
@@ -55,27 +54,23 @@ class EpochResult(NamedTuple):
 
     @property
     def gradient_norm(self) -> float | None:
-        """Root mean square of the norms of the measured steps' gradients; None without such steps."""
+        """Root mean square of the measured steps' gradient norms; None without such steps."""
         steps = self.rank_0["measured_steps"]
         return math.sqrt(self.big_norms / steps) if steps > 0 else None
 
     @property
     def ends(self) -> bool:
-        """Whether rank 0 was told to end the trial here."""
+        """Whether rank 0 ends the trial here."""
         return self.rank_0["ends"] > 0
 
     @property
     def checkpoint_is_due(self) -> bool:
-        """Whether rank 0 wants a checkpoint, because the last one is too old."""
+        """Whether rank 0 wants a checkpoint."""
         return self.rank_0["is_due"] > 0
 
 
 class EpochEnd:
-    """Evaluates the model and brings the ranks' figures together.
-
-    Attributes:
-        work: Work of this rank's share of the evaluation, in forward passes of one sample; 0 where nobody knows it.
-    """
+    """Evaluates the model and combines the ranks' metrics; `work` is in forward passes of a sample, 0 if unknown."""
 
     def __init__(
         self,
@@ -102,10 +97,10 @@ class EpochEnd:
     def reduce(
         self, trained: EpochSums, should_end: Callable[[], bool], checkpoint_is_due: Callable[[], bool]
     ) -> EpochResult:
-        """Evaluate this rank's share and add up over ranks, in the only collective beside those of training.
+        """Evaluate this rank's share and add up over ranks, in one collective.
 
-        Values that rank 0 alone decides travel in the same sum, to which the others add zero; so does each rank's
-        memory, in a place of its own.
+        Rank 0's decisions travel in the same sum, to which others add zero; each rank's memory has an element of its
+        own.
 
         Args:
             should_end: Called on rank 0 after the evaluation; True ends the trial on all ranks.
@@ -137,7 +132,7 @@ class EpochEnd:
         return EpochResult(averages, rank_0, samples, small_norms, big_norms / group.world_size, max(values))
 
     def metrics(self, result: EpochResult) -> dict[str, float]:
-        """Return all metrics of the epoch; what cannot be measured here is left out."""
+        """Return all metrics of the epoch that can be measured here."""
         state, rank_0 = self._state, result.rank_0
         metrics = result.averages | {
             "model_parameters": float(self._model_parameters),
@@ -159,7 +154,7 @@ class EpochEnd:
         return with_derived(self._task, metrics, self._spec.params)
 
     def test_metrics(self) -> dict[str, float]:
-        """Return the metrics of the test part, averaged over all ranks; empty if the task has none."""
+        """Return the test metrics averaged over all ranks; empty without test data."""
         if not hasattr(self._task, "test_data"):
             return {}
         try:
@@ -180,7 +175,6 @@ class EpochEnd:
     def _evaluation_sums(
         self, samples: Samples | StreamSamples
     ) -> tuple[tuple[str, ...], Tensor, Tensor, WholeMetrics]:
-        """Evaluate this rank's share of the samples."""
         group, state = self._group, self._state
         own = own_part(samples, group, self._settings.batch_per_rank)
         fewest = 0
@@ -200,7 +194,7 @@ class EpochEnd:
             return self._state.precision.evaluated(model, inputs)
 
     def _check_may_be_unequal(self, samples: StreamSamples) -> None:
-        """Refuse a stream that gives ranks unequally many passes where all have to pass together."""
+        """Refuse a stream with unequally many passes if all ranks have to pass together."""
         if samples.is_shared_out and self._state.network.is_sharded:
             raise TaskError(
                 "validation_data: found a stream with set_rank and shard full, allowed: a stream without it, since all "
@@ -208,7 +202,6 @@ class EpochEnd:
             )
 
     def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
-        """Return the values of `_RANK_0_VALUES`, in that order."""
         communication = trained.steps * self._state.network.exchange_seconds()
         seconds_to_compute(self._group.device)  # else the seconds would be those of launching kernels
         evaluation = time.perf_counter() - started
@@ -218,7 +211,7 @@ class EpochEnd:
         )  # fmt: skip
 
     def _measure_latency(self) -> None:
-        """Measure the latency once per trial, on rank 0; where weights are sharded, all ranks have to take part."""
+        """Measure the latency once per trial, on rank 0; with sharded weights all ranks take part."""
         state = self._state
         if not math.isnan(state.latency_ms):
             return
@@ -231,7 +224,7 @@ class EpochEnd:
         self._counter.done()
 
     def _noise_scale(self, small_norms: float, big_norms: float, measured_steps: float) -> float | None:
-        """Take the epoch's norms into the running averages, and return the noise scale in samples."""
+        """Update the running averages, and return the noise scale in samples."""
         noise = self._state.noise
         if measured_steps > 0:
             small, big = self._settings.batch_per_rank, self._settings.effective_batch
@@ -241,5 +234,4 @@ class EpochEnd:
 
 
 def _mean(weighted_sum: float, weights: float) -> float:
-    """Return a weighted mean, NaN where nothing has a weight."""
     return weighted_sum / weights if weights else math.nan

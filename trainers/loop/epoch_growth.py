@@ -30,13 +30,13 @@ def _nothing() -> None:
 class EpochGrowth:
     """Grows a model by an epoch, in place of `trainers.loop.epoch_training.EpochTraining`.
 
-    It is not saved within an epoch, and its ranks do not share the work: a gang of several pays for waiting.
+    It is not saved within an epoch, and ranks do not share the work: other ranks only wait.
 
     Args:
-        layout: How passes over the data are divided into epochs; it counts steps as if there were some.
+        layout: Division of passes into epochs, to count steps.
 
     Attributes:
-        log: Hears nothing: there are no batches.
+        log: Never called: there are no batches.
     """
 
     def __init__(
@@ -68,11 +68,7 @@ class EpochGrowth:
         return EpochSums.of_nothing(self._group.device)
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
-        """Grow the model by an epoch; yields nothing, since the epoch has no steps between which it could end.
-
-        Args:
-            further_work: Work of this rank after the last step, in forward passes of one sample.
-        """
+        """Grow the model by an epoch, with `further_work` after it in forward passes of a sample; yields nothing."""
         started = time.perf_counter()
         work = float(len(self._samples))
         self._counter.begin_epoch(epoch, work + further_work, 0.0)
@@ -89,7 +85,7 @@ class EpochGrowth:
         yield from ()
 
     def gradient_norm(self) -> None:
-        """There are no gradients."""
+        """Return None: there are no gradients."""
         return
 
     def _grow(self, epoch: int, sums: EpochSums) -> None:

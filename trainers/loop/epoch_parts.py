@@ -1,7 +1,7 @@
-"""Epochs that are saved before they end: when ranks agree to do so, and what of the epoch goes into the checkpoint.
+"""Saves epochs before their end.
 
-All ranks have to save after the same step, but only rank 0 looks at the clock and hears orders. So they meet about once
-a second of training: rank 0 broadcasts whether to save, and after how many steps they meet again.
+All ranks have to save after the same step, but only rank 0 reads the clock and gets orders. So about once a second
+rank 0 broadcasts whether to save, and after how many steps the ranks meet again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from trainers.loop.gradient_noise import GradientWatch
 from trainers.ranks.process_group import Group
 
 MEET_SECONDS = 1.0
-"""Time of training between two meetings of the ranks, about: a broadcast of two numbers takes less than a
-thousandth of it."""
+"""Seconds of training between meetings: their broadcast takes less than a thousandth of it."""
 _MOST_GROWTH = 8
-"""How many times as many steps the next interval may have: the first steps of a process take longest."""
+"""Largest growth factor of the interval in steps: a process's first steps are slowest."""
 
 
 class Order(IntEnum):
-    """What rank 0 orders between two steps."""
+    """Order of rank 0 between two steps."""
 
     GO_ON = 0
     SAVE = 1
@@ -36,7 +35,7 @@ class Order(IntEnum):
 
 
 class Meetings:
-    """Moments between two steps at which all ranks hear what rank 0 orders."""
+    """Meetings of the ranks between two steps, to get rank 0's order."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -47,8 +46,7 @@ class Meetings:
         """Count a step; returns rank 0's order, the same on all ranks.
 
         Args:
-            sums: What the epoch has added up. If the ranks meet, its seconds get those that the device still computes:
-                the meeting would wait for it anyway, and that is time of training.
+            sums: The epoch's sums; at a meeting the device's queued work is added to their seconds, as training time.
         """
         self._steps_left -= 1
         if self._steps_left > 0:
@@ -70,7 +68,7 @@ class Meetings:
 
 
 def seconds_to_compute(device: torch.device) -> float:
-    """Wait until a GPU has computed what is queued, and return how long that took; 0 on a CPU, which queues nothing."""
+    """Wait for a GPU's queued work, and return the seconds; 0 on a CPU."""
     if device.type != "cuda":
         return 0.0
     started = time.perf_counter()
@@ -80,12 +78,11 @@ def seconds_to_compute(device: torch.device) -> float:
 
 @dataclass(kw_only=True, slots=True)
 class EpochSums:
-    """What a rank has added up in the training part of an epoch.
+    """Sums of a rank over the training part of an epoch.
 
     Attributes:
-        weight: Sum of their weights: a float64 scalar on the device where the task gives weights, else a number that
-            the host has counted.
-        steps: Number of optimizer steps of the epoch that are done, by whatever attempts.
+        weight: Sum of weights: a float64 scalar on the device if the task gives weights, else a number on the host.
+        steps: Number of the epoch's steps done, by all attempts.
         data_seconds: Part of `seconds` spent waiting for data.
     """
 
@@ -98,7 +95,7 @@ class EpochSums:
 
     @classmethod
     def of_nothing(cls, device: torch.device) -> EpochSums:
-        """Return the sums at the begin of an epoch."""
+        """Return zero sums."""
         return cls(losses=torch.zeros((), dtype=torch.float64, device=device))
 
     def losses_and_weight(self) -> Tensor:
@@ -108,9 +105,9 @@ class EpochSums:
 
 
 def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> dict[str, Any]:
-    """Return the `part` of a checkpoint: sums over all ranks, and the random generators of each; a collective.
+    """Return the `part` of a checkpoint: sums over all ranks, and each rank's random generators; a collective.
 
-    Rank 0 counts for steps, times and measured steps. Every rank has measured the same norms of whole gradients.
+    Steps, times and measured steps are rank 0's. Norms of whole gradients are equal on all ranks.
     """
     norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
     summed = torch.cat([sums.losses_and_weight(), norms, sums.losses.new_tensor([sums.samples])])
@@ -137,12 +134,9 @@ def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> 
 def restore_part(
     part: Mapping[str, Any], watch: GradientWatch | None, group: Group, *, seed: int, epoch: int
 ) -> EpochSums:
-    """Return what an earlier attempt has added up, on rank 0, and set the random generators as they were.
+    """Return an earlier attempt's sums on rank 0, and restore the random generators; `part` is from `part_content`.
 
-    Where there are other ranks than before they are seeded anew: what they draw has no place among them.
-
-    Args:
-        part: What `part_content` has returned.
+    With another number of ranks the generators are seeded anew.
     """
     generators: Sequence[Mapping[str, Any]] = part["generators"]
     if len(generators) == group.world_size:

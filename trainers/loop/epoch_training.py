@@ -1,4 +1,4 @@
-"""The steps of an epoch on one rank: samples pass through the model, gradients are exchanged, the optimizer steps."""
+"""The steps of an epoch on one rank: forward and backward passes, gradient exchange, optimizer step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
 NORM_EVERY_STEPS = 64
-"""Number of steps of which one is measured where nothing needs the norm: a board or MLflow shows it."""
+"""One step in this many is measured if only a board or MLflow shows the norm."""
 
 
 def _nothing() -> None:
@@ -40,13 +40,13 @@ def _nothing() -> None:
 
 
 class EpochTraining:
-    """Trains on this rank's share of an epoch's samples, of which each belongs to one rank.
+    """Trains on this rank's share of an epoch's samples.
 
     Args:
-        layout: How passes over the data are divided into epochs; None where each lasts as long as a stream.
+        layout: Division of passes into epochs; None for epochs that end with a stream.
 
     Attributes:
-        log: Hears of each batch; None where nobody does.
+        log: Gets each batch; may be None.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class EpochTraining:
         self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
-        """Seed the epoch's random generators, or go on where an earlier attempt has saved a part of it."""
+        """Seed the epoch's random generators, or continue from a saved part."""
         state, group, watch, seed = self._state, self._group, self._watch, self._spec.seed
         state.network.begin_epoch(derive("augmentation", seed, epoch))
         if watch is not None:
@@ -103,8 +103,8 @@ class EpochTraining:
             further_work: Work of this rank after the last step, in forward passes of one sample.
 
         Yields:
-            Part of the epoch's steps that is done, 0 if unknown, after each step but the last, on all ranks after the
-            same ones; after the last one, too, where nobody knows that it is the last.
+            Part of the epoch's steps done (0 if unknown) after each step but the last, on all ranks alike; after the
+            last step too, if it is not known to be the last.
         """
         started = time.perf_counter()
         watch, counter = self._watch, self._counter
@@ -149,13 +149,11 @@ class EpochTraining:
     def gradient_norm(self) -> float | None:
         """Return the root mean square of the norms before clipping, of the epoch's steps.
 
-        Without `clip_norm` one rank measures it in one of `NORM_EVERY_STEPS` steps; several ranks have it from what
-        they exchange, and this is None.
+        Without `clip_norm` a single rank measures every `NORM_EVERY_STEPS`th step; with several ranks this is None.
         """
         return None if self._norms is None else self._norms.root_mean_square()
 
     def _new_feed(self) -> Feed:
-        """Return what gives this rank its passes, in this epoch and the later ones."""
         sharing = Sharing(
             batch_per_rank=self._settings.batch_per_rank,
             accumulate=self._settings.accumulate,
@@ -173,7 +171,6 @@ class EpochTraining:
         return OrderedFeed(samples, layout, sharing)
 
     def _singles(self) -> SingleSamples:
-        """Return what becomes of batches of one sample."""
         if self._settings.batch_per_rank == 1 and self._state.network.needs_pairs:
             raise TaskError(
                 "found batch_per_rank 1, but BatchNorm1d has no variance of one sample; take batch_per_rank of at "
@@ -184,7 +181,7 @@ class EpochTraining:
         return cast("SingleSamples", self._settings.single_sample_batches)
 
     def _forward_backward(self, one: Pass, inputs: Any, targets: Any, sums: EpochSums) -> Tensor | None:
-        """Add a micro-batch's part to the step's gradient and to the epoch's sums, which stay on the device."""
+        """Add a micro-batch to the step's gradient and the epoch's sums, on the device."""
         network, precision, samples = self._state.network, self._state.precision, one.samples
         statistics = network.without_statistics() if one.is_empty else nullcontext()
         with network.passing(exchanges=one.ends_step), statistics:
@@ -231,6 +228,6 @@ class EpochTraining:
 
 
 def _has_plain_gradients(state: TrainingState, settings: Settings, group: Group) -> bool:
-    """Whether the gradient of a step lies in the parameters as it is: whole, of one pass, and not scaled for fp16."""
+    """Return whether a step's gradient lies in the parameters as it is: whole, of one pass, not scaled for fp16."""
     is_single = group.world_size * settings.accumulate == 1
     return is_single and not state.network.is_sharded and state.precision.name != "fp16"

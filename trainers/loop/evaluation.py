@@ -1,13 +1,11 @@
-"""Exact evaluation: sums over samples in double precision, which ranks can add up without counting any twice.
+"""Exact evaluation: sums over samples in double precision, which ranks can add up.
 
-Each sample counts in a mean as often as its task says, for example once for each token; else once.
+A step's mean loss is sum(w l) / sum(w) over all ranks and micro-batches, with the task's weights w (such as numbers of
+tokens) or 1: a mean of the ranks' means would favour ranks with short sequences.
 
-The mean of a step's losses l with weights w is sum(w l) / sum(w) over all ranks and micro-batches of the step, wherever
-its samples are: a mean of the ranks' means would favour ranks with short sequences.
-
-A task's `derived_metrics(metrics, params)` is given the metrics of an epoch, means over all ranks' samples and times
-among them, and returns further ones by name, such as perplexity. It is called on every rank with the same numbers, and
-for the test part with what is measured there: what it cannot derive from that it leaves out.
+A task's `derived_metrics(metrics, params)` gets an epoch's metrics, times included, and returns further metrics by
+name, such as perplexity. It is called on every rank with the same numbers, and for the test part with the numbers
+measured there; it leaves out metrics that it cannot derive.
 """
 
 from __future__ import annotations
@@ -61,11 +59,7 @@ LOSS = "loss"
 
 
 def weights_of(task: Task, targets: Any, samples: int) -> Mapping[str, Tensor]:
-    """Return the weights of a batch by what they weigh, "loss" or the name of a metric; shape [n] each.
-
-    Raises:
-        TaskError: The task's `weights` gives something else.
-    """
+    """Return a batch's weights for "loss" and names of metrics, shape [n] each; raises TaskError for wrong ones."""
     weigh = cast("Callable[[Any], object] | None", getattr(task, "weights", None))
     if weigh is None:
         return {}
@@ -77,15 +71,15 @@ def weights_of(task: Task, targets: Any, samples: int) -> Mapping[str, Tensor]:
 
 
 def has_weights(task: Task) -> bool:
-    """Whether samples of a task may count differently."""
+    """Return whether a task weights its samples."""
     return getattr(task, "weights", None) is not None
 
 
 class StepWeights:
-    """The weights of an optimizer step's samples, by whose sum its gradient is divided.
+    """Weights of a step's samples, by whose sum its gradient is divided.
 
-    The losses are summed before all of a step's targets are known, so gradients are first divided by the number of
-    samples, and here by their mean weight.
+    Targets are not all known when losses are summed, so gradients are first divided by the number of samples, and here
+    by their mean weight.
     """
 
     def __init__(self, task: Task, group: Group) -> None:
@@ -93,22 +87,19 @@ class StepWeights:
         self._sum = torch.zeros((), dtype=torch.float64, device=group.device)
 
     def of(self, targets: Any, samples: int) -> Tensor:
-        """Return the weights of the losses of a batch, shape [n]."""
+        """Return the loss weights of a batch, shape [n]."""
         weights = weights_of(self._task, targets, samples).get(LOSS)
         return torch.ones(samples, device=self._group.device) if weights is None else weights
 
     def add(self, weights: Tensor) -> Tensor:
-        """Count the samples of a micro-batch, and return the sum of their weights, a float64 scalar."""
+        """Count a micro-batch's samples, and return the sum of their weights, a float64 scalar."""
         added = weights.detach().double().sum()
         self._sum += added
         return added
 
     @torch.no_grad()
     def divide(self, parameters: Iterable[nn.Parameter], step_samples: int) -> None:
-        """Turn gradients divided by samples into gradients divided by weights; a collective. The next step begins.
-
-        The gradient of a step without any weight is left as it is: zero.
-        """
+        """Divide gradients by weights instead of samples, and begin the next step; a collective."""
         if self._group.world_size > 1:
             dist.all_reduce(self._sum)
         factor = torch.where(self._sum > 0, step_samples / self._sum, 1.0)
@@ -131,11 +122,7 @@ _LATENCY_CAP_SECONDS = 0.5
 def evaluate(
     model: nn.Module, task: Task, params: Params, *, part: str = "validation", device: str = "cpu", batch: int = 64
 ) -> dict[str, float]:
-    """Return the task's metrics and `val_loss` of `model`, averaged over a part of the data, in one process.
-
-    Args:
-        part: "validation", "test" or "train".
-    """
+    """Return metrics and `val_loss` of `model` on the "validation", "test" or "train" part, in one process."""
     samples = load_samples(task, part, params, torch.device(device))
     return evaluate_samples(model, task, params, samples, device=device, batch=batch)
 
@@ -143,7 +130,7 @@ def evaluate(
 def evaluate_samples(
     model: nn.Module, task: Task, params: Params, samples: Samples | StreamSamples, *, device: str = "cpu", batch: int
 ) -> dict[str, float]:
-    """Return what `evaluate` returns, of samples that are on `device` already."""
+    """Return the result of `evaluate` for samples that are on `device` already."""
     place = torch.device(device)
     whole = WholeMetrics(task, params, place)
     own = own_part(samples, Group(device=place), batch)
@@ -168,12 +155,15 @@ def evaluation_sums(
     whole: WholeMetrics | None = None,
     passed: Callable[[nn.Module, Any, int], Any] = _outputs,
 ) -> tuple[tuple[str, ...], Tensor, Tensor]:
-    """Return ("val_loss", *names of metrics, sorted), their weighted sums over the samples `own`, and sums of weights.
+    """Return ("val_loss", *sorted metric names), their weighted sums over the samples `own`, and the sums of weights.
 
-    Both sums are float64 of that length. A rank without samples evaluates one for the names, and its sums are zero.
-    `fewest` samples make for the forward passes at least: ranks that gather sharded weights need as many. `counter`
-    counts the batches, `whole` takes in those of `own`, and `passed` returns the outputs for a model, inputs and their
-    number.
+    Both sums are float64 of that length. A rank without samples evaluates one for the names, with zero sums.
+
+    Args:
+        fewest: Samples that determine the fewest forward passes: ranks with sharded weights need equally many.
+        counter: Counts the batches.
+        whole: Takes in the batches of `own`.
+        passed: Returns the outputs for a model, inputs and their number.
 
     Raises:
         TaskError: The loss or a metric has not one value per sample.
@@ -204,7 +194,7 @@ def evaluation_sums(
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Let a model evaluate without gradients; layers that a task keeps in evaluation mode are in it afterwards, too."""
+    """Evaluate without gradients; layers that a task keeps in evaluation mode stay in it afterwards."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
@@ -217,7 +207,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def own_part(samples: Samples | StreamSamples, group: Group, batch: int) -> range | Sharing:
-    """Return this rank's share of the samples of an evaluation, in which each belongs to one rank."""
+    """Return this rank's share of the samples of an evaluation."""
     if isinstance(samples, StreamSamples):
         return Sharing(batch_per_rank=batch, rank=group.rank, world_size=group.world_size)
     return share(len(samples), group.rank, group.world_size)
@@ -225,13 +215,12 @@ def own_part(samples: Samples | StreamSamples, group: Group, batch: int) -> rang
 
 @dataclass(kw_only=True, slots=True)
 class _Seen:
-    """The last pass: its number of samples, and of elements in the model's outputs."""
+    """Number of samples, and of output elements, of the last pass."""
 
     samples: int = 1
     elements: int = 0
 
     def bounded(self, size: int, batch: int) -> int:
-        """Return how many samples to pass at once: `size`, but no more than `batch` where their outputs are large."""
         return min(size, max(batch, _OUTPUT_ELEMENTS * self.samples // max(1, self.elements)))
 
 
@@ -246,8 +235,8 @@ def _passes(
 ) -> Iterator[tuple[int, bool, Any, Any]]:
     """Yield number of samples, whether they count, inputs and targets of each forward pass.
 
-    A text of 1,024 tokens is small, and what a model says of it is 50,000 values for each of them: the first pass has
-    `batch` samples, and `seen` tells how large the outputs are before more are passed at once.
+    The first pass has `batch` samples; `seen` then says how large outputs are: a text of 1,024 tokens may give 50,000
+    values for each token.
     """
     if isinstance(samples, StreamSamples):
         assert isinstance(own, Sharing), "a stream has no numbered samples"  # noqa: S101
@@ -275,7 +264,7 @@ def _numbered(samples: Samples, chunks: list[Tensor], *, counts: bool) -> Iterat
 
 
 def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Tensor]:
-    """Return the loss and the metrics of a batch by name, one value for each sample."""
+    """Return a batch's loss and metrics by name, one value per sample."""
     rows = {_VAL_LOSS: per_sample(task.loss(outputs, targets), samples, "loss")}
     metrics = task.metrics(outputs, targets)
     refuse_our_metrics(task, metrics)
@@ -283,7 +272,7 @@ def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Ten
 
 
 def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
-    """Return the weighted sums of a batch's rows, and the sums of their weights, float64 [2, rows]."""
+    """Return a batch's weighted sums and sums of weights, float64 [2, rows]."""
     allowed = [LOSS, *(name for name in rows if name != _VAL_LOSS)]
     for name in weights:
         if name not in allowed:
@@ -302,9 +291,9 @@ def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
 def latency_ms(
     model: nn.Module, samples: Samples | StreamSamples, *, runs: int = _LATENCY_RUNS, cap: bool = True
 ) -> float:
-    """Return the median time in milliseconds of passing one sample through the model, input to output on the device.
+    """Return the median milliseconds to pass one sample through the model, on the device, after a warm-up.
 
-    After one run to warm up, and with a cap never much longer than half a second.
+    With `cap` the measurement takes about half a second at most.
     """
     inputs, _ = next(iter(few_of(samples, 1).batches([torch.tensor([0])])))
     devices = {tensor.device for tensor in (*model.parameters(), *tensors_of(inputs))}

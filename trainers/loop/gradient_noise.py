@@ -33,18 +33,17 @@ _MEMORY_STEPS = 1000
 
 
 class GradientWatch:
-    """Takes squared norms of a step's small-batch gradients, by hooks while they are computed.
+    """Measures squared norms of a step's small-batch gradients, by hooks.
 
-    The hooks exist in measured steps only, so the others cost nothing. They see a micro-batch's own gradient, before it
-    is added to those of earlier micro-batches and before ranks exchange it.
+    Hooks exist in measured steps only. They see a micro-batch's own gradient, before accumulation and exchange.
 
     Args:
         adascale: AdaScale's gain, which needs every step; None measures one step in 64.
 
     Attributes:
-        sums: Sums over this epoch's measured steps, float64 [2] on the device: squared norms of the mean gradients of
-            this rank's micro-batches, and of the steps' mean gradients.
-        measured_steps: Number of steps of this epoch that were measured.
+        sums: Over this epoch's measured steps, float64 [2] on the device: squared norms of the mean gradients of this
+            rank's micro-batches, and of the steps' mean gradients.
+        measured_steps: Number of measured steps of this epoch.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class GradientWatch:
         self.measured_steps = 0
 
     def begin_step(self, step: int, *, is_full: bool) -> None:
-        """Measure the step that begins, if it is due; not a short one, in which ranks may have unequal batches."""
+        """Measure the step if it is due; not a short step, in which ranks may have unequal batches."""
         is_due = self._adascale is not None or self._missed or step % _STEPS_BETWEEN_MEASUREMENTS == 0
         self._missed = is_due and not is_full
         if is_due and is_full:
@@ -102,18 +101,14 @@ def _squared(norms: list[Tensor]) -> Tensor:
 
 
 class Moments:
-    """Running averages of both parts, since only the quotient of averages says something.
-
-    Attributes:
-        true: Squared norm of the true gradient; noise can make the estimate negative.
-    """
+    """Running averages of both parts; `true`, the squared norm of the true gradient, may be negative by noise."""
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
         self._weight, self.true, self.variance = 0.0, 0.0, 0.0
 
     def add(self, small_mean: float, big_mean: float, *, small: int, big: int) -> None:
-        """Take in mean squared norms of gradients of `small` samples and of `big` ones."""
+        """Add mean squared norms of gradients of `small` and of `big` samples."""
         true = (big * big_mean - small * small_mean) / (big - small)
         variance = (small_mean - big_mean) / (1.0 / small - 1.0 / big)
         self._weight = self._keep * self._weight + 1.0
@@ -121,7 +116,7 @@ class Moments:
         self.variance += (variance - self.variance) / self._weight
 
     def noise_scale(self) -> float | None:
-        """Return the noise scale in samples; None while noise hides that there is a gradient."""
+        """Return the noise scale in samples; None while noise hides the gradient."""
         if self.true <= _SMALLEST or self.variance < 0:
             return None
         return self.variance / self.true
@@ -136,15 +131,14 @@ class Moments:
 
 
 def noise_of_epochs() -> Moments:
-    """Return the averages behind the noise scale, to which an epoch adds its mean."""
+    """Return the running averages over epochs for the noise scale."""
     return Moments(_KEEP_OF_EPOCH)
 
 
 class AdaScale:
-    """AdaScale's gain, and the scale-invariant steps done: the sum of gains, by which the schedule goes.
+    """AdaScale's gain, and the scale-invariant steps done: the sum of gains, which drives the schedule.
 
-    Both parts are averaged over about 1000 / M steps, as in the paper. Without small batches to compare (M = 1) the
-    gain is 1.
+    Both parts are averaged over about 1000 / M steps, as in the paper. With M = 1 the gain is 1.
     """
 
     def __init__(self, batches: int, small: int, reference: int) -> None:

@@ -1,7 +1,4 @@
-"""How far a rank has come within an epoch: counted by the thread that trains, read by any other one.
-
-The thread that trains may be inside C code for minutes, so nobody asks it: it leaves numbers behind.
-"""
+"""A rank's progress in an epoch, written by the training thread (minutes in C code), read by others."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 _CPU_RATE = 10
-"""Steps for each one that is timed on a CPU; the record of one takes 6 microseconds."""
+"""One step in this many is timed on a CPU, where a timing costs 6 microseconds."""
 _DEVICE_RATE = 100
-"""The same on a GPU, where reading its clock waits for the device; this is torch's own rate."""
+"""The same on a GPU, whose clock waits for the device; torch's own rate."""
 _ALWAYS_TIMED = 10
-"""Number of first steps that torch times in any case (`Reducer::should_collect_runtime_stats`, torch 2.13)."""
+"""Number of first steps that torch always times (`Reducer::should_collect_runtime_stats`, torch 2.13)."""
 
 
 class ExchangeTimes:
-    """Reads DDP's times. torch keeps one mean since the first step, in which steps of a cold start count for ever."""
+    """Reads DDP's times. torch has one mean since the first step, which never forgets a cold start."""
 
     def __init__(self, ddp: DistributedDataParallel, *, on_cpu: bool) -> None:
         self._ddp, self._rate = ddp, _CPU_RATE if on_cpu else _DEVICE_RATE
@@ -32,10 +29,10 @@ class ExchangeTimes:
         self._mean = 0.0
 
     def mean_seconds(self) -> float:
-        """Return the mean time of an exchange since the last call; that of an earlier part if none was timed since.
+        """Return the mean time of an exchange since the last call, or the earlier mean if none was timed since.
 
-        The time runs from the first bucket sent to the last one received, so it includes waiting for slower ranks, and
-        in part overlaps the backward pass.
+        From the first bucket sent to the last received: includes waiting for slower ranks, and overlaps the backward
+        pass.
         """
         found = cast("Any", self._ddp)._get_ddp_logging_data()  # noqa: SLF001 - as above
         timed = self._timed_until(int(found.get("iteration", 0)))
@@ -46,7 +43,6 @@ class ExchangeTimes:
         return self._mean
 
     def _timed_until(self, step: int) -> int:
-        """Return how many of the first steps were timed."""
         return min(step, _ALWAYS_TIMED) + max(0, step // self._rate - _ALWAYS_TIMED // self._rate)
 
 
@@ -54,7 +50,7 @@ _ROOM = 1024
 
 
 class StepScalars:
-    """Keeps scalars on the device until they are read, all in one transfer."""
+    """Keeps scalars on the device, and reads all in one transfer."""
 
     def __init__(self, device: torch.device, room: int = _ROOM) -> None:
         self._room, self._count = room, 0
@@ -64,11 +60,11 @@ class StepScalars:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room left, so that `take` has to be called before the next `add`."""
+        """Return whether `take` has to be called before the next `add`."""
         return self._count == self._room
 
     def add(self, value: Tensor) -> None:
-        """Keep a scalar; returns before the device has computed it."""
+        """Keep a scalar, without waiting for the device."""
         if self._waiting is None:
             self._read.append(value.item())
         else:
@@ -76,7 +72,7 @@ class StepScalars:
         self._count += 1
 
     def take(self) -> list[float]:
-        """Return the scalars since the last call, once the device has computed them."""
+        """Return the scalars since the last call, after waiting for the device."""
         values, self._read = self._read, []
         if self._waiting is not None and self._count:
             values = self._waiting[: self._count].tolist()
@@ -85,14 +81,14 @@ class StepScalars:
 
 
 class GradientNorms:
-    """The norms of an epoch's gradients, one for each step."""
+    """The gradient norms of an epoch's steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._norms = StepScalars(device)
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Forget the norms of earlier epochs."""
+        """Clear the norms of earlier epochs."""
         self._norms.take()
         self._squares, self._steps = 0.0, 0
 
@@ -103,7 +99,7 @@ class GradientNorms:
             self._read()
 
     def root_mean_square(self) -> float | None:
-        """Return the root of the mean square over steps, without those that overflowed; None without any."""
+        """Return the root mean square over steps that did not overflow; None without any."""
         self._read()
         return math.sqrt(self._squares / self._steps) if self._steps else None
 
@@ -114,20 +110,20 @@ class GradientNorms:
 
 
 TRAIN_WORK = 3
-"""Work of a training sample in forward passes: one forward, and a backward that costs about two."""
+"""Work of a training sample in forward passes: a backward pass costs about two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCount:
-    """What a step counter shows at one moment.
+    """A step counter's values at one moment.
 
     Attributes:
-        count: Number of things done since the attempt began: batches loaded, trained and evaluated, files written. A
-            rank whose count stands still computes one batch, waits for another rank, or hangs.
-        epoch: The epoch that is being trained, from 1; 0 before the first one.
+        count: Batches loaded, trained and evaluated and files written in this attempt. If it stands still, the rank
+            computes one batch, waits for another rank, or hangs.
+        epoch: The current epoch, from 1; 0 before the first.
         fraction: Part of that epoch's work that is done, from 0 to 1.
-        is_first: Whether the rank does something for the first time in this attempt, as it loads data, builds the
-            model or passes a batch of a new size, for which code may have to be compiled.
+        is_first: The rank does something for the first time in this attempt (loads data, builds the model, passes a
+            batch of a new size), which may compile code.
     """
 
     count: int = 0
@@ -137,10 +133,7 @@ class StepCount:
 
 
 class StepCounter:
-    """Counts what one rank does in one attempt. Costs less than a microsecond per batch.
-
-    Only the thread that trains calls the methods that count; `read` may be called by any thread.
-    """
+    """Counts a rank's work in one attempt, in under a microsecond per batch. Other threads call `read` only."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -152,28 +145,20 @@ class StepCounter:
         self._is_first = True
 
     def begin_epoch(self, epoch: int, work: float, done: float = 0.0) -> None:
-        """Begin an epoch.
-
-        Args:
-            work: Work of this rank in the epoch, in forward passes of one sample.
-        """
+        """Begin an epoch with `work` of this rank, in forward passes of one sample."""
         self._done, self._work, self._epoch = done, work, epoch
 
     def begin(self, kind: str, size: int = 0) -> None:
-        """Begin something that `done` ends.
-
-        Args:
-            size: Number of samples in the batch; a new size may need another compilation.
-        """
+        """Begin an action that `done` ends; a batch of a new `size` may be compiled anew."""
         self._kind = (kind, size)
         self._is_first = self._kind not in self._known
 
     def tick(self) -> None:
-        """Count a part of what was begun."""
+        """Count a part of the current action."""
         self._count += 1
 
     def done(self, work: float = 0.0) -> None:
-        """Count the end of what was begun, and so much work in forward passes of one sample."""
+        """Count the end of the current action, and its work in forward passes of one sample."""
         self._count += 1
         self._done += work
         if self._kind is not None:
@@ -182,6 +167,6 @@ class StepCounter:
         self._is_first = False
 
     def read(self) -> StepCount:
-        """Return what the counter shows now."""
+        """Return the current values."""
         fraction = min(self._done / self._work, 1.0) if self._work > 0 else 0.0
         return StepCount(count=self._count, epoch=self._epoch, fraction=fraction, is_first=self._is_first)

@@ -1,12 +1,12 @@
-"""One trial, on one rank: the whole training loop.
+"""The training loop of one trial, on one rank.
 
-All ranks of a gang run a `Trainer` each, in step. In every optimizer step they share the same global batch, and each
-weighs its loss by world_size / (samples of the global batch), so that the average which DDP takes over ranks is the
-mean over samples: k ranks x batch b train to the same weights as 1 rank x batch k b.
+All ranks run a `Trainer` in step. They share each step's global batch, and weigh losses by world_size / (samples of the
+global batch), so that DDP's average over ranks is the mean over samples: k ranks x batch b train to the same weights as
+1 rank x batch k b.
 
-    TrainingState     model, optimizer and whatever else changes, in and out of checkpoints
+    TrainingState     model, optimizer and all other state, in and out of checkpoints
     EpochTraining     the steps of an epoch
-    EpochEnd          evaluation, and the all-reduce that tells all ranks the same figures
+    EpochEnd          evaluation, and the all-reduce of the metrics
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
 from trainers.trial_settings import settings_of
 
 SecondsLeft = Callable[[], float | None]
-"""Returns the seconds within which a trial has to end, infinite if with its epoch; None while it may go on."""
+"""Returns the seconds left to end a trial, infinite to end with its epoch; None while it may go on."""
 
 
 def _no_end() -> None:
@@ -62,15 +62,11 @@ def _no_part(_: EpochPart) -> None:
 
 
 PartSaved = Callable[[Pending[EpochPart]], None]
-"""Is told of a part of an epoch whose file is being written."""
+"""Called with a part of an epoch whose file is being written."""
 
 
 class Trainer:
-    """Trains one configuration, epoch by epoch, as far as it is told.
-
-    Attributes:
-        on_part: Called after a part of an epoch was saved.
-    """
+    """Trains one configuration, epoch by epoch; calls `on_part` after saving a part of an epoch."""
 
     def __init__(
         self,
@@ -81,15 +77,15 @@ class Trainer:
         data: TrialData | None = None,
         counter: StepCounter | None = None,
     ) -> None:
-        """Build model and optimizer, or read them back from `spec.resume_from`.
+        """Build model and optimizer, or restore them from `spec.resume_from`.
 
         Args:
-            task: The object that `spec.task` names, from `trainers.contract.task_loading.load_task`.
-            group: This rank's place in the gang. For more than one rank the default process group must be formed.
-            data: What `load_data` loaded for this trial and device; None loads it here.
+            task: The task of `spec.task`, from `trainers.contract.task_loading.load_task`.
+            group: This rank's place; for several ranks the default process group must exist.
+            data: Result of `load_data` for this trial and device; None loads it here.
 
         Raises:
-            TrainingError: Whatever goes wrong, as one of its subclasses.
+            TrainingError: Any error, as one of its subclasses.
         """
         with classified():
             if group.world_size != spec.world_size:
@@ -150,7 +146,7 @@ class Trainer:
 
     @property
     def log(self) -> BatchLog | None:
-        """Hears of each batch that this rank has trained on; None where nobody does."""
+        """Gets each batch that this rank has trained on; may be None."""
         return self._training.log
 
     @log.setter
@@ -159,7 +155,7 @@ class Trainer:
 
     @property
     def module(self) -> nn.Module:
-        """The model itself, without the DDP wrapper."""
+        """The model without the DDP wrapper."""
         return self._state.module
 
     @property
@@ -169,37 +165,36 @@ class Trainer:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of training samples that this rank sees in a pass over the data: an epoch, or several."""
+        """Number of training samples of this rank in a pass over the data: an epoch, or several."""
         facts, group = self.facts, self._group
         return samples_of_rank(facts.samples, facts.effective_batch, rank=group.rank, world_size=group.world_size)
 
     @property
     def steps_done(self) -> int:
-        """Number of optimizer steps so far, those of earlier attempts included."""
+        """Number of optimizer steps so far, in all attempts."""
         return self._state.step
 
     @property
     def steps_left(self) -> int:
-        """Number of optimizer steps up to the last epoch; at least so many where epochs last as long as a stream."""
+        """Number of optimizer steps up to the last epoch; a lower bound if epochs last as long as a stream."""
         if self._layout is None:
             return self._settings.epochs - self._state.epoch
         return self._layout.steps(self._settings.epochs) - self._state.step
 
     def advance(self, until_epoch: int, seconds_left: SecondsLeft = _no_end) -> Iterator[Measurement]:
-        """Train on to the end of `until_epoch` and yield a measurement after each epoch; its checkpoint is whole.
+        """Train to the end of `until_epoch` and yield a measurement after each epoch, with its checkpoint whole.
 
-        All ranks have to iterate in step and get the same measurements, but for `wall_seconds`, which is each rank's.
-        A trial that writes checkpoints does so within an epoch, too, where its last one is too old, or to end there;
-        `on_part` hears of it.
+        All ranks have to iterate in step; their measurements differ in `wall_seconds` only. Checkpoints within an
+        epoch, written if the last one is too old or to end there, go to `on_part`.
 
         Args:
-            until_epoch: Last epoch to train; the trial's last one if that comes earlier, as where patience runs out.
+            until_epoch: Last epoch to train; the trial may end earlier, as by patience.
             seconds_left: Called on rank 0. Unless it returns None all ranks end with the epoch, or within it if that
                 would take longer than so many seconds; a checkpoint is written.
 
         Raises:
             DivergedError: The training loss is not finite; raised on all ranks after the same epoch.
-            TrainingError: Whatever else goes wrong, as one of its subclasses.
+            TrainingError: Any other error, as one of its subclasses.
         """
 
         def saved(part: Pending[EpochPart]) -> None:
@@ -209,11 +204,7 @@ class Trainer:
             yield pending.told()
 
     def run(self, course: Course) -> None:
-        """Train on as far as the course allows, and do not wait for checkpoints that are written meanwhile.
-
-        Raises:
-            TrainingError: As by `advance`; of a checkpoint that could not be written, about a second later.
-        """
+        """Train as far as the course allows, without waiting for checkpoints; their errors come a second later."""
         self._counter.begin("first step")
         course.begin(self.facts)
         while (until := course.until(self.epoch)) is not None:
@@ -227,7 +218,7 @@ class Trainer:
     def advance_ahead(
         self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end, *, ahead: bool = True
     ) -> Iterator[Pending[Measurement]]:
-        """Train on as `advance` does, but `ahead` of checkpoints, which a thread writes while training goes on."""
+        """Train as `advance` does, but `ahead` of checkpoints, which a thread writes."""
         with classified():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             last = min(until_epoch, self._settings.epochs)
@@ -240,12 +231,10 @@ class Trainer:
                     return
 
     def close(self) -> Remains:
-        """Let go of model and data; the process group can be destroyed, or used for the next trainer, after that.
-
-        The last checkpoint is whole after that, or could not be written.
+        """Release model and data after the last checkpoint; then the process group can be destroyed or reused.
 
         Returns:
-            Tells whether the model's parameters are still in memory; see `trainers.ranks.process.free_memory`.
+            A check for parameters left in memory; see `trainers.ranks.process.free_memory`.
         """
         remains = Remains(self.module.parameters())
         self._counter.begin("checkpoint")
@@ -259,7 +248,7 @@ class Trainer:
     def _run_epoch(
         self, epoch: int, seconds_left: SecondsLeft, on_part: PartSaved, *, ahead: bool, is_last: bool
     ) -> Pending[Measurement] | None:
-        """Train and evaluate an epoch; returns None if it ended before its end."""
+        """Train and evaluate an epoch; returns None if it stopped within the epoch."""
         started = time.perf_counter()
         state = self._state
         sums = self._training.begin(epoch)
@@ -297,7 +286,7 @@ class Trainer:
         return Pending(news=measurement, write=write)
 
     def _optimizer_figures(self, result: EpochResult) -> dict[str, float]:
-        """Return the epoch's figures of the optimizer; the norms that are compared are not yet divided by weights."""
+        """Return the epoch's optimizer figures; compared norms are not yet divided by weights."""
         norm = self._training.gradient_norm()
         if norm is None and not has_weights(self._task):
             norm = result.gradient_norm
@@ -305,8 +294,6 @@ class Trainer:
         return figures if norm is None else figures | {"gradient_norm": norm}
 
     def _order_after_step(self, sums: EpochSums, fraction: float, seconds_left: SecondsLeft) -> Order:
-        """Return rank 0's order within an epoch, of which a fraction of the steps was trained."""
-
         def decide() -> Order:
             left = seconds_left()
             rest = math.inf  # of an epoch that lasts as long as a stream, if it is the first
@@ -319,7 +306,7 @@ class Trainer:
         return Order.GO_ON if self._meetings is None else self._meetings.after_step(sums, decide)
 
     def _save_part(self, epoch: int, sums: EpochSums, started: float, *, ends: bool, ahead: bool) -> Pending[EpochPart]:
-        """Write a checkpoint of an epoch that has not ended."""
+        """Write a checkpoint within an epoch."""
         copy_buffers_from_rank_0(self._state.module, self._group)
         part = part_content(sums, self._watch, self._group)
         with self._state.evaluated_weights():
@@ -337,7 +324,7 @@ class Trainer:
     def _write_checkpoint(
         self, part: Mapping[str, Any] | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint of the state after an epoch, or within the next one, of which `part` is kept."""
+        """Write a checkpoint after an epoch, or within the next one with its `part`."""
         state = self._state
         of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
         self._counter.begin("checkpoint")
@@ -351,7 +338,7 @@ class Trainer:
         return self._checkpoints.content(state.epoch, state.metrics, scheduler=rate, **state.content(), **of_part)
 
     def _gradient_watch(self) -> GradientWatch | None:
-        """Return what measures how gradients differ, where a step has several that are exact and whole."""
+        """Return the gradient watch, if a step has several exact and whole gradients."""
         settings, state, group = self._settings, self._state, self._group
         is_exact = state.precision.name != "fp16" and settings.compress != "powersgd" and not grows(state.module)
         if not is_exact or state.network.is_sharded or group.world_size * settings.accumulate == 1:
@@ -375,5 +362,4 @@ class Trainer:
 
 
 def _is_tested(spec: TrialSpec, epoch: int, *, is_last: bool) -> bool:
-    """Return whether the measurement of an epoch has the metrics of the test part."""
     return epoch in spec.test_at or (is_last and (spec.test_at_end or bool(spec.test_at)))

@@ -1,9 +1,7 @@
-"""All that changes while a trial trains: how it is built, and read back from a checkpoint.
+"""A trial's changing state: how it is built, and restored from a checkpoint.
 
-Averaged weights are often better than the last ones: they are evaluated and delivered. Early stopping: a trial whose
-validation loss has stopped improving is complete before its last epoch.
-
-Prechelt 1998, "Early stopping - but when?", the criterion UP in its common form: so many epochs without a new best.
+Averaged weights are often better than the last ones: they are evaluated and exported. Early stopping ends a trial after
+a number of epochs without a new best validation loss (Prechelt 1998, "Early stopping - but when?", criterion UP).
 """
 
 from __future__ import annotations
@@ -50,10 +48,10 @@ from trainers.trial_settings import Settings
 class Patience:
     """Counts epochs since the best one.
 
-    Every rank has one and tells it the same averages over ranks, so all of them run out of patience together.
+    Each rank counts the same averages, so all ranks stop together.
 
     Args:
-        epochs: Number of epochs that may pass without a new best loss; None never stops.
+        epochs: Number of epochs without a new best loss; None never stops.
     """
 
     def __init__(self, epochs: int | None) -> None:
@@ -62,10 +60,7 @@ class Patience:
         self._waited = 0
 
     def runs_out(self, val_loss: float) -> bool:
-        """Add an epoch's validation loss, and return whether patience has run out.
-
-        A loss that is not a number is no new best.
-        """
+        """Add an epoch's validation loss (NaN is no new best), and return whether patience has run out."""
         if val_loss < self._best:
             self._best, self._waited = val_loss, 0
         else:
@@ -73,7 +68,7 @@ class Patience:
         return self._epochs is not None and self._waited >= self._epochs
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed trial needs to run out of patience at the same epoch."""
+        """Return the state for a checkpoint."""
         return {"best": self._best, "waited": self._waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -82,9 +77,9 @@ class Patience:
 
 
 class Average:
-    """An exponential moving average of trainable parameters; buffers are taken as they are.
+    """An exponential moving average of trainable parameters; buffers are copied.
 
-    After step t the decay is min(decay, (1 + t) / (10 + t)), so that the random initial weights are soon forgotten.
+    After step t the decay is min(decay, (1 + t) / (10 + t)), which soon forgets the random initial weights.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -94,20 +89,17 @@ class Average:
         self._averaged = [parameter.clone() for parameter in self._live]
 
     def update(self, step: int) -> None:
-        """Take in the weights after `step` steps, counted from 1."""
+        """Add the weights after `step` steps, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self._averaged, self._live, 1.0 - decay)
 
     def load(self, weights: Mapping[str, Tensor | StoredTensor]) -> None:
-        """Take the average from a checkpoint's weights."""
+        """Restore the average from a checkpoint's weights."""
         for (name, parameter), averaged in zip(self._parameters.items(), self._averaged, strict=True):
             take(weights[name], parameter, averaged)
 
     def other_weights(self) -> dict[str, Tensor | Piece]:
-        """Return what this rank gives to a checkpoint of the weights that the model has not at this moment.
-
-        Inside `applied` those are the weights that the training goes on with.
-        """
+        """Return this rank's part of the weights outside the model; inside `applied`, the trained weights."""
         other = {
             id(parameter): averaged
             for parameter, averaged in zip(self._parameters.values(), self._averaged, strict=True)
@@ -119,7 +111,7 @@ class Average:
         }
 
     def swap(self) -> None:
-        """Put the average into the model and the model's weights here, or back."""
+        """Swap the average and the model's weights."""
         for live, averaged in zip(self._live, self._averaged, strict=True):
             kept = live.clone()
             live.copy_(averaged)
@@ -127,7 +119,7 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the model have the average inside."""
+        """Let the model hold the average inside the block."""
         self.swap()
         try:
             yield
@@ -137,11 +129,11 @@ class Average:
 
 @dataclass(kw_only=True, slots=True)
 class TrainingState:
-    """The model of a trial, what trains it, and how far it has come.
+    """A trial's model, optimizer and progress.
 
     Attributes:
         latency_ms: Latency of one sample in milliseconds; NaN before it is measured.
-        part: What a checkpoint within the next epoch says of it (`trainers.loop.epoch_parts`); None without one.
+        part: The part of the next epoch in a checkpoint (`trainers.loop.epoch_parts`), or None.
     """
 
     module: nn.Module
@@ -160,7 +152,7 @@ class TrainingState:
     part: Mapping[str, Any] | None = None
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the model has the weights that are evaluated and delivered: the averaged ones."""
+        """Return a context in which the model has the evaluated and exported weights: the averaged ones."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def _engine_state(self) -> dict[str, Any]:
@@ -176,7 +168,7 @@ class TrainingState:
         return state
 
     def content(self) -> dict[str, Any]:
-        """Return the parts of a checkpoint that this rank gives; called where the model has the averaged weights."""
+        """Return this rank's parts of a checkpoint; call it while the model has the averaged weights."""
         return {
             "model": given_weights(self.module),
             "optimizer": given_optimizer(self.optimizer),
@@ -186,7 +178,7 @@ class TrainingState:
         }
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Take everything from the content of a checkpoint but the weights of a model that is not sharded."""
+        """Restore everything but the weights of an unsharded model."""
         engine = content.get("engine", {})
         if self.network.is_sharded:
             take_weights(self.module, _weights_in(content))
@@ -216,7 +208,7 @@ def build_state(
     layout: EpochLayout | None,
     content: Mapping[str, Any] | None,
 ) -> TrainingState:
-    """Build a trial's model and what trains it, as they are in the content of a checkpoint, if there is one.
+    """Build a trial's model and optimizer, restored from a checkpoint's content, if any.
 
     Raises:
         CheckpointError: The checkpoint does not fit the model, or the number of samples.
@@ -257,10 +249,7 @@ def _optimizer(  # noqa: PLR0917 - one caller, which has them all at hand
 def _model(
     spec: TrialSpec, task: Task, settings: Settings, group: Group
 ) -> tuple[nn.Module, Callable[[list[nn.Module]], None]]:
-    """Return the model, and what gives parts of it their values if it is going to be fully sharded.
-
-    That model stays on the CPU, or without memory, until it is sharded; any other is on the device.
-    """
+    """Return the model, and `fill` for full sharding; until then that model is on the CPU or meta device."""
     if shards_fully(settings, group):  # until the network is closed
         return_freed_tensors(at_once=settings.shard_offload or group.device.type == "cpu")
     by_module = ModuleInit(task, spec.params, spec.seed) if settings.init_by_module else None
@@ -280,7 +269,7 @@ def _model(
 
 
 def _weights_in(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights with which a training goes on from a checkpoint."""
+    """Return the weights to resume from."""
     weights: dict[str, Any] = content.get("engine", {}).get("weights", content["model"])
     return weights
 

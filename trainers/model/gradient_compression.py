@@ -1,7 +1,7 @@
-"""Gradients that travel smaller than they are: torch's own communication hooks of DDP.
+"""Compresses exchanged gradients with torch's communication hooks of DDP.
 
 fp16 and bf16 halve the traffic. PowerSGD (Vogels et al. 2019, arXiv 1905.13727) sends two thin matrices for each
-weight matrix where that saves at least half of it, and adds what was lost to the next step's gradient.
+weight matrix where that saves at least half, and adds the error to the next step's gradient.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 _EXACT_STEPS = 2
-"""Steps that PowerSGD needs to send whole gradients: DDP settles its buckets in the first."""
+"""First steps in which PowerSGD sends whole gradients: DDP settles its buckets in the first."""
 
 _EPSILON = 1e-8
-"""Keeps a gradient of zero from becoming NaN."""
+"""Keeps zero gradients from becoming NaN."""
 
 
 class Compression:
@@ -38,8 +38,8 @@ class Compression:
     def begin_epoch(self) -> None:
         """Reset PowerSGD, which then takes two exact steps.
 
-        What it would have made up for in its next step is lost, once an epoch. So no checkpoint has to hold what each
-        rank still owes, and a resumed trial ends with the bits of an uninterrupted one, at any world size.
+        That loses one error correction per epoch, but no checkpoint has to hold each rank's error, and a resumed trial
+        has the bits of an uninterrupted one at any world size.
         """
         if self._state is not None:
             fresh = self._fresh()
@@ -57,10 +57,9 @@ class Compression:
 
 @wraps(powerSGD_hook)  # DDP reads a hook's annotations, and takes none that are texts
 def _powersgd(state: PowerSGDState, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """Compress as torch's hook does, and let the GPU draw what it would have drawn without.
+    """Compress as torch's hook does, but restore the GPU's generator as well as the CPU's.
 
-    The hook seeds all generators for the first matrices of a bucket, with the same seed in each epoch, and sets back
-    that of the CPU only. A GPU's generator has its state on the host, so reading it waits for nothing.
+    The hook seeds all generators for a bucket's first matrices. Reading a GPU's generator state, on the host, is cheap.
     """
     device = bucket.buffer().device
     if device.type != "cuda" or bucket.index() in state.p_memory_dict:

@@ -1,4 +1,4 @@
-"""Models that an epoch extends, as boosted trees are, where gradient steps change weights."""
+"""Models that an epoch extends, such as boosted trees, instead of gradient steps."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class GrownModel(Protocol):
-    """What a task's model has, beside being a `torch.nn.Module`, if it is not trained by gradient steps.
+    """A task's `torch.nn.Module` that is not trained by gradient steps.
 
-    All that it learns has to be in its `state_dict`, whose tensors keep their shapes: checkpoints, exports and other
-    ranks take it from there.
+    Its whole state is in its `state_dict`, with constant shapes, for checkpoints, exports and other ranks.
     """
 
     def grow_epoch(
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
         tick: Callable[[], None],
     ) -> Tensor:  # fmt: skip
-        """Train the part of an epoch; with the same arguments and state, the same bits. The model is on the CPU.
+        """Train an epoch on the CPU; the same arguments and state give the same bits.
 
         Args:
-            epoch: Number of the epoch, from 1. The state is that after the epoch before.
+            epoch: Number of the epoch, from 1.
             epochs: Number of epochs of a full training.
-            tick: Called now and then, at least every few seconds: a rank that does not is taken for one that hangs.
+            tick: Call it at least every few seconds: a silent rank counts as hanging.
         """
 
 

@@ -1,15 +1,12 @@
-"""Models whose parameters have no memory at first, on torch's `meta` device, and get their first values block by block.
+"""Models built without memory on torch's `meta` device, whose parameters get their first values block by block.
 
-A parameter loses its memory when a module registers it, before the module's constructor gives it values. Buffers, such
-as masks and positions, are built as ever.
+A parameter loses its memory when a module registers it. Buffers, such as masks and positions, are built as usual.
 
-What gives the values is each module's `reset_parameters` (`_reset_parameters` in some of torch's), called under a seed
-of the trial's seed and the module's name. So they depend neither on the number of ranks nor on who holds which rows,
-and a rank that keeps its rows only never has more than one block whole.
+Values come from each module's `reset_parameters` (or torch's `_reset_parameters`), seeded by the trial's seed and the
+module's name: they do not depend on ranks or sharding, and a rank never has more than one whole block.
 
-A constructor can give values in other ways, which would be lost without notice. Therefore every write to a tensor is
-noted while the model is built, with the module whose reset made it; a model whose parameters get values in any other
-way is refused.
+Values that a constructor gives in other ways would be lost silently. So all writes to tensors are recorded while the
+model is built, with the module whose reset made them; a model with any other write is refused.
 """
 
 from __future__ import annotations
@@ -36,11 +33,7 @@ _SAME_VALUES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}  
 
 
 class ModuleInit:
-    """A model without values, and how it gets them.
-
-    Raises:
-        TaskError: The model needs values while it is built, or gets some in another way than by its modules' resets.
-    """
+    """A model without values, and its `fill`; raises TaskError if values come from anything but its modules' resets."""
 
     def __init__(self, task: Task, params: Params, seed: int) -> None:
         self._seed = seed
@@ -56,7 +49,7 @@ class ModuleInit:
         self._resets = frozenset(_resets(self.module, writes))
 
     def fill(self, modules: list[nn.Module]) -> None:
-        """Give the own parameters of modules their first values, on the CPU."""
+        """Give modules' own parameters their first values, on the CPU."""
         made: dict[int, nn.Parameter] = {}
         for module in modules:
             own = module._parameters  # noqa: SLF001 - a parameter may have two names, of which others tell one only
@@ -72,7 +65,7 @@ class ModuleInit:
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes which tensors are written to, and the outermost module whose reset does it."""
+    """Records writes to tensors, with the outermost module whose reset makes them."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -80,11 +73,9 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: list[torch.UntypedStorage] = []  # else a storage's address could be that of another one later
 
     def of(self, tensor: Tensor) -> list[nn.Module | None]:
-        """Return for each write to a tensor the module whose reset made it, None if none did."""
         return self._by_storage.get(_storage(tensor), [])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call an operation and note what it writes."""
         result = func(*args, **(kwargs or {}))
         for argument, value in self._arguments(func, args, kwargs or {}):
             is_written = argument.alias_info is not None and argument.alias_info.is_write
@@ -128,7 +119,7 @@ def _resets(module: nn.Module, writes: _Writes) -> Iterator[str]:
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Take the memory from each parameter that a module registers inside."""
+    """Move each parameter registered inside to `meta`."""
     made: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
 
     def without_memory(_: nn.Module, __: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
@@ -150,7 +141,7 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 def _resetting() -> nn.Module | None:
-    """Return the outermost module whose reset is being called, None if none is."""
+    """Return the outermost module whose reset is running, or None."""
     frame, found = sys._getframe(1), None  # noqa: SLF001 - resets are called by constructors, which nobody can wrap
     while frame.f_back is not None:
         frame = frame.f_back
@@ -164,7 +155,6 @@ def _reset_of(module: nn.Module) -> Any:
 
 
 def _like(parameter: nn.Parameter, device: str) -> nn.Parameter:
-    """Return a parameter of the same form without values."""
     like = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=parameter.requires_grad)
     like.__dict__.update(parameter.__dict__)  # marks of the task's own
     return like

@@ -1,11 +1,11 @@
 """The learning rate: scaled with the effective batch, warmed up, scheduled. Pure functions of the step.
 
-The searched learning rate is the one at `reference_batch`; with k = effective_batch / reference_batch it becomes
+The searched learning rate is meant for `reference_batch`; with k = effective_batch / reference_batch it becomes
 
     linear  k x base         Goyal et al. 2017, arXiv 1706.02677, section 2.1
     sqrt    sqrt(k) x base   Malladi et al. 2022, arXiv 2205.10287, definition 4: for Adam, with the moment rule
     none    base
-    adascale  base, times a gain that is measured in each step: `trainers.loop.gradient_noise`
+    adascale  base, times a gain measured in each step: `trainers.loop.gradient_noise`
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BETA_2_BOUNDS = (0.9, 0.99999)
 _RISE = 0.3
 _FIRST = 1 / 25
 _LAST = 1 / 25e4
-"""One cycle: how much of it rises, and its first and last rate, as in torch's OneCycleLR."""
+"""One cycle: its rising part, and its first and last rate, as in torch's OneCycleLR."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +36,8 @@ class LearningRate:
         scaled: Learning rate at the effective batch, reached when the warm-up ends.
         ratio: k, the effective batch over the reference batch.
         warmup_steps: Steps of the warm-up, fractions allowed.
-        total_steps: Steps that the schedule is planned for, fractions allowed; infinite where nobody knows them.
-        own: A task's schedule in place of warm-up and schedule: the factor of the scaled rate, by step and total steps.
+        total_steps: Steps of the schedule, fractions allowed; infinite if unknown.
+        own: A task's schedule instead of warm-up and schedule: the factor of the scaled rate, by step and total steps.
     """
 
     base: float
@@ -54,10 +54,10 @@ class LearningRate:
     def at(self, step: float) -> float:
         """Return the learning rate of a step, counted from 0.
 
-        The gradual warm-up goes in a straight line from the base rate to the scaled one (Goyal et al. 2017, section
-        2.2), so it does nothing at k <= 1. After that the cosine falls to 0 at `total_steps`, and the steps, counted
-        from the first, drop. One cycle (Smith and Topin 2018, arXiv 1708.07120) rises as a cosine from a 25th of the
-        scaled rate, for 30 % of all steps or for the warm-up if that is longer, and falls to next to nothing.
+        The warm-up is linear from the base to the scaled rate (Goyal et al. 2017, section 2.2), so it does nothing at
+        k <= 1. Then the cosine falls to 0 at `total_steps`, and "steps", counted from the first, drop. One cycle (Smith
+        and Topin 2018, arXiv 1708.07120) rises as a cosine from a 25th of the scaled rate, for 30 % of all steps or for
+        a longer warm-up, and falls to nearly 0.
         """
         if self.own is not None:
             return self.scaled * self.own(step, self.total_steps)
@@ -88,8 +88,8 @@ def planned_learning_rate(
     """Return the learning rate of every step of a trial.
 
     Args:
-        layout: How its passes are divided into epochs and steps; None where nobody knows how many steps there are.
-        own: The task's own schedule; None takes that of the options.
+        layout: Division of passes into epochs and steps; None if the number of steps is unknown.
+        own: The task's own schedule; None uses the options.
     """
     problem = stream_problem(asdict(settings), has_own_schedule=own is not None) if layout is None else None
     if problem is not None:
@@ -121,7 +121,7 @@ def _between(start: float, end: float, done: float) -> float:
 
 
 def resolve_rule(lr_scaling: str, optimizer: str) -> str:
-    """Return the rule that `lr_scaling` means: auto is linear for SGD and sqrt for Adam types."""
+    """Return the rule of `lr_scaling`: auto is linear for SGD and sqrt for Adam types."""
     if lr_scaling != "auto":
         return lr_scaling
     return "linear" if optimizer == "sgd" else "sqrt"
@@ -135,8 +135,8 @@ def scale(base: float, ratio: float, rule: str) -> float:
 def scale_moments(betas: tuple[float, float], eps: float, ratio: float) -> tuple[tuple[float, float], float]:
     """Return Adam's (beta_1, beta_2) and epsilon at `ratio` = k times the reference batch.
 
-    beta -> 1 - k (1 - beta), eps -> eps / sqrt(k): Malladi et al. 2022, arXiv 2205.10287, definition 4. Large k would
-    make the betas negative and small k would make them 1, so they are kept within bounds.
+    beta -> 1 - k (1 - beta), eps -> eps / sqrt(k): Malladi et al. 2022, arXiv 2205.10287, definition 4. Betas are
+    clamped: large k would make them negative, small k 1.
     """
     first, second = (1.0 - ratio * (1.0 - beta) for beta in betas)
     return (_clip(first, _BETA_1_BOUNDS), _clip(second, _BETA_2_BOUNDS)), eps / math.sqrt(ratio)
@@ -145,18 +145,15 @@ def scale_moments(betas: tuple[float, float], eps: float, ratio: float) -> tuple
 def scale_weight_decay(decay: float, rate: LearningRate) -> float:
     """Return AdamW's weight decay at `rate.ratio` = k times the reference batch.
 
-    What AdamW remembers of its weights fades over 1 / (rate x decay) steps, and a pass over the data has k times fewer
-    steps, so rate x decay has to grow with k (Wang & Aitchison 2024, arXiv 2405.13698): under the sqrt rule the decay
-    grows with sqrt(k), under the linear rule it stays.
+    AdamW averages weights over 1 / (rate x decay) steps, and a pass has k times fewer steps, so rate x decay has to
+    grow with k (Wang & Aitchison 2024, arXiv 2405.13698): decay grows with sqrt(k) under the sqrt rule, not under the
+    linear.
     """
     return decay * rate.ratio * rate.base / rate.scaled
 
 
 def scale_ema(decay: float, ratio: float) -> float:
-    """Return the decay of averaged weights at `ratio` = k times the reference batch: decay^k.
-
-    A step then forgets as much as k steps of the reference batch (Busbridge et al. 2023, arXiv 2307.13813).
-    """
+    """Return the decay of averaged weights at k = `ratio`: decay^k (Busbridge et al. 2023, arXiv 2307.13813)."""
     return float(decay**ratio)
 
 

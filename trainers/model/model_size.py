@@ -1,7 +1,7 @@
-"""How large a configuration's model is and how much it computes, counted without training and without its weights.
+"""Counts a model's size and computation without training and without weights.
 
-Models are built, and passed their samples, on torch's `meta` device: tensors there have shapes but no values, so that a
-billion parameters take no memory and a forward pass takes as long as its Python code.
+Models are built and run on torch's `meta` device, whose tensors have shapes but no values: a billion parameters take no
+memory, and a forward pass the time of its Python code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainers.data.seeds import derive, reseed
 from trainers.data.streams import StreamSamples
 
 SECONDS = 5.0
-"""CPU time after which no further example is begun. Half of it is for the parameters alone, which need no data."""
+"""CPU seconds after which no further example begins; half of them for parameters alone, which need no data."""
 _SAMPLES = 2
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
@@ -35,17 +35,16 @@ def count(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.process_time,
 ) -> list[dict[str, Any]]:
-    """Count what training each of the examples would need, as far as the time goes.
+    """Count the cost of training each example, while time is left.
 
     Args:
         training: The spec's `training` section, for `samples_per_epoch`.
-        seconds: Roughly the most that this takes: it is looked at before each example.
-        clock: Clock in seconds; CPU time by default, because trials that train beside it leave it little.
+        seconds: Rough limit, checked before each example.
+        clock: Clock in seconds; CPU time by default, because running trials leave little of it.
 
     Returns:
-        A row for each example whose model can be built: `params`; `model_parameters`, the number that a training
-        measures; `flops_per_sample` of a forward pass (multiplying and adding are two) and `samples_per_epoch`, both
-        None if they cannot be told.
+        A row for each example that can be built: `params`, `model_parameters`, `flops_per_sample` of a forward pass (a
+        multiplication and an addition are two) and `samples_per_epoch`, both None if unknown.
     """
     start = clock()
     rows, models = list[dict[str, Any]](), list[nn.Module]()
@@ -69,7 +68,7 @@ def _work(flops_per_sample: int | None, samples_per_epoch: int | None) -> dict[s
 
 
 def _built(task: Task, params: Params) -> nn.Module | None:
-    """The model on the meta device; built on the CPU first if its code needs values; None if that fails as well."""
+    """Return the model on the meta device, built on the CPU if its code needs values; None if both fail."""
     for device in (_META, _CPU):
         try:
             reseed(derive("weights", 0))
@@ -99,7 +98,7 @@ def _counted_work(task: Task, model: nn.Module, params: Params, training: Mappin
 
 
 def _samples_per_epoch(task: Task, params: Params, training: Mapping[str, Any]) -> int | None:
-    """Return the samples per epoch that the trainer takes, without its rounding to whole steps; None if unknown."""
+    """Return the trainer's samples per epoch, not rounded to whole steps; None if unknown."""
     samples = load_samples(task, "train", params, _CPU)
     wanted = params.get("samples_per_epoch", training.get("samples_per_epoch", "auto"))
     is_pass = isinstance(wanted, str) or wanted is None

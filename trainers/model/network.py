@@ -1,4 +1,4 @@
-"""The model as ranks train it together: exchanged gradients, shared weights, saved activations, compiled code."""
+"""The model as ranks train it together: exchanged gradients, shards, activation checkpoints, compiled code."""
 
 from __future__ import annotations
 
@@ -29,21 +29,16 @@ from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
 RECOMPILE_LIMIT = 64
-"""Most variants of one piece of code in a trial. torch's own limit is 8; a loop over blocks that are left out of
-compilation has one for each block.
-"""
+"""Most variants of one piece of code (torch's limit is 8): a loop over uncompiled blocks has one for each."""
 
 _COMPILERS = ("g++", "clang++", "c++")
 
 
 class Compiled:
-    """A function that torch compiles when it is called first, and again for inputs of another form.
+    """A function that torch compiles at its first call, and again for inputs of another form.
 
-    Beyond the limit of variants torch would go on without compiling, and say so in a worker's log only: time and cost
-    of the trial would not be those of `compile: true`. So the trial fails.
-
-    Raises:
-        TaskError: There is no compiler; the message says what to do.
+    Beyond the limit of variants torch would go on uncompiled, with a line in a worker's log only, and distort the
+    trial's time and cost. So the trial fails, with a TaskError, as it does without a compiler.
     """
 
     def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
@@ -73,7 +68,7 @@ class Compiled:
 
 
 def _require_compiler(device: torch.device) -> None:
-    """Refuse `compile` where there is nothing to compile with."""
+    """Refuse `compile` without a compiler."""
     if device.type == "cuda":
         return
     given = os.environ.get("CXX")
@@ -89,14 +84,10 @@ _MOST_NAMES = 5
 
 
 class NamingDDP(DistributedDataParallel):
-    """DistributedDataParallel as it is, but for that error."""
+    """DistributedDataParallel with a better error for unused parameters."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Pass a batch through.
-
-        Raises:
-            TaskError: Parameters had no gradient in the step before, which DDP has to be told.
-        """
+        """Pass a batch through; raises TaskError if parameters had no gradient in the step before."""
         try:
             return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -124,19 +115,19 @@ def unused_line(module: nn.Module, said: str) -> str:
 
 _AS_IT_IS = nullcontext()
 _ONE_VALUE = "Expected more than 1 value per channel"
-"""What BatchNorm says of a batch that has no variance."""
+"""BatchNorm's message about a batch without variance."""
 
 
 class Network:
     """Wraps a model for training; evaluations and checkpoints use the model itself.
 
     Args:
-        module: The model: on the device, or on the CPU, or on no device at all if it is going to be fully sharded.
-        fill: Function that gives modules of a model that is going to be fully sharded their first values, on the CPU.
+        module: The model: on the device, or for full sharding on the CPU or the meta device.
+        fill: For full sharding: gives modules their first values, on the CPU.
 
     Attributes:
-        is_sharded: Whether each rank holds only its part of the weights, so that all have to pass through together.
-        needs_pairs: Whether the model cannot be trained on a batch of one sample, since BatchNorm1d has no variance.
+        is_sharded: Each rank holds only its part of the weights, so that all have to pass through together.
+        needs_pairs: The model cannot be trained on a batch of one sample, for which BatchNorm1d has no variance.
     """
 
     def __init__(
@@ -193,7 +184,7 @@ class Network:
             ) from error
 
     def passing(self, *, exchanges: bool) -> AbstractContextManager[object]:
-        """Return the context of a forward and backward pass, after which ranks exchange gradients or do not yet."""
+        """Return the context of a forward and backward pass, with or without an exchange of gradients."""
         if self._ddp is not None:
             return _AS_IT_IS if exchanges else self._ddp.no_sync()
         if self.is_sharded:
@@ -202,10 +193,9 @@ class Network:
 
     @contextmanager
     def without_statistics(self) -> Iterator[None]:
-        """Let a batch that counts nothing leave the running statistics of BatchNorm alone.
+        """Keep a batch that counts nothing out of BatchNorm's running statistics, which normalise it.
 
-        It is normalised with them, which also one sample can be. Where ranks exchange statistics this one takes part
-        without a sample.
+        If ranks exchange statistics this rank takes part without a sample.
         """
         training = [norm for norm in self._own_norms if norm.training]  # a task may have frozen others
         exchanging = [norm for norm in self._shared_norms if norm.training]
@@ -223,14 +213,14 @@ class Network:
 
     @property
     def passes_together(self) -> bool:
-        """Whether all ranks need equally many passes in a step."""
+        """Return whether all ranks need equally many passes in a step."""
         return self.is_sharded or bool(self._shared_norms)
 
     def begin_epoch(self, seed: int) -> None:
-        """Reset the state that must not carry over from one epoch to the next.
+        """Reset state that must not carry over between epochs.
 
         Args:
-            seed: The epoch's seed, the same on all ranks, for parts of the model with a method `set_epoch_seed`.
+            seed: The epoch's seed, the same on all ranks, for modules with a method `set_epoch_seed`.
         """
         for part in self._module.modules():
             if hasattr(part, "set_epoch_seed"):
@@ -239,33 +229,33 @@ class Network:
             self._compression.begin_epoch()
 
     def end_evaluation(self) -> None:
-        """Free whole weights: the outermost are kept after a forward pass, but no backward pass follows."""
+        """Reshard after evaluation: FSDP keeps the root module's weights gathered, expecting a backward pass."""
         if self.is_sharded:
             cast("Any", self._module).reshard()
 
     def close(self) -> None:
-        """Forget compiled code, and set the allocator back, which both count for the whole process."""
+        """Forget compiled code and reset the allocator, which are process-wide."""
         if self.is_sharded:
             return_freed_tensors(at_once=False)
         if self._compiled is not None:
             self._compiled.close()
 
     def exchange_seconds(self) -> float:
-        """Return the mean time of an exchange of gradients since the last call; 0 without DDP."""
+        """Return the mean time of a gradient exchange since the last call; 0 without DDP."""
         return 0.0 if self._exchanges is None else self._exchanges.mean_seconds()
 
 
 def shards_fully(settings: Settings, group: Group) -> bool:
-    """Return whether each rank is going to hold its part of the weights only."""
+    """Return whether each rank will hold only its part of the weights."""
     return group.world_size > 1 and settings.shard == "full"
 
 
 def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
-    """Normalise with running statistics, and take part in the other ranks' exchange, forward and backward, with none.
+    """Normalise with running statistics, and join the other ranks' exchange without samples, forward and backward.
 
-    The model itself gets a batch with a sample: many, such as those that call `view(len(x), -1)`, refuse an empty one.
-    torch exchanges statistics of samples in at least single precision, but none in the format of the inputs: NCCL would
-    wait for ever for the rest of the bytes.
+    The model itself gets a batch with one sample, since many models (`view(len(x), -1)`) refuse an empty one. torch
+    exchanges statistics of samples in at least single precision, but empty ones in the format of the inputs: NCCL would
+    wait for the missing bytes forever.
     """
     nobody = inputs[:0].to(torch.promote_types(inputs.dtype, torch.float32))
     nothing = type(norm).forward(norm, nobody).sum()  # 0, whose gradient is exchanged
@@ -288,10 +278,10 @@ def _distributed(module: nn.Module, settings: Settings, group: Group) -> Distrib
 
 
 def _bucket_mb(module: nn.Module, settings: Settings) -> float | None:
-    """Return the megabytes of gradients that travel together; None leaves it to torch.
+    """Return the megabytes of a gradient bucket; None for torch's default.
 
-    PowerSGD sends twice for each bucket, the second time when the first has come back. gloo tells messages apart by
-    their order alone, and several buckets come back in another order on each rank: the ranks lost each other.
+    PowerSGD sends twice for each bucket, and gloo matches messages by order alone: with several buckets, whose order
+    differs between ranks, the ranks lost each other.
     """
     if settings.compress == "powersgd" and dist.get_backend() == "gloo":
         return 1.0 + sum(one.numel() * one.element_size() for one in module.parameters()) / 2**20

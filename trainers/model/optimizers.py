@@ -1,6 +1,6 @@
-"""The optimizers, by name, and the rates of groups of parameters as multiples of the scheduled one.
+"""The optimizers by name, and learning rates of parameter groups as multiples of the scheduled rate.
 
-A task may have an optimizer, a schedule and rates of layers of its own in place of those of the options:
+A task may have its own optimizer, schedule and rates of layers:
 
     class Mine(BaseTask):
         def optimizer(self, model, learning_rate, params):
@@ -8,9 +8,8 @@ A task may have an optimizer, a schedule and rates of layers of its own in place
         def schedule(self, step, steps, params):
             return 1 - step / steps
 
-`learning_rate` is the scaled one. The trainer sets the rate before each step: of each group of parameters to the same
-multiple of the scheduled rate that the group began with, so layers may learn at rates of their own. With the trainer's
-optimizers they do by `rate_factors(model, params)`, which returns such multiples by names of parameters.
+`learning_rate` is the scaled one. Before each step the trainer sets each group's rate, keeping its initial ratio to the
+scheduled rate. For the trainer's optimizers, `rate_factors(model, params)` returns such ratios by parameter name.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
 RATE_FACTOR = "rate_factor"
-"""Key of a group of parameters: its learning rate as a multiple of the scheduled one."""
+"""Key of a group's learning rate as a multiple of the scheduled one."""
 
 
 def has_optimizer(task: Task) -> bool:
-    """Return whether a task builds its optimizer by itself."""
+    """Return whether a task builds its own optimizer."""
     return _is_ours(getattr(task, "optimizer", None))
 
 
 def _is_ours(method: object, *, arguments: int = 3) -> bool:
-    """Return whether something can be called as the trainer calls it; a task may use the name for something else."""
+    """Return whether the trainer can call a task's method; a task may use the name otherwise."""
     if not callable(method):
         return False
     try:
@@ -68,7 +67,7 @@ def own_optimizer(
 
 
 def scheduled_rate(groups: Iterable[Mapping[str, Any]]) -> float:
-    """Return the scheduled learning rate of the last step, from a group that learns; 0 where none of them does."""
+    """Return the scheduled learning rate of the last step, from a group that learns; 0 if none does."""
     for group in groups:
         if factor := group.get(RATE_FACTOR, 1.0):  # 0: the task has frozen the group
             return float(group["lr"] / factor)
@@ -76,10 +75,10 @@ def scheduled_rate(groups: Iterable[Mapping[str, Any]]) -> float:
 
 
 def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Parameter, float] | None:
-    """Return the learning rates that a task's `rate_factors(model, params)` gives, as multiples of the scheduled one.
+    """Return the multiples of the learning rate from a task's `rate_factors(model, params)`.
 
     Raises:
-        TaskError: The method returns something else than a mapping of names of parameters to positive numbers.
+        TaskError: The method does not return a mapping of parameter names to positive numbers.
     """
     method: Any = getattr(task, "rate_factors", None)
     found: object = method(module, params) if _is_ours(method, arguments=2) else None
@@ -97,7 +96,7 @@ def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Param
 
 
 def own_schedule(task: Task, params: Params) -> Callable[[float, float], float] | None:
-    """Return the factor of the learning rate by step and number of planned steps; None where the task has none."""
+    """Return the task's factor of the learning rate by step and planned steps, or None."""
     schedule: Any = getattr(task, "schedule", None)
     if not _is_ours(schedule):
         return None
@@ -126,12 +125,11 @@ def build_optimizer(
     group: Group,
     factors: Mapping[nn.Parameter, float] | None = None,
 ) -> Optimizer:
-    """Return the optimizer at its first learning rate, with its state shared out if `shard` says so.
+    """Return the optimizer at its first learning rate, with a sharded state if `shard` says so.
 
     Args:
-        parameters: Parameters of the model; those that are frozen are left out.
-        factors: Learning rates of parameters as multiples of that one, 1 for those that it lacks; None is the same
-            rate for all, in one group.
+        parameters: Parameters of the model; frozen ones are left out.
+        factors: Multiples of the learning rate, default 1; None puts all parameters in one group.
     """
     groups = _groups([parameter for parameter in parameters if parameter.requires_grad], factors)
     if group.world_size == 1 or settings.shard == "none":
@@ -143,7 +141,7 @@ def build_optimizer(
 
 
 def _groups(trainable: list[nn.Parameter], factors: Mapping[nn.Parameter, float] | None) -> list[dict[str, Any]]:
-    """Return groups of parameters, the largest factor first; one without a factor where there are none."""
+    """Return groups by falling factor, or one group without a factor."""
     if factors is None:
         return [{"params": trainable}]
     by_factor: dict[float, list[nn.Parameter]] = {}
@@ -157,7 +155,7 @@ def _plain(
 ) -> optim.Optimizer:
     """Return one of torch's optimizers.
 
-    Fused kernels are the quickest for small models too: on a CPU 66 us a step against 108 (SGD), 101 us against 228
+    Fused kernels are the fastest for small models too: on a CPU 66 us a step against 108 (SGD), 101 us against 228
     (AdamW), for a multilayer perceptron of 26,000 parameters.
     """
     build = OPTIMIZERS.get(settings.optimizer)
@@ -186,7 +184,6 @@ def _adamw(groups: list[dict[str, Any]], settings: Settings, rate: LearningRate,
 
 
 def _moments(settings: Settings, rate: LearningRate) -> tuple[tuple[float, float], float]:
-    """Return Adam's (beta_1, beta_2) and epsilon."""
     betas = settings.beta1, settings.beta2
     return scale_moments(betas, _EPS, rate.ratio) if rate.rule == "sqrt" else (betas, _EPS)
 
@@ -196,4 +193,4 @@ OPTIMIZERS: Mapping[str, Callable[[list[dict[str, Any]], Settings, LearningRate,
     "adam": _adam,
     "adamw": _adamw,
 }
-"""What builds the optimizer of each name of the option `optimizer`."""
+"""Builds the optimizer of each name of the option `optimizer`."""

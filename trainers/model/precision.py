@@ -1,7 +1,7 @@
-"""Number formats of forward and backward passes; weights, optimizer and, unless asked, evaluations are exact.
+"""Number formats of forward and backward passes; weights, optimizer and, by default, evaluations are exact.
 
-TF32, cuDNN's choice of algorithms and the memory order of images make GPUs quicker. They are settings of the whole
-process, which `trainers.ranks.process_state` sets back before the next trial.
+TF32, cuDNN's algorithms and channels-last speed up GPUs. They are process-wide; `trainers.ranks.process_state` resets
+them before the next trial.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TF32, _EXACT = "tf32", "ieee"
 
 
 def set_fast_math(settings: Settings, device: torch.device) -> None:
-    """Set what a trial computes with on this device; on a CPU there is nothing to set."""
+    """Set a trial's fast math on this device; nothing on a CPU."""
     if device.type != "cuda":
         return
     for switch in _switches():
@@ -33,7 +33,7 @@ def set_fast_math(settings: Settings, device: torch.device) -> None:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Compute products of fp32 in fp32, as evaluations do whose figures an exported model has to reach."""
+    """Compute fp32 products in fp32, for evaluations that an exported model has to reproduce."""
     on = [switch for switch in _switches() if any(_are_rounded(switch))]
     parts = [part for switch in on for part in _parts(switch)]
     before, precision = [part.fp32_precision for part in parts], _matmul_precision()
@@ -53,14 +53,14 @@ def exact_products() -> Iterator[None]:
 def _switches() -> tuple[Any, Any]:
     """Return the owners of `allow_tf32`.
 
-    Torch has newer names since 2.9. Once those are written it refuses to tell this one, which its compiler reads, and
-    `get_float32_matmul_precision`, which Lightning reads.
+    Torch has newer names since 2.9. Once they are written it refuses to read this one, which its compiler needs, and
+    `get_float32_matmul_precision`, which Lightning needs.
     """
     return torch.backends.cuda.matmul, torch.backends.cudnn
 
 
 def _parts(switch: Any) -> list[Any]:
-    """Return the owners of the newer names, which torch tells whatever was written; none before torch 2.9."""
+    """Return the owners of the newer names, which are always readable; none before torch 2.9."""
     parts = [getattr(switch, name, None) for name in ("conv", "rnn")] if hasattr(switch, "rnn") else [switch]
     return [part for part in parts if hasattr(part, "fp32_precision")]
 
@@ -83,7 +83,7 @@ def _set_part(part: Any, value: str) -> None:
 
 
 def _matmul_precision() -> str | None:
-    """Return torch's summary of both; None if a task has mixed older and newer names."""
+    """Return torch's summary of both; None if a task mixed older and newer names."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -91,15 +91,14 @@ def _matmul_precision() -> str | None:
 
 
 def has_channels_last(settings: Settings, device: torch.device) -> bool:
-    """Whether images lie in memory with their channels last, in which order a GPU's units for products want them."""
+    """Return whether images are stored channels last, as a GPU's matrix units want."""
     return device.type == "cuda" if settings.channels_last == "auto" else bool(settings.channels_last)
 
 
 def with_channels_last(module: nn.Module) -> nn.Module:
-    """Return a model whose convolutions have their channels last in memory; shapes and results stay.
+    """Return a model whose convolutions are stored channels last; shapes and results stay.
 
-    With one channel the memory is the same in either order. Its gradients come with the strides of the usual one, and
-    DDP would copy each of them, and warn, where the weights say the other.
+    One channel is left alone: its gradients have the usual strides, and DDP would copy each of them, with a warning.
     """
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dim() == _IMAGE_DIMENSIONS and tensor.shape[1] > 1:
@@ -108,7 +107,7 @@ def with_channels_last(module: nn.Module) -> nn.Module:
 
 
 def images_channels_last(inputs: Any) -> Any:
-    """Return inputs whose tensors [n, c, h, w] have their channels last in memory."""
+    """Return inputs whose tensors [n, c, h, w] are stored channels last."""
     return map_tensors(_channels_last, inputs)
 
 
@@ -123,7 +122,7 @@ _AS_IT_IS = nullcontext()
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """Return fp32, bf16 or fp16: auto is bf16 on a GPU that computes in it (from compute capability 8.0), else fp32."""
+    """Return fp32, bf16 or fp16: auto is bf16 on a GPU from compute capability 8.0, else fp32."""
     if precision != "auto":
         return precision
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _NATIVE_BF16
@@ -136,11 +135,7 @@ def format_of(precision: str, device: torch.device) -> torch.dtype | None:
 
 
 class Precision:
-    """Runs forward passes in a number format, and keeps small half-precision gradients from vanishing.
-
-    Attributes:
-        name: fp32, bf16 or fp16.
-    """
+    """Runs forward passes in a number format `name` (fp32, bf16, fp16), and scales fp16 gradients against underflow."""
 
     def __init__(self, settings: Settings, device: torch.device, *, is_sharded: bool = False) -> None:
         self.name = resolve_precision(settings.precision, device)
@@ -159,7 +154,7 @@ class Precision:
         return torch.autocast(self._device.type, _FORMATS[self.name])
 
     def evaluated(self, model: nn.Module, inputs: Any) -> Any:
-        """Return a model's outputs in an evaluation, in single precision: exact ones, or in the format of training."""
+        """Return a model's evaluation outputs in single precision, computed exactly or in the training format."""
         if self._evaluates_as_it_trains:
             with self.forward():
                 return self.restored(model(inputs))
@@ -167,11 +162,11 @@ class Precision:
             return model(inputs)
 
     def restored(self, outputs: Any) -> Any:
-        """Return a model's outputs in single precision, so that losses and their sums are exact."""
+        """Return outputs in single precision, so that losses and their sums are exact."""
         return outputs if self.name == "fp32" else in_single_precision(outputs)
 
     def backward(self, loss: Tensor, factor: float = 1.0) -> None:
-        """Add `factor` times the gradient of a loss to the gradients, which are scaled until `step`."""
+        """Add `factor` times the gradient of a loss; gradients stay scaled until `step`."""
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(loss * factor))
         elif factor == 1.0:  # torch refuses losses that were not summed up
@@ -180,10 +175,10 @@ class Precision:
             torch.autograd.backward(loss, torch.full_like(loss, factor))
 
     def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> Tensor | None:
-        """Clip the whole gradient, which ranks have averaged, and update; fp16 skips a step that overflowed.
+        """Clip the whole averaged gradient, and update; fp16 skips a step that overflowed.
 
         Returns:
-            The norm of the gradient before it was clipped, a scalar on the device; None without `clip_norm`.
+            The gradient norm before clipping, a scalar on the device; None without `clip_norm`.
         """
         norm: Tensor | None = None
         if self._scaler is not None:
@@ -211,10 +206,9 @@ class Precision:
 
 
 def _begin_momentum(optimizer: Optimizer) -> None:
-    """Let a momentum begin at zero before its first step, where one kernel updates all parameters.
+    """Start momentum at zero before the first step of a fused optimizer.
 
-    torch (2.13) gives that kernel memory that holds anything, and a step that overflows leaves it as it is: the next
-    one would take it for the momentum.
+    torch (2.13) leaves that memory uninitialised, and an overflowing first step keeps it: the next step would use it.
     """
     if not isinstance(optimizer, optim.SGD):
         return

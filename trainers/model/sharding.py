@@ -1,8 +1,7 @@
-"""What ranks share out: the optimizer's state (ZeRO stage 1), or weights, gradients and state (FSDP2).
+"""Sharding of the optimizer's state (ZeRO stage 1), or of weights, gradients and state (FSDP2).
 
-Rajbhandari et al. 2020, arXiv 1910.02054; Zhao et al. 2023, arXiv 2304.11277. A checkpoint says the same of the whole
-tensors as that of an unsharded training (`trainers.checkpoints.shared_checkpoint`), so a trial goes on from it with any
-`shard` and at any world size.
+Rajbhandari et al. 2020, arXiv 1910.02054; Zhao et al. 2023, arXiv 2304.11277. Checkpoints hold the same whole tensors
+as unsharded ones (`trainers.checkpoints.shared_checkpoint`), so `shard` and world size may change on resuming.
 """
 
 from __future__ import annotations
@@ -29,30 +28,24 @@ _FEWEST_REPEATED = 2
 def repeated_blocks(module: nn.Module) -> list[nn.Module]:
     """Return the repeated blocks of a model, outermost first and none within another.
 
-    Those are the elements of a ModuleList or Sequential of which at least two have the same class, with layers of
-    their own. Blocks without parameters, or whose parameters others use too, are left out.
+    They are elements of a ModuleList or Sequential with layers of their own, at least two of the same class. Blocks
+    without parameters, or that share parameters with others, are left out.
     """
     return [block for block in _repeated(module) if _owns_parameters(block, module)]
 
 
 def units_of(module: nn.Module) -> list[list[nn.Module]]:
-    """Return the modules of each repeated block, and last all others: full sharding gathers each of these together.
-
-    Each module comes before those within it.
-    """
+    """Return the modules that full sharding gathers together: each repeated block, then the rest; parents first."""
     blocks = [list(block.modules()) for block in repeated_blocks(module)]
     inside = {id(part) for block in blocks for part in block}
     return [*blocks, [part for part in module.modules() if id(part) not in inside]]
 
 
 def checkpoint_activations(module: nn.Module, *, compiled: bool = False) -> None:
-    """Have every repeated block, or else every child, keep its input only and compute its inside again going backward.
+    """Let every repeated block, or else every child, keep only its input and recompute the rest in the backward pass.
 
-    The forward methods are replaced on the objects, so names in the state dict stay as they are. Dropout draws the
-    same numbers again, and BatchNorm counts a batch once.
-
-    Args:
-        compiled: Whether the model is going to be compiled; blocks with BatchNorm are left out of that.
+    Replaces forward methods on the objects, so names in the state dict stay. Dropout repeats its numbers, and BatchNorm
+    counts a batch once. If `compiled`, blocks with BatchNorm are excluded from compilation.
     """
     for block in repeated_blocks(module) or [child for child in module.children() if any(child.children())]:
         block.forward = _checkpointed(block, block.forward, compiled=compiled)
@@ -77,7 +70,7 @@ def _contexts(norms: list[_BatchNorm]) -> tuple[AbstractContextManager[None], Ab
 
 @contextmanager
 def _statistics_kept(norms: list[_BatchNorm]) -> Iterator[None]:
-    """Let BatchNorm normalise as in the first pass without taking the same batch into its running statistics."""
+    """Let BatchNorm normalise as in the first pass, without updating its running statistics again."""
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     counts = [None if count is None else count.clone() for _, count in before]
     for norm in norms:
@@ -115,13 +108,13 @@ def _owns_parameters(block: nn.Module, module: nn.Module) -> bool:
 
 _BROADCAST_BYTES = 2**25
 _CLIP_EPS = 1e-6
-"""What `torch.nn.utils.clip_grad_norm_` adds to the norm."""
+"""Epsilon that `torch.nn.utils.clip_grad_norm_` adds to the norm."""
 
 
 class ShardedOptimizer:
-    """Updates each parameter on one rank, which holds its state and then sends the others the new weights.
+    """Updates each parameter on one rank, which holds its state and broadcasts the new weights.
 
-    torch's ZeroRedundancyOptimizer does the same; importing it takes 4 s, and it sends each parameter on its own.
+    torch's ZeroRedundancyOptimizer takes 4 s to import, and sends each parameter by itself.
     """
 
     def __init__(
@@ -144,7 +137,7 @@ class ShardedOptimizer:
         ]
 
     def step(self) -> None:
-        """Update this rank's parameters and exchange all."""
+        """Update this rank's parameters, and exchange all."""
         for own, whole in zip(self._optimizer.param_groups, self.param_groups, strict=True):
             own["lr"] = whole["lr"]
         self._optimizer.step()
@@ -155,7 +148,7 @@ class ShardedOptimizer:
                 torch._C._distributed_c10d._broadcast_coalesced(group, tensors, _BROADCAST_BYTES, rank)  # noqa: SLF001 - as DDP does
 
     def zero_grad(self, *, set_to_none: bool = True) -> None:
-        """Forget the gradients of all parameters, the others' too."""
+        """Clear the gradients of all parameters."""
         for parameter in self._parameters:
             if set_to_none:
                 parameter.grad = None
@@ -168,7 +161,7 @@ class ShardedOptimizer:
         return self._own
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank's parameters under their numbers among all, and the groups of all."""
+        """Return the state of this rank's parameters by their global numbers, and all groups."""
         state = self._optimizer.state_dict()
         return {
             "state": {self._own[number]: values for number, values in state["state"].items() if self._own},
@@ -181,7 +174,7 @@ class ShardedOptimizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the state of this rank's parameters, in the form of `state_dict`."""
+        """Restore the state of this rank's parameters, in the form of `state_dict`."""
         own = {number: state["state"][index] for number, index in enumerate(self._own) if index in state["state"]}
         groups = [
             {**group, "params": numbers}
@@ -193,13 +186,13 @@ class ShardedOptimizer:
 
 
 def _numbers(groups: Iterable[Mapping[str, Any]]) -> list[list[int]]:
-    """Return the numbers of each group's parameters, counted through all groups."""
+    """Return the parameter numbers of each group, counted through all groups."""
     counted = count()
     return [[next(counted) for _ in group["params"]] for group in groups]
 
 
 def owners(sizes: list[int], world_size: int) -> list[int]:
-    """Return the rank that owns each parameter: the largest first, each to the rank that has least so far."""
+    """Return each parameter's owner: the largest first, each to the rank with the least so far."""
     held, owner = [0] * world_size, [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         owner[index] = held.index(min(held))
@@ -219,14 +212,14 @@ def shard_fully(
     gathered: torch.dtype | None = None,
     offloads: bool = False,
 ) -> None:
-    """Share out the parameters over the default group, in place: each repeated block is gathered when it is used.
+    """Shard the parameters over the default group, in place; each repeated block is gathered when it is used.
 
-    Block by block they get values, are moved to the device and cut into rows, so that no more than one is whole there.
+    Blocks are filled, moved to the device and cut into rows one by one: only one is whole at a time.
 
     Args:
-        gathered: Number format in which parameters are gathered and blocks compute; None leaves them as they are.
-            Gradients are added up in single precision then.
-        offloads: Whether rows, their gradients and the optimizer's state lie in the memory of the host.
+        gathered: Number format of gathered parameters and computation, with gradients added up in single precision;
+            None leaves them as they are.
+        offloads: Keep rows, gradients and optimizer state in host memory.
     """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import (  # takes half a second
@@ -252,10 +245,7 @@ def shard_fully(
 
 
 def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: torch.device) -> Tensor:
-    """Scale gradients of which each rank holds rows, so that the norm of the whole is at most `largest`.
-
-    The norm is added up on the device of the ranks, since NCCL takes no tensors of the host, where rows may lie.
-    """
+    """Clip sharded gradients to the whole norm `largest`; the norm is added up on `device`, for NCCL."""
     gradients = [cast("DTensor", parameter.grad).to_local() for parameter in parameters if parameter.grad is not None]
     squares = torch.zeros((), device=device)
     if gradients:
@@ -269,7 +259,7 @@ def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: tor
 
 
 def _move(modules: list[nn.Module], device: torch.device) -> None:
-    """Move the own parameters and buffers of modules; a parameter stays the same object, which others may use."""
+    """Move modules' own parameters and buffers; shared parameters stay the same objects."""
     for module in modules:
         for parameter in module.parameters(recurse=False):
             parameter.data = parameter.data.to(device)

@@ -1,8 +1,7 @@
-"""A model as a program of `torch.export`: what it computes, without the Python code that it was written in.
+"""A model as a program of `torch.export`: its computation, without its Python code.
 
-Of a training function the model is captured as it was when a checkpoint was written, with what the function calls it
-with. The function is run again up to the first pass through the model: what it has handed over gets the checkpoint's
-state, and the pass itself is not made.
+A training function is run again with the checkpoint's state, up to the first pass through the model, whose arguments
+are captured instead of being passed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _INSTEAD = "--out FILE.pt writes what it gave, with lines that take the model ou
 
 
 class _Called(BaseException):
-    """The function has called the model; no `except Exception` of the user's may catch it."""
+    """The function has called the model; a BaseException, so that no `except Exception` of the user's catches it."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
@@ -48,13 +47,13 @@ class _Called(BaseException):
 def model_of_function(
     function: TrainingFunction, spec: TrialSpec, content: Mapping[str, Any], path: str, name: str | None = None
 ) -> Call:
-    """Return the model that a training function has handed over, with a checkpoint's weights, and a call of it.
+    """Return a training function's saved model, with a checkpoint's weights, and a call of it.
 
     Args:
-        name: What the model was called in `trial.epochs`; None takes `model`, or the only one there is.
+        name: Name of the model in `trial.epochs`; None takes `model`, or the only one.
 
     Raises:
-        TaskError: The function has handed over no such model, or does not call it in its loop.
+        TaskError: The function saves no such model, or does not call it in its loop.
         CheckpointError: The weights do not fit.
     """
     found: list[nn.Module] = []
@@ -106,16 +105,16 @@ def _chosen(models: Mapping[str, nn.Module], name: str | None) -> str:
 
 
 _ROWS = 2
-"""Number of rows of the example: torch takes a length of 1 for one that never changes."""
+"""Number of rows of the example: torch treats a length of 1 as constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A model and what it was called with.
+    """A model and the arguments of a call.
 
     Attributes:
-        are_rows: Whether each leaf of (args, kwargs), in pytree's order, is a tensor whose first dimension is that of
-            the rows.
+        are_rows: For each leaf of (args, kwargs), in pytree order: whether it is a tensor whose first dimension is
+            rows.
     """
 
     model: nn.Module
@@ -124,18 +123,14 @@ class Call:
     are_rows: tuple[bool, ...]
 
     def outputs(self) -> Any:
-        """Return what the model gives for them, in evaluation mode and without gradients."""
+        """Return the model's outputs, in evaluation mode and without gradients."""
         self.model.eval()
         with torch.no_grad():
             return self.model(*self.args, **self.kwargs)
 
 
 def example_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Call:
-    """Return a call with a few rows of a batch.
-
-    Raises:
-        TaskError: There is no tensor in the batch.
-    """
+    """Return a call with a few rows of a batch; raises TaskError if the batch has no tensor."""
     leaves, form = pytree.tree_flatten((args, dict(kwargs or {})))
     rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 0)
     if not rows:
@@ -155,11 +150,10 @@ def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
     """Return the program of a model, for any number of rows.
 
     Args:
-        longest: Greatest length of the second dimension of the inputs; None if that is always the same.
+        longest: Greatest length of the second dimension of the inputs; None if it is constant.
 
     Raises:
-        TaskError: What the model computes cannot be written down without its code, or differs from what the model
-            itself computes.
+        TaskError: The model cannot be exported, or the program's results differ from the model's.
     """
     expected = call.outputs()
     dims: dict[int, Any] = {0: Dim("rows")}
@@ -196,7 +190,7 @@ def _check_same(program: ExportedProgram, call: Call, expected: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's messages about a failure, with the graph so far, off the terminal: the error says it."""
+    """Keep torch's messages about a failure off the terminal: the error has them."""
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export", "torch.onnx", "torch.fx")]
     levels = [one.level for one in loggers]
     try:

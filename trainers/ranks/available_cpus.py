@@ -7,15 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""Where a container has its share of the CPUs' time."""
+"""A container's file of its CPU quota."""
 
 
 def available_cpus(quota: Path = CPU_QUOTA) -> float:
-    """Return the number of CPUs that this process is bound to, or a container's share of their time if that is less.
-
-    Args:
-        quota: The container's file of CPU time, "microseconds period" or "max period".
-    """
+    """Return the CPUs of this process's affinity or a container's `quota` ("microseconds period"), if less."""
     cpus = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with suppress(OSError, ValueError, ZeroDivisionError):
         microseconds, period = (float(word) for word in quota.read_text(encoding="ascii").split())

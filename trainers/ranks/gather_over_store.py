@@ -1,7 +1,6 @@
-"""What ranks tell each other over a store: for threads beside the one that trains, and before there is a group.
+"""Exchanges values between ranks over a store: for threads beside the training thread, and before there is a group.
 
-A process group is for one thread, which trains. Its store takes requests of any thread; each is short, since a request
-that waits would keep those of the other threads waiting, too.
+A process group is for the training thread only. Requests to its store are short: a waiting one blocks other threads.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from trainers.protocol import LostError
 from trainers.ranks.process_group import Group
 
 GATHER_SECONDS = 1800.0
-"""Time in which all ranks have to tell: another one may still be sending its share to a slow object store, or fetching
-its checkpoint. What hangs is found earlier, where the next checkpoint waits for this one and gets no further."""
+"""Deadline of a gather in seconds, long enough for a slow object store; the next checkpoint finds hangs earlier."""
 LONGEST_PAUSE_SECONDS = 0.2
-"""Longest time between two looks into a store."""
+"""Longest pause between two checks of a store, in seconds."""
 _FIRST_PAUSE_SECONDS = 0.005
 
 
@@ -34,13 +32,13 @@ def wait_for(
     is_over: Callable[[], bool] = lambda: False,
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
 ) -> bool:
-    """Wait until all keys have a value, of each rank one; returns whether they have.
+    """Wait until all keys, one for each rank, have a value; returns whether they have.
 
     Args:
-        is_over: Asked before each pause whether nobody need be waited for any more; it may raise why.
+        is_over: Called before each pause; True ends the wait, and it may raise.
 
     Raises:
-        LostError: One has none in time.
+        LostError: A key has no value in time.
     """
     give_up_at, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
     while not store.check(list(keys)):
@@ -55,7 +53,7 @@ def wait_for(
 
 
 def delete_once_read(store: Store, keys: Sequence[str], count: str, readers: int) -> None:
-    """Delete what so many ranks have read, with the name under which they are counted."""
+    """Delete keys once `readers` ranks have read them, and the key that counts the readers."""
     if store.add(count, 1) == readers:
         for key in (*keys, count):
             store.delete_key(key)
@@ -65,8 +63,8 @@ class StoreGather:
     """Gathers a value of each rank on all ranks.
 
     Args:
-        name: Name of what is gathered, the same on all ranks, and never used before by this group.
-        store: Store of the ranks; None takes that of the process group from torch.
+        name: Name of the value, the same on all ranks, and new to this group.
+        store: Store of the ranks; None takes the process group's.
     """
 
     def __init__(
@@ -83,10 +81,10 @@ class StoreGather:
         self._gather_seconds, self._round = gather_seconds, 0
 
     def __call__(self, own: Any) -> list[Any]:
-        """Return the values of all ranks, by rank; none where `is_over` has ended the wait.
+        """Return the values of all ranks, by rank; empty if `is_over` ended the wait.
 
         Raises:
-            LostError: A rank did not tell its value in time.
+            LostError: A rank gave no value in time.
             RuntimeError: The store does not answer.
         """
         self._round += 1

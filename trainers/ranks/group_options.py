@@ -1,4 +1,4 @@
-"""How the ranks of a training form their process group: what carries its messages, and how long they wait. No torch."""
+"""Options of a training's process group: backend and deadline. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from trainers.protocol import BACKENDS, Backend
 
 BackendChoice = Literal["auto", "nccl", "gloo"]
 GROUP_SECONDS = 600.0
-"""Deadline of a process group unless the user sets another, in seconds; that of `faults.group_seconds`, too."""
+"""Default deadline of a process group in seconds, also of `faults.group_seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupOptions:
-    """What the user says about the process group of a training without a study.
+    """A user's options for the process group of a training without a study.
 
     Attributes:
-        backend: What carries the messages; "auto" takes NCCL where each rank has a GPU of its own, else gloo.
-        seconds: Longest silence of a rank that has not come yet, then deadline of forming the group, and then of every
-            collective, in seconds.
+        backend: "auto" takes NCCL if each rank has a GPU of its own, else gloo.
+        seconds: Longest silence of a missing rank, then deadline of forming the group and of every collective, in
+            seconds.
     """
 
     backend: BackendChoice = "auto"
     seconds: float = GROUP_SECONDS
 
     def backend_of(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> Backend:
-        """Return what carries the messages; ranks share GPUs over gloo where there are fewer GPUs than ranks."""
+        """Return the backend; ranks share GPUs over gloo if there are fewer GPUs than ranks."""
         if self.backend != "auto":
             return self.backend
         return BACKENDS[device] if ranks <= devices else "gloo"
 
     def problem(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> str | None:
-        """Return why the backend cannot be had, with the way out, on one line; None if it can."""
+        """Return why the backend is unavailable, and the cure, in one line; None if it is available."""
         if self.backend != "nccl":
             return None
         if device == "cpu":

@@ -1,4 +1,4 @@
-"""The store over which process groups form, as torch wants one: a client of `trainers.ranks.group_store_server`."""
+"""The store with which process groups form: a torch store, client of `trainers.ranks.group_store_server`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainers.ranks.group_store_server import (
 
 STORE_TIMEOUT_SECONDS = 60.0
 _ANSWER_SECONDS = 30.0
-"""Time for an answer, beside what the request itself waits for."""
+"""Seconds for an answer, besides the request's own wait."""
 
 
 class StoreClient(Store):
@@ -47,7 +47,6 @@ class StoreClient(Store):
             raise DistNetworkError(f"failed to connect to the store of process groups: {error}") from error
 
     def __del__(self) -> None:
-        """Close the connection."""
         if hasattr(self, "_connection"):
             self._connection.close()
 
@@ -84,11 +83,11 @@ class StoreClient(Store):
         self._ask(b"set", key.encode(), _as_bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Return a value, once it is there."""
+        """Wait for a value, and return it."""
         return self._ask_and_wait(b"get", [key], None)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, 0 at first, and return it."""
+        """Add to a number, 0 at first, and return the sum."""
         return int(self._ask(b"add", key.encode(), str(amount).encode()))
 
     def append(self, key: str, value: str | bytes) -> None:
@@ -96,7 +95,7 @@ class StoreClient(Store):
         self._ask(b"append", key.encode(), _as_bytes(value))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Replace a value if it is the expected one; returns the value that is there."""
+        """Replace a value if it is the expected one; returns the current value."""
         return self._ask(b"compare_set", key.encode(), _as_bytes(expected), _as_bytes(desired))
 
     def delete_key(self, key: str) -> bool:
@@ -108,7 +107,7 @@ class StoreClient(Store):
         return self._ask(b"check", *(key.encode() for key in keys)) == b"1"
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Return once all values are there."""
+        """Wait until all values are there."""
         self._ask_and_wait(b"wait", list(keys), timeout)
 
     def num_keys(self) -> int:
@@ -124,7 +123,7 @@ class StoreClient(Store):
     getNumKeys = num_keys  # noqa: N815 - as above
 
     def clone(self) -> Any:
-        """Return a store of the same server with a connection of its own, which lives as long as this one."""
+        """Return a store of the same server with its own connection, which lives as long as this one."""
         self._copies.append(StoreClient(self._address, self._timeout_seconds))
         return self._copies[-1]
 

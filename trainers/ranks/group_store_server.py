@@ -1,13 +1,13 @@
-"""The server of the store over which process groups form; it needs no torch, so its process starts at once.
+"""The server of the store with which process groups form; without torch, so its process starts at once.
 
-torch's own TCPStore answers whoever connects. Here both sides first prove that they know the secret:
+torch's own TCPStore answers anybody. Here both sides first prove that they know the secret:
 
     server ── 16 random bytes s ──► client
     server ◄── 16 random bytes c, HMAC-SHA256(secret, "client" s c) ── client
     server ── HMAC-SHA256(secret, "server" s c) ──► client
 
-Then a request is an operation with its fields, and each has an answer. Nothing is pickled, and nothing is encrypted.
-The client, a store as torch wants one, is `trainers.ranks.group_store`.
+Then each request, an operation with its fields, has an answer. Nothing is pickled, and nothing is encrypted. The client
+is `trainers.ranks.group_store`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_FRAME = 64 * 1024**2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreAddress:
-    """Where a store is, and the secret that it answers to."""
+    """Address of a store, and its secret."""
 
     host: str
     port: int
@@ -39,7 +39,7 @@ class StoreAddress:
 
 
 class StoreServer:
-    """Serves one store to many processes, which know its secret; it lives as long as this object.
+    """Serves one store to processes that know its secret, as long as this object lives.
 
     Keep it for all groups of a study: with torch's TCPStore a new one per group stalled for 5 s about once in 60.
     """
@@ -55,11 +55,11 @@ class StoreServer:
         threading.Thread(target=self._accept, name="group-store", daemon=True).start()
 
     def where(self) -> tuple[str, int, str]:
-        """Host, port and secret, as values that need none of our modules to be read."""
+        """Host, port and secret as plain values."""
         return self.address.host, self.address.port, self.address.secret
 
     def close(self) -> None:
-        """Listen no more; clients that are connected stay."""
+        """Stop listening; connected clients stay."""
         with suppress(OSError):  # wakes the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -141,12 +141,12 @@ class StoreServer:
 
 
 def proof_of(secret: str, side: bytes, nonces: bytes) -> bytes:
-    """What a side, b"client" or b"server", shows to prove that it knows the secret."""
+    """Return the proof of a side, b"client" or b"server", that it knows the secret."""
     return hmac.digest(secret.encode(), side + nonces, "sha256")
 
 
 def packed(fields: Sequence[bytes]) -> bytes:
-    """Fields as one payload: the length of each as four bytes, then the field."""
+    """Return fields as one payload: each field's length in four bytes, then the field."""
     return b"".join(struct.pack(">I", len(one)) + one for one in fields)
 
 
@@ -165,11 +165,7 @@ def send_frame(connection: socket.socket, payload: bytes) -> None:
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """Receive a payload that was sent by `send_frame`.
-
-    Raises:
-        ConnectionError: The connection was closed, or the payload would be longer than any that is sent.
-    """
+    """Receive a payload of `send_frame`; raises ConnectionError for a closed connection, or an oversized payload."""
     (size,) = struct.unpack(">I", receive(connection, 4))
     if size > _LONGEST_FRAME:
         raise ConnectionError(f"a frame of {size} bytes")
@@ -177,11 +173,7 @@ def receive_frame(connection: socket.socket) -> bytes:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Receive exactly so many bytes.
-
-    Raises:
-        ConnectionError: The connection was closed before.
-    """
+    """Receive exactly `size` bytes; raises ConnectionError if the connection closes before."""
     parts = bytearray()
     while len(parts) < size:
         part = connection.recv(min(size - len(parts), 2**20))

@@ -1,13 +1,13 @@
-"""Where each rank of a training function is at an epoch's end, and how ranks that are out of step are found out.
+"""Finds ranks of a training function that are out of step at an epoch's end.
 
-All ranks arrive at the end of an epoch, in two collectives that tell all of them where each one is. A rank that waits
-for others there looks now and then whether one of them waits for it in turn, in a collective in which it takes no part:
+All ranks arrive at the end of an epoch, in two collectives that exchange their places. A waiting rank checks now and
+then whether another one waits for it in turn, in a collective that it does not join:
 
-    rank that has arrived   has begun n collectives before
-    another one, within     has begun more than n: it waits for the rank that has arrived, which will not come
+    rank that has arrived   had begun n collectives before
+    another one, within     has begun more than n: it waits for the arrived rank, which will not come
 
-A thread of each rank tells the store of the process group how many collectives this rank has begun, wherever the thread
-that trains has stood still for a while. In step nothing is told, and nobody asks the store.
+A thread of each rank writes the number of begun collectives to the group's store, if the training thread has stood
+still for a while. In step nothing is written or read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
 LOOK_SECONDS = 1.0
-"""Time between two looks whether a rank that waits, waits in vain."""
+"""Seconds between deadlock checks."""
 _LONGEST_PAUSE_SECONDS = 0.005
 _ALL_IN_STEP = (
     "all ranks have to train equally many batches, call trial.mean equally often, and leave the loop in the same epoch"
@@ -44,7 +44,7 @@ _OTHER_PARAMETERS = (
 
 
 class Place(IntEnum):
-    """Where a rank is."""
+    """A rank's place."""
 
     WITHIN = 0
     END = 1
@@ -61,11 +61,7 @@ _WORDS = {
 
 
 class Verdict(NamedTuple):
-    """What rank 0 decides at an epoch's end, and all ranks follow.
-
-    Attributes:
-        ends: Whether the trial ends with this epoch, since it was told to.
-    """
+    """Rank 0's decisions at an epoch's end, for all ranks; `ends`: the trial ends with this epoch, on order."""
 
     ends: bool
     is_due: bool
@@ -74,7 +70,7 @@ class Verdict(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """Where a rank is, and how many collectives it has begun so far, or before it arrived there."""
+    """A rank's place, and the collectives it has begun so far, or before it arrived."""
 
     epoch: int
     place: Place
@@ -93,10 +89,10 @@ class _Report(NamedTuple):
 
 
 class Arrivals:
-    """Brings the ranks of an attempt together at the ends of its epochs; a context, within which a thread watches.
+    """Joins the ranks of an attempt at the ends of its epochs; a context, within which a thread watches.
 
     Args:
-        name: Name of the attempt, which has no other arrivals in this process group at the same time.
+        name: Name of the attempt, unique in this process group at the time.
     """
 
     def __init__(self, name: str, group: Group, counter: StepCounter) -> None:
@@ -106,7 +102,6 @@ class Arrivals:
         self._at: tuple[int, Place] | None = None
 
     def __enter__(self) -> Arrivals:
-        """Start the thread, if there are other ranks."""
         if self._group.world_size > 1:
             self._name += f"/{_begun()}"  # a group may have had the same attempt before
             self._store: Store = _get_default_store()
@@ -114,18 +109,17 @@ class Arrivals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Let the thread end."""
         self._over.set()
 
     def begin(self, epoch: int) -> None:
-        """Say that this rank is within an epoch."""
+        """Note that this rank is within an epoch."""
         self._at = epoch, Place.WITHIN
 
     def arrive(self, epoch: int, place: Place, verdict: Verdict, asked: int = 0) -> Verdict:
         """Wait for all ranks; returns rank 0's verdict.
 
         Args:
-            verdict: What this rank would decide if it was rank 0.
+            verdict: This rank's verdict, in case it is rank 0.
 
         Raises:
             TaskError: Ranks are at different places, wait for each other, or have other parameters.
@@ -155,7 +149,7 @@ class Arrivals:
         work.wait()
 
     def _look(self, own: _Report) -> None:
-        """Tell the others where this rank waits, and raise if one of them waits for it in vain."""
+        """Write this rank's place, and raise if another rank waits for it in vain."""
         self._store.set(self._key_of(self._group.rank), own.text())
         for rank in range(self._group.world_size):
             if rank != self._group.rank and self._store.check([self._key_of(rank)]):
@@ -164,7 +158,7 @@ class Arrivals:
                     raise out_of_step(self._group.rank, own, rank, other)
 
     def _watch(self) -> None:
-        """Tell the store how many collectives this rank has begun, where it stands still within an epoch."""
+        """Write the number of begun collectives while this rank stands still within an epoch."""
         seen, told = -1, ""
         while not self._over.wait(LOOK_SECONDS):
             count, seen = seen, self._counter.read().count
@@ -197,13 +191,12 @@ def _waits_in_vain(own: _Report, other: _Report) -> bool:
 
 
 def _begun() -> int:
-    """Return the number of collectives that this rank has begun in its process group."""
     group = cast("Any", _get_default_group())
     return int(group._get_sequence_number_for_group())  # noqa: SLF001 - torch has no other way to it
 
 
 def _is_done(work: Work, seconds: float) -> bool:
-    """Wait for a collective, so many seconds at most; returns whether it has ended, well or not."""
+    """Wait at most `seconds` for a collective; returns whether it has ended, with success or not."""
     if dist.get_backend() == "gloo":
         try:
             work.wait(timedelta(seconds=seconds))

@@ -1,8 +1,7 @@
-"""What a rank's process prints while it trains a trial goes to a file of the trial. Does not import torch.
+"""Sends the output of a rank's process to a file of its trial. Does not import torch.
 
-The file takes the place of the process's own output by its number, so that it has what libraries and child processes
-print, too, such as NCCL's warnings and the last words of a process that crashes. No pipe: whoever prints while it holds
-Python's lock would wait for a reader that waits for the lock.
+The file replaces the process's output descriptor, so it includes libraries and child processes, such as NCCL's warnings
+and a crash's last words. A pipe could deadlock: a writer that holds Python's lock would wait for the reader.
 """
 
 from __future__ import annotations
@@ -24,12 +23,9 @@ from trainers.protocol import TrialSpec
 
 
 class RankLog:
-    """Writes the output of one rank: of what it prints the last `most_bytes` or more than half of that are kept.
+    """Writes the output of one rank, keeping at least the last half of `most_bytes`, in the file `path` (`log_path`).
 
-    A folder that takes nothing costs the log, and not the trial.
-
-    Args:
-        path: The file, from `log_path`.
+    A folder that refuses writes costs the log, not the trial.
     """
 
     def __init__(self, path: Path, most_bytes: int) -> None:
@@ -49,7 +45,7 @@ class RankLog:
         self._write(chunk)
 
     def note(self, line: bytes) -> None:
-        """Write a line of ours, once the line before it is whole."""
+        """Write a line of ours after the current line."""
         if self._is_within_line:
             self._notes += line
         else:
@@ -83,12 +79,10 @@ _STDOUT, _STDERR = 1, 2
 
 
 def divert_stdout() -> int:
-    """Send what this process and its children write to standard output to standard error, from now on.
-
-    Python's `print`, C libraries and child processes alike: they all end in file descriptor 1.
+    """Redirect standard output to standard error from now on, for C libraries and child processes, too.
 
     Returns:
-        A descriptor of the standard output that was; the caller closes it.
+        A descriptor of the old standard output; the caller closes it.
     """
     sys.stdout.flush()
     kept = os.dup(_STDOUT)
@@ -98,7 +92,7 @@ def divert_stdout() -> int:
 
 @contextmanager
 def stdout_diverted() -> Iterator[None]:
-    """As `divert_stdout`, until the end of the block."""
+    """Redirect as `divert_stdout` does, until the end of the block."""
     kept = divert_stdout()
     try:
         with redirect_stdout(sys.stderr):
@@ -120,40 +114,36 @@ _NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
 
 
 def log_folder(base_folder: str | Path, study: str, trial: int, *, seed: int | None = None) -> Path:
-    """Return the folder of a trial's logs: of the search, or of the training that has confirmed it with a seed."""
+    """Return the folder of a trial's logs, or of its confirming training with a seed."""
     return Path(base_folder) / FOLDER / study / trial_folder(trial, seed)
 
 
 def seeds_of_trial(base_folder: str | Path, study: str, trial: int) -> list[int]:
-    """Return the seeds of the trainings that have confirmed a trial, and of which there are logs."""
+    """Return the seeds of a trial's confirming trainings that have logs."""
     own = log_folder(base_folder, study, trial)
     endings = (path.name.removeprefix(f"{own.name}-seed-") for path in own.parent.glob(f"{own.name}-seed-*"))
     return sorted(int(ending) for ending in endings if ending.isdecimal())
 
 
 def folders_of_trial(base_folder: str | Path, study: str, trial: int) -> list[Path]:
-    """Return all folders of a trial's logs: of the search, and of each seed with which it was confirmed."""
+    """Return all folders of a trial's logs, with its confirming trainings."""
     seeds = (None, *seeds_of_trial(base_folder, study, trial))
     return [log_folder(base_folder, study, trial, seed=seed) for seed in seeds]
 
 
 def path_of(spec: TrialSpec, rank: int, base_folder: str | Path) -> Path:
-    """Return the file of a rank's latest output; a training that confirms has a folder of its own for each seed."""
+    """Return the file of a rank's latest output."""
     seed = spec.seed if spec.test_at else None
     return log_path(log_folder(base_folder, spec.study, spec.trial, seed=seed), spec.attempt, rank)
 
 
 def log_path(folder: Path, attempt: int, rank: int) -> Path:
-    """Return the file of the latest output of a rank; older output is in the file with `.1` behind its name."""
+    """Return the file of a rank's latest output; older output is in the same name with `.1`."""
     return folder / f"attempt-{attempt}.rank-{rank}.log"
 
 
 def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
-    """Return the files of a trial by attempt and rank.
-
-    Args:
-        since: Moment of the study's creation, in seconds since 1970: older files are of another one of the same name.
-    """
+    """Return a trial's files by attempt and rank; files before `since` (seconds since 1970) are another study's."""
     found: dict[tuple[int, int], Path] = {}
     for path in folder.glob("*.log"):
         with suppress(OSError):  # it may vanish just now
@@ -163,31 +153,31 @@ def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
 
 
 def older(path: Path) -> Path:
-    """Return the file of the output before that of a log."""
+    """Return the file with a log's older output."""
     return path.with_name(f"{path.name}.1")
 
 
 def first_log(path: Path) -> int:
-    """Return a descriptor of a new log of an attempt; nothing is left of one that was there before."""
+    """Return a descriptor of a new log, deleting earlier logs of the attempt."""
     older(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
     return _opened(path)
 
 
 def next_log(path: Path) -> int:
-    """Return a descriptor of a new log once the present one is full, which takes the place of the older one."""
+    """Return a descriptor of a new log after moving the full one to the older name."""
     path.replace(older(path))
     return _opened(path)
 
 
 MOST_BYTES = 8 * 2**20
-"""Most output of an attempt that is kept for each rank; a burst between two looks may pass it."""
+"""Kept output of an attempt for each rank, in bytes; a burst between two checks may exceed it."""
 LOOK_SECONDS = 1.0
 _TRIES = 5
 
 
 class RankOutput:
-    """The output of one process, which trains one trial after the other. A folder that takes nothing costs no trial."""
+    """The output of one process, which trains trials in turn. A folder that refuses writes costs no trial."""
 
     def __init__(self) -> None:
         self._own = os.dup(_STDOUT), os.dup(_STDERR)
@@ -198,9 +188,9 @@ class RankOutput:
 
     @contextmanager
     def of(self, spec: TrialSpec, rank: int) -> Iterator[None]:
-        """Keep what is printed in the block as the output of a rank of an attempt; nothing is kept of a silent one.
+        """Keep the output of the block as a rank's log; a silent rank gets no file.
 
-        What a command prints its supervisor keeps; a training that belongs to no folder of a spec has no file.
+        A command's supervisor keeps its output; a training without a spec's folder has no file.
         """
         if spec.task == COMMAND or not spec.python_path:
             yield
@@ -231,7 +221,7 @@ class RankOutput:
                         folder.rmdir()  # unless another rank, attempt or study has printed something
 
     def _begin(self, path: Path, file: int) -> None:
-        """Let output go to a new file; children that were started before go on with the old one."""
+        """Redirect output to a new file; running children keep the old one."""
         _flush()
         for number in (_STDOUT, _STDERR):
             os.dup2(file, number)
@@ -239,7 +229,7 @@ class RankOutput:
         self._path = path
 
     def _look(self) -> None:
-        """Begin a new file whenever the present one holds its half of what is kept."""
+        """Begin a new file whenever the current one is half of the kept output."""
         while True:
             time.sleep(LOOK_SECONDS)
             with self._changing, suppress(OSError):
@@ -248,19 +238,17 @@ class RankOutput:
 
 
 class _Patient:
-    """A stream whose file may be full: what cannot be written is lost, and the trial goes on."""
+    """A stream whose file may be full: output may be lost, and the trial goes on."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text, if there is room for it."""
         with suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what was written, if there is room for it."""
         with suppress(OSError):
             self._stream.flush()
 

@@ -1,4 +1,4 @@
-"""The process that trials run in: its threads, CPUs and memory; `trainers.ranks.process_state` has its global state."""
+"""Threads, CPUs and memory of the process that trials run in; `trainers.ranks.process_state` has its global state."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ import torch
 from trainers.ranks.available_cpus import CPU_QUOTA, available_cpus
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-"""Numbers of these options of `mallopt` in glibc's malloc.h."""
+"""Options of `mallopt` in glibc's malloc.h."""
 _SMALL_BLOCK, _LARGE_BLOCK = 2**18, 2**25
-"""Bytes of a block of memory from which glibc returns it at once when it is freed: what we set, and where glibc's own
-limit ends, which rises to the largest block that was freed up to this."""
+"""Bytes of a block that glibc returns at once when freed: our limit, and the top of glibc's own,
+which rises to the largest freed block."""
 
 _PEAK_LASTS_SECONDS = 0.1
 
 _YOUNG, _ALL = 1, 2
-"""Generations of Python's garbage collector: a short trial's model is still among the young ones."""
+"""Generations of Python's garbage collector: a short trial's model is still young."""
 
 
 def set_threads(cpus_per_rank: int) -> None:
-    """Set the number of torch's threads; ranks with more threads than CPUs compete for cores."""
+    """Set the number of torch's threads; more threads than CPUs compete for cores."""
     if torch.get_num_threads() != cpus_per_rank:
         torch.set_num_threads(cpus_per_rank)
 
 
 def use_device(device: torch.device, world_size: int, cpus_per_rank: int) -> None:
-    """Let this thread, which trains as one of so many ranks, use its device and its CPUs."""
+    """Set up this training thread, of one of `world_size` ranks, for its device and CPUs."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     elif world_size > 1:
@@ -46,20 +46,20 @@ def use_device(device: torch.device, world_size: int, cpus_per_rank: int) -> Non
 
 
 def use_batch_scheduling() -> None:
-    """Ask Linux not to let this thread, and threads that it starts from now on, interrupt others when they wake up.
+    """Ask Linux not to let this thread, and threads that it starts, preempt others on waking.
 
-    Ranks that share cores wake one another all the time. As batch threads they let each other finish first: an
-    all-reduce of two ranks on two cores took 0.2 ms instead of 1.6 ms, an epoch of a small model 15 ms instead of 45.
+    Ranks that share cores wake one another all the time. Batch scheduling cut an all-reduce of two ranks on two cores
+    from 1.6 ms to 0.2 ms, an epoch of a small model from 45 ms to 15.
     """
     with suppress(AttributeError, OSError):  # only Linux knows it, and a sandbox may refuse
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def pin_to_cpus(cpus: Collection[int]) -> None:
-    """Let this process, and what it starts from now on, run on these CPUs only; an empty collection allows all.
+    """Pin this process and its children to CPUs; an empty collection allows all.
 
-    The scheduler moves ranks that fill a machine whenever another process wakes up, and then two of them wait for one
-    core while another is free. With a core of its own for each, an epoch of two ranks on two cores took 10 % less time.
+    The scheduler moves ranks of a full machine whenever another process wakes, and two ranks may share a core while
+    another is free. Pinning cut an epoch of two ranks on two cores by 10 %.
     """
     if not cpus:
         return
@@ -73,19 +73,15 @@ def cpus_of_each_gpu(
     gpus: Path = Path("/proc/driver/nvidia/gpus"),
     quota: Path = CPU_QUOTA,
 ) -> int:
-    """Return the CPUs for each GPU, of those that this process may use: a container's or a job's share of a machine.
-
-    Args:
-        quota: Argument of `available_cpus`.
-    """
+    """Return the CPUs for each GPU, of the CPUs available to this container or job; `quota` as in `available_cpus`."""
     return max(1, int(available_cpus(quota) / max(1, _usable_gpus(devices, gpus))))
 
 
 def _usable_gpus(devices: Path, gpus: Path) -> int:
-    """Return the number of GPUs of this job; a rank's own CUDA sees only one of them.
+    """Return the number of this job's GPUs; a rank's own CUDA sees only one.
 
-    A container has the device files of its own GPUs only, and a job's cgroup refuses access to the others, which the
-    kernel says without a device being opened: that could wake a GPU up.
+    A container has only its own GPUs' device files, and a job's cgroup denies access to others; the check opens no
+    device, which could wake a GPU.
     """
     usable = sum(os.access(device, os.R_OK | os.W_OK) for device in devices.glob("nvidia[0-9]*"))
     if usable:
@@ -94,7 +90,7 @@ def _usable_gpus(devices: Path, gpus: Path) -> int:
 
 
 def has_room_for_workers(shared: Path = Path("/dev/shm"), least_bytes: int = 2**30) -> bool:  # noqa: S108 - Linux's
-    """Return whether processes that read data can hand batches over: a container of Docker's has 64 MiB for that."""
+    """Return whether data workers can hand batches over: a Docker container has 64 MiB of shared memory."""
     try:
         return shutil.disk_usage(shared).total >= least_bytes
     except OSError:  # another system, with other ways
@@ -102,20 +98,19 @@ def has_room_for_workers(shared: Path = Path("/dev/shm"), least_bytes: int = 2**
 
 
 def use_one_heap() -> None:
-    """Give all threads that start from now on the main thread's heap; call it before any of them allocates.
+    """Give all threads started later the main thread's heap; call it before any of them allocates.
 
-    glibc gives each thread a heap of its own, which returns memory to the system and asks for it again all the time. A
-    small network that trains in a thread, as in an actor, needed 6 % more processor time than in the main thread.
+    Per-thread heaps of glibc return memory all the time: training in a thread took 6 % more CPU time.
     """
     with suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def return_freed_tensors(*, at_once: bool) -> None:
-    """Let the system have the memory of larger tensors back as soon as they are freed, or keep it for the next ones.
+    """Return larger tensors to the system as soon as they are freed, or keep their memory for the next ones.
 
-    Kept memory falls into pieces: where blocks of 1 MiB are gathered and freed in turn, ranks that held 36 MiB had 200
-    to 300 MiB from the system, and 41 if it goes back at once.
+    Kept memory fragments: gathering blocks of 1 MiB in turn, ranks with 36 MiB held 200 to 300 MiB, but 41 if it is
+    returned at once.
     """
     with suppress(AttributeError, OSError):  # only glibc has it
         mallopt = ctypes.CDLL(None).mallopt
@@ -124,25 +119,21 @@ def return_freed_tensors(*, at_once: bool) -> None:
 
 
 def keep_start_out_of_collections() -> None:
-    """Let garbage collections pass over what exists now, which lives as long as the process anyway.
-
-    A full collection took 100 ms of processor time with torch loaded, and takes as long as what came later then.
-    """
+    """Exclude existing objects, which live as long as the process, from garbage collections (100 ms of CPU each)."""
     gc.freeze()
 
 
 def free_memory(parameters: Remains | None) -> None:
-    """Free what a trial has left: its model in reference cycles, compiled code, cached device memory.
+    """Free a trial's leftovers: its model in reference cycles, compiled code, cached device memory.
 
-    Full sharding and models of users make cycles, which only a garbage collection finds; device memory that a model
-    still holds cannot be freed. Where the parameters are gone nothing is collected, since that takes time.
+    Full sharding and users' models make cycles, which only a slow garbage collection finds; it is skipped if the
+    parameters are gone.
 
-    torch compiles at most so many variants of one piece of code in a process and then goes on without compiling, with
-    a warning at most: times and costs would depend on which trials came before. So each trial finds no code compiled.
+    torch stops compiling after a number of variants per process, with a warning at most, so times would depend on
+    earlier trials. So each trial starts without compiled code.
 
     Args:
-        parameters: The parameters of the trial's model; None where they are not known, as after a failure while it
-            was built.
+        parameters: The model's parameters; None if unknown, as after a failure while it was built.
     """
     for generation in _YOUNG, _ALL:
         if parameters is None or parameters.remain():
@@ -157,19 +148,19 @@ def free_memory(parameters: Remains | None) -> None:
 
 
 def _return_freed_memory() -> None:
-    """Give the system back what was freed on the CPU."""
+    """Return freed CPU memory to the system."""
     with suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Remains:
-    """Tells whether parameters of a model are still in memory, and keeps none of them there."""
+    """Checks whether a model's parameters are still in memory, without keeping them."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self._parameters = [weakref.ref(parameter) for parameter in parameters]
 
     def remain(self) -> bool:
-        """Return whether any of the parameters is still there."""
+        """Return whether any parameter is still there."""
         return any(parameter() is not None for parameter in self._parameters)
 
 
@@ -177,10 +168,7 @@ _COUNTED = nullcontext()
 
 
 class PeakMemory:
-    """Peak memory of this process since this object was made, and of earlier attempts of the trial.
-
-    It is read at most every 0.1 s: in short epochs every reading would show in the epoch's time.
-    """
+    """Peak memory of this process since this object was made, and of earlier attempts; read every 0.1 s at most."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._bytes, self._valid_until = device, 0.0, 0.0
@@ -199,15 +187,15 @@ class PeakMemory:
         return max(self._bytes, self._before, *self._first_peaks.values())
 
     def include(self, peak_bytes: float) -> None:
-        """Count a peak of an earlier attempt, in bytes."""
+        """Include an earlier attempt's peak, in bytes."""
         self._before = max(self._before, peak_bytes)
 
     def of_pass(self, kind: str, samples: int) -> AbstractContextManager[object]:
         """Return the context of a pass through the model.
 
-        In the first pass of each size on a GPU cuDNN tries its algorithms out: they take memory that no later pass
-        needs, nor the same trial where another one of the process has tried them out (34 MiB of 139 in tests/gpu on an
-        H100). So its peak counts only for the largest batch, and only as long as no second one has passed.
+        The first pass of each size on a GPU includes cuDNN's trials of algorithms, whose memory later passes do not
+        need (34 MiB of 139 in tests/gpu on an H100). It counts only for the largest batch, and only until a second one
+        has passed.
         """
         if self._device.type != "cuda":
             return _COUNTED
@@ -230,10 +218,10 @@ class PeakMemory:
 
     @contextmanager
     def without_counting(self) -> Iterator[None]:
-        """Count no peak inside, as of reading a checkpoint; memory that stays in use is counted afterwards.
+        """Count no peak inside, as while reading a checkpoint; memory that stays in use counts afterwards.
 
-        Else a trial that goes on from a checkpoint, whose content lies beside model and optimizer until it is loaded,
-        would seem to need more memory than the same trial without a pause.
+        Otherwise a resumed trial, which holds the checkpoint beside the model, would seem to need more than an
+        uninterrupted one.
         """
         self.include(peak_memory_bytes(self._device))
         yield
@@ -243,7 +231,7 @@ class PeakMemory:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Let `peak_memory_bytes` start from what is in use now; where the system cannot, it keeps what was before."""
+    """Restart `peak_memory_bytes` from the memory in use; without system support it keeps the old peak."""
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call] # a device with a number would not be known before
         torch.cuda.reset_peak_memory_stats(device)
@@ -253,7 +241,7 @@ def forget_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> float:
-    """Return the most memory in use since `forget_peak_memory`: torch's on a GPU, the whole process's on a CPU."""
+    """Return the peak since `forget_peak_memory`: torch's on a GPU, the whole process's on a CPU."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     with suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb", buffering=0) as file:  # noqa: PTH123

@@ -1,4 +1,4 @@
-"""Process groups: forming them quickly over one long-lived store, and taking them down without a stall."""
+"""Process groups: fast formation over one long-lived store, and takedown without a stall."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Rank, gang size and device of a process; for more than one rank, torch's default group is formed."""
+    """A process's rank, gang size and device; with several ranks torch's default group exists."""
 
     rank: int = 0
     world_size: int = 1
@@ -35,7 +35,7 @@ class Group:
 
 
 def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
-    """Return the device of a rank and make it current; an actor that sees one GPU only is local rank 0."""
+    """Return the device of a rank and make it current; an actor that sees one GPU is local rank 0."""
     if kind == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", local_rank)
@@ -44,7 +44,7 @@ def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
 
 
 def backend_in_use() -> str:
-    """Return the name of what carries the messages of the default group, gloo or nccl; "none" for a single rank."""
+    """Return the backend of the default group, gloo or nccl; "none" for a single rank."""
     return str(dist.get_backend()) if dist.is_initialized() else "none"
 
 
@@ -63,16 +63,16 @@ def form_group(
     """Form torch's default process group and return this process's place in it; one rank needs none.
 
     Args:
-        store: Store that all ranks reach, which gets `timeout_seconds` as its deadline; None is enough for one rank.
-        group_id: Identity of the group, never used before in this store.
-        timeout_seconds: Deadline of the formation, once all ranks are there, and then of every collective.
-        gather_seconds: Time in which all ranks have to be there; `timeout_seconds` if left out.
-        device: Device of this rank; the CPU if left out.
-        one_host: Whether all ranks run on this machine, so that gloo may stay on the loopback interface.
+        store: Store that all ranks reach, whose deadline becomes `timeout_seconds`; None for one rank.
+        group_id: Identity of the group, new to this store.
+        timeout_seconds: Deadline of the formation, once all ranks are there, and of every collective.
+        gather_seconds: Deadline for all ranks to come; default `timeout_seconds`.
+        device: Device of this rank; default the CPU.
+        one_host: All ranks run on this machine, so that gloo may use the loopback interface.
 
     Raises:
         RuntimeError: The other ranks did not come in time (`trainers.failures.classify` makes it a `LostError`).
-        LostError: A group has formed under this identity before.
+        LostError: A group of this identity has formed before.
     """
     group = Group(rank=rank, world_size=world_size, device=device or torch.device("cpu"))
     if world_size == 1:
@@ -87,14 +87,12 @@ def form_group(
     _wait_for_all(store, "here", world_size, timedelta(seconds=gather_seconds or timeout_seconds))
     with _gloo_interface(one_host=one_host):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-    # A rank that gave up before all have formed would close connections which another one is still making, and that one
-    # would report a lost peer in place of the reason.
+    # A rank that gave up early would close connections that another one is making, and hide the real error.
     _wait_for_all(store, "formed", world_size, timeout)
     return group
 
 
 def _wait_for_all(store: Store, what: str, world_size: int, timeout: timedelta) -> None:
-    """Return once every rank has come so far."""
     come = store.add(what, 1)
     if come > world_size:  # the addresses of the group before would still be there for gloo to find
         raise LostError(f"a group of {world_size} ranks has formed before under this identity")
@@ -104,20 +102,20 @@ def _wait_for_all(store: Store, what: str, world_size: int, timeout: timedelta) 
 
 
 def destroy_group() -> None:
-    """Take the default group down, if there is one. Close the trainer first: with a DDP module alive this hangs."""
+    """Destroy the default group, if any. Close the trainer first: with a living DDP module this hangs."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
-    """Give all ranks rank 0's buffers, which the checkpoint holds; batch statistics differ between ranks."""
+    """Copy rank 0's buffers, which the checkpoint holds, to all ranks: batch statistics differ."""
     if group.world_size > 1:
         for buffer in module.buffers():
             copy_from_rank_0(buffer, group.device)  # a library may have moved its model to the CPU by now
 
 
 def copy_from_rank_0(tensor: torch.Tensor, device: torch.device | None = None) -> None:
-    """Give all ranks rank 0's values of a tensor, which travel on `device`, by default its own."""
+    """Copy rank 0's values of a tensor to all ranks, by way of `device` (default: its own)."""
     there = tensor.detach()
     travelling = there.to(device or there.device).contiguous()  # NCCL takes no other strides
     dist.broadcast(travelling, 0)
@@ -128,8 +126,7 @@ def copy_from_rank_0(tensor: torch.Tensor, device: torch.device | None = None) -
 def warm_up(device: torch.device | None = None, backend: Backend | None = None) -> None:
     """Take one throwaway DDP step alone, so that the first trial of a process does not pay 1.2 s for it.
 
-    NCCL keeps to the interface of this step in all later groups, so it is the one by which all ranks of the pool reach
-    each other, on one host or several.
+    NCCL keeps this step's interface for all later groups, so it has to be the pool's.
     """
     place = device or torch.device("cpu")
     if dist.is_initialized():
@@ -158,11 +155,7 @@ def _throwaway_step(device: torch.device) -> None:
 
 
 def set_nccl_interface(*, one_host: bool) -> None:
-    """Keep NCCL on one interface in this process, unless the user chose another; call it before any collective.
-
-    NCCL looks for one once in a process: not when a group is formed, but at the first collective of the first one. So
-    the variable stays.
-    """
+    """Keep NCCL on one interface unless the user chose another; call it before the first collective, which fixes it."""
     if interface := _interface(one_host=one_host):
         os.environ.setdefault(_NCCL_INTERFACE, interface)
 
@@ -171,8 +164,7 @@ def set_nccl_interface(*, one_host: bool) -> None:
 def _gloo_interface(*, one_host: bool) -> Iterator[None]:
     """Keep gloo on one interface while a group is formed, unless the user chose another.
 
-    Without it gloo resolves the hostname, which many containers cannot do, and which some systems resolve to a loopback
-    address.
+    Otherwise gloo resolves the hostname, which fails in many containers, and gives a loopback address on some systems.
     """
     interface = _interface(one_host=one_host)
     if not interface or _GLOO_INTERFACE in os.environ:
@@ -186,5 +178,5 @@ def _gloo_interface(*, one_host: bool) -> Iterator[None]:
 
 
 def _interface(*, one_host: bool) -> str | None:
-    """Return the loopback interface for groups on one host, to which nobody outside can connect; else the pool's."""
+    """Return the loopback interface for one host, unreachable from outside; otherwise the pool's interface."""
     return _LOOPBACK if one_host else os.environ.get(GROUP_INTERFACE)

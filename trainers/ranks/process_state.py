@@ -1,9 +1,7 @@
-"""Global state of the process that trials run in: what one of them, or its task, changes does not reach the next.
+"""Saves and restores global state of the process that trials run in, so that trials do not affect each other.
 
-A trial runs the user's code in a process that others have used. What that code may set for the whole process is listed
-in `_settings`: torch's switches for numbers and kernels, hooks on all modules, environment, working folder, import
-path, warning filters, signal handlers. What cannot be listed stays: modules that were imported or patched, open files,
-and whatever the task's own objects remember.
+`_settings` lists the state: torch's switches, global hooks, environment, working folder, import path, warning filters,
+signal handlers. Imported or patched modules, open files and the task's own objects stay.
 """
 
 from __future__ import annotations
@@ -33,10 +31,7 @@ _SQLITE = "sqlite:///"
 
 
 def variables_here(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that hold on this machine.
-
-    A SQLite file that is not on this machine would be made here, and nobody would look into it.
-    """
+    """Return the variables valid on this machine, without SQLite files of others, which would be created here."""
     uri = variables.get(_TRACKING_URI, "")
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).is_file():
         return {name: value for name, value in variables.items() if not name.startswith(_TRACKER_PREFIX)}
@@ -45,10 +40,7 @@ def variables_here(variables: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def own_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Let this process have the variables that it has not set itself.
-
-    A run of MLflow that is left open is ended: the calls of the next trial in this thread would go into it.
-    """
+    """Set variables that this process lacks; also ends an open MLflow run, which would get the next trial's calls."""
     added = {name: value for name, value in variables_here(variables).items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -69,7 +61,7 @@ def _end_run() -> None:
 
 
 _SEED = 0
-"""Seed of the global generators before a task is made; a trial seeds them itself, from its own seed."""
+"""Seed of the global generators before a task is made; a trial seeds them from its own seed."""
 
 _SWITCHES = (
     "cudnn.enabled", "cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.allow_tf32",
@@ -79,31 +71,29 @@ _SWITCHES = (
     "cuda.matmul.fp32_precision", "mkldnn.fp32_precision", "mkldnn.matmul.fp32_precision",
     "mkldnn.conv.fp32_precision", "mkldnn.rnn.fp32_precision",
 )  # fmt: skip
-"""Attributes of `torch.backends`. Those of older names come first: setting them sets newer ones, too."""
+"""Attributes of `torch.backends`, older names first: setting them sets newer ones, too."""
 
 _UNREADABLE = object()
-"""Value of a setting that torch cannot tell, as after older and newer names of it were mixed; equal to no other."""
+"""Value of a setting that torch cannot read, as after mixing older and newer names; equal to no other."""
 
 
 class _Setting(NamedTuple):
-    """One piece of global state."""
-
     read: Callable[[], Any]
     write: Callable[[Any], object]
 
 
 class ProcessState:
-    """The global state of this process and of the calling thread, as it is when this object is made.
+    """The global state of this process and thread when this object is made.
 
-    Some of torch's state belongs to a thread, such as the default device, so make and use it in the thread that
-    trains. Making one takes 0.3 ms of processor time, `restore` 0.2 ms.
+    Some of it belongs to a thread, such as the default device, so use it in the training thread. Making it takes 0.3 ms
+    of CPU time, `restore` 0.2 ms.
     """
 
     def __init__(self) -> None:
         self._values = [(one, one.read()) for one in _settings()]
 
     def restore(self) -> None:
-        """Set back what has changed, and seed the global generators of torch, numpy and Python."""
+        """Restore changed state, and seed the global generators of torch, numpy and Python."""
         for setting, value in self._values:
             if _value(setting) != value:
                 setting.write(value)
@@ -111,7 +101,7 @@ class ProcessState:
 
 
 def _seed_generators() -> None:
-    """Seed as `trainers.data.seeds.reseed` does, in a fifth of the time: that keeps a traceback for a GPU to come."""
+    """Seed as `trainers.data.seeds.reseed` does, in a fifth of the time: that stores a traceback for later GPUs."""
     torch.default_generator.manual_seed(_SEED)
     if cast("Any", torch.cuda).is_initialized():
         torch.cuda.manual_seed_all(_SEED)
@@ -127,13 +117,12 @@ def _value(setting: _Setting) -> Any:
 
 
 def _settings() -> Iterator[_Setting]:
-    """Yield what there is to read and write in this version of torch and on this system."""
+    """Yield all settings of this version of torch and this system."""
     candidates = [*_numbers(), *_kernels(), *_hooks(), *_surroundings()]
     return (one for one in candidates if _value(one) is not _UNREADABLE)
 
 
 def _numbers() -> Iterator[_Setting]:
-    """Yield what decides how tensors are made and gradients are taken."""
     yield _Setting(torch.get_default_dtype, torch.set_default_dtype)
     yield _Setting(_default_device, torch.set_default_device)
     yield _Setting(torch.is_grad_enabled, torch.set_grad_enabled)
@@ -150,7 +139,6 @@ def _numbers() -> Iterator[_Setting]:
 
 
 def _kernels() -> Iterator[_Setting]:
-    """Yield what decides which kernels run, and on how many threads."""
     yield _Setting(_determinism, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]))
     yield _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
     for path in _SWITCHES:
@@ -169,7 +157,6 @@ def _kernels() -> Iterator[_Setting]:
 
 
 def _hooks() -> Iterator[_Setting]:
-    """Yield the hooks that torch calls for every module and every optimizer."""
     for owner, prefix in ((torch_modules, "_global_"), (torch_optimizers, "_global_optimizer_")):
         for name, value in vars(owner).items():
             if not name.startswith(prefix):
@@ -181,7 +168,6 @@ def _hooks() -> Iterator[_Setting]:
 
 
 def _surroundings() -> Iterator[_Setting]:
-    """Yield what of Python and the system is shared by all code of the process."""
     yield _Setting(os.environ.copy, _set_environment)
     yield _Setting(os.getcwd, os.chdir)
     yield _Setting(sys.path.copy, lambda value: sys.path.__setitem__(slice(None), value))
@@ -236,7 +222,7 @@ def _takes_gradients_in_threads() -> bool:
 
 
 def _compiler_options() -> dict[str, Any]:
-    """Return the options of `torch.compile`'s front end; none before that is imported, as DDP does."""
+    """Return the options of `torch.compile`'s front end; empty before it is imported, as DDP does."""
     config: Any = sys.modules.get("torch._dynamo.config")
     return {} if config is None else config.get_config_copy()
 
@@ -249,7 +235,7 @@ def _set_compiler_options(value: dict[str, Any]) -> None:
 
 
 def _flushes_denormals() -> bool:
-    """Whether numbers below the smallest normal one become zero in this thread; torch has a setter only."""
+    """Return whether denormals become zero in this thread; torch has a setter only."""
     smallest, half = sys.float_info.min, 0.5
     return smallest * half == 0.0
 
@@ -272,7 +258,7 @@ def _set_warning_filters(value: list[Any]) -> None:
 
 
 def _signal_handlers() -> dict[int, Any]:
-    """Return the handlers of all signals; none outside the main thread, where Python code cannot set any."""
+    """Return the handlers of all signals; empty outside the main thread, which alone can set them."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.getsignal(number) for number in signal.valid_signals()}

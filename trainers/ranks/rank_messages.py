@@ -1,4 +1,4 @@
-"""What a rank's process tells of a trial, what it is ordered, and how both pass between its threads."""
+"""Messages and orders of a trial's rank process, and their way between its threads."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ from trainers.failures import CheckpointError, StorageError, classify
 from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, TrainingError
 
 HOLD_SECONDS = 0.5
-"""Measurements of shorter epochs are sent together, no later than this, unless the controller waits for them.
-
-Each message costs processor time here, in the controller and in the store, and ranks on CPUs share theirs with both.
-"""
+"""Longest delay in seconds of short epochs' measurements, which are sent together unless the controller waits:
+each message costs CPU time here, in the controller and in the store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Began:
-    """Rank 0 holds model and data and begins its first step, so many seconds after it turned to the trial.
-
-    What the trial before took to end in this process is no part of them.
-    """
+    """Rank 0 begins its first step, this many seconds after it turned to the trial and the trial before ended."""
 
     facts: dict[str, Any]
     seconds: float
@@ -41,11 +36,7 @@ class Failed:
 
     @classmethod
     def of(cls, error: BaseException, *, has_begun: bool) -> Failed:
-        """Return the failure that an error is.
-
-        Args:
-            has_begun: Whether the attempt has begun its first step: before that a checkpoint is only read.
-        """
+        """Return the failure of an error; before the first step (`has_begun`) checkpoints are only read."""
         failure = classify(error)
         # A store that does not answer has the checkpoint still: the trial must not go back to an earlier one.
         is_away = isinstance(failure, StorageError)
@@ -54,12 +45,12 @@ class Failed:
 
 
 Holdable = Measurement | AskedFor
-"""News that may wait for a moment, to be sent with others."""
+"""Messages that may wait to be sent with others."""
 Message = Began | Failed | EpochPart | list[Holdable]
 
 
 class Orders:
-    """Orders of the pool to a run: how far it may train, whether it ends; shared between threads."""
+    """The pool's orders to a run, shared between threads: how far it may train, and when it ends."""
 
     def __init__(self, until: int) -> None:
         self._until = until
@@ -69,7 +60,7 @@ class Orders:
         self._changed = threading.Condition()
 
     def change(self, *, until: int | None = None, end_by: float | None = None, closed: bool = False) -> None:
-        """Change what is given; `end_by` is a moment on the monotonic clock."""
+        """Change the given orders; `end_by` is a moment on the monotonic clock."""
         with self._changed:
             self._until = self._until if until is None else until
             if end_by is not None:
@@ -78,35 +69,35 @@ class Orders:
             self._changed.notify_all()
 
     def wait_for_more_than(self, epoch: int) -> int | None:
-        """The epoch up to which the run may train, once that is beyond `epoch`; None after the end."""
+        """Return the epoch to train to, once it is beyond `epoch`; None after the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._until > epoch)
             return None if self._closed else self._until
 
     def seconds_left(self) -> float | None:
-        """Seconds within which the run has to end, infinite if with its epoch; None while it may go on."""
+        """Return the seconds left to end, infinite to end with the epoch; None while it may go on."""
         return max(self._end_by - time.monotonic(), 0.0) if self._draining else None
 
 
 Pendable = Pending[Measurement] | Pending[EpochPart]
-"""News that may name a file which is still being written."""
+"""Messages that may name a file which is still being written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Event:
-    """Something that happened; `what` is None at the end of the stream."""
+    """An event; `what` is None at the end of the stream."""
 
     what: Began | Failed | AskedFor | Pendable | None
     at: float = field(default_factory=time.monotonic)
     is_urgent: bool = True
 
     def is_ready_by(self, moment: float) -> bool:
-        """Wait until that moment, at most, for the file that is named; returns whether it is whole, or failed."""
+        """Wait until `moment` at most for the named file; returns whether it is whole, or failed."""
         write = self.what.write if isinstance(self.what, Pending) else None
         return write is None or write.ends_within(moment - time.monotonic())
 
     def told(self) -> Began | Failed | Holdable | EpochPart | None:
-        """Return what may be told now, after waiting for the file that is named."""
+        """Return the message, after waiting for the named file."""
         if not isinstance(self.what, Pending):
             return self.what
         try:
@@ -116,7 +107,7 @@ class _Event:
 
 
 class _Held:
-    """News that wait for others, to be sent with them in their order."""
+    """Messages that wait to be sent together, in order."""
 
     def __init__(self) -> None:
         self._news: list[tuple[Holdable, float]] = []
@@ -124,15 +115,14 @@ class _Held:
 
     @property
     def send_at(self) -> float | None:
-        """Moment at which they are sent, on the monotonic clock; None if there are none."""
+        """Return the moment of sending on the monotonic clock, or None."""
         return self._send_at if self._news else None
 
     def add(self, one: Holdable, since: float) -> None:
-        """Hold what happened at this moment."""
         self._news.append((one, since))
 
     def take(self) -> Iterator[list[Holdable]]:
-        """Yield them together, if there are any, and hold the next ones for a while again."""
+        """Yield the waiting messages together, if any, and start anew."""
         if self._news:
             now = time.monotonic()
             yield [
@@ -143,10 +133,10 @@ class _Held:
 
 
 class Outgoing:
-    """Messages from the thread that trains to the one that sends them; measurements of short epochs go together.
+    """Messages from the training thread to the sending one; measurements of short epochs go together.
 
-    They are sent in their order, and none before the checkpoint that it names is whole. After a failure, which may be
-    that of a checkpoint, there is nothing more to tell.
+    They are sent in order, each after the checkpoint that it names is whole. A failure, which may be a checkpoint's, is
+    the last message.
     """
 
     def __init__(self) -> None:
@@ -154,7 +144,7 @@ class Outgoing:
         self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
 
     def begin(self) -> None:
-        """Count the start of the trial from now on: the one before has ended."""
+        """Count the trial's start from now on: the trial before has ended."""
         self.began_at = time.monotonic()
 
     def send(self, what: Began | Failed | Pending[EpochPart] | None) -> None:
@@ -162,11 +152,11 @@ class Outgoing:
         self._queue.put(_Event(what=what))
 
     def measure(self, measurement: Pending[Measurement], *, is_last: bool) -> None:
-        """Send a measurement together with others; at once if `is_last`."""
+        """Send a measurement with others; at once if `is_last`."""
         self._queue.put(_Event(what=measurement, is_urgent=is_last))
 
     def asked(self, one: AskedFor) -> None:
-        """Send a parameter that was asked for together with others."""
+        """Send a requested parameter with others."""
         self._queue.put(_Event(what=one, is_urgent=False))
 
     def messages(self) -> Iterator[Message]:

@@ -1,8 +1,8 @@
 """One rank's process: it lives as long as its slot and trains one trial after another.
 
-A pool calls it from several threads: `run` or `follow` occupy one while a trial lasts, `grant`, `drain`, `close`
-and `steps` come in beside them. All trials are trained in one thread of the process's own, which tells `run` what
-happens. A run trains up to the epoch it was granted and waits there; after `close` it ends.
+A pool calls it from several threads: `run` or `follow` occupy one during a trial, `grant`, `drain`, `close` and `steps`
+come in beside them. All trials train in one own thread of the process, which passes events to `run`. A run trains up to
+the granted epoch and waits there; after `close` it ends.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ MOST_EARLY_ORDERS = 8
 
 
 class _TaskCache:
-    """Keeps the last task that was made: a constructor may read and encode data, which a trial should not wait for.
+    """Keeps the last task, whose constructor may read and encode data.
 
-    Each trial gets a shallow copy, so that what a trial assigns to its task the next one does not see. What the task's
-    module and constructor set for the whole process belongs to the task: each of its trials finds it set.
+    Each trial gets a shallow copy, so assignments to a task do not reach the next trial. Process state set by the
+    task's module and constructor is restored for each of its trials.
     """
 
     def __init__(self) -> None:
@@ -64,11 +64,9 @@ class _TaskCache:
         self._with_module: dict[object, ProcessState] = {}
 
     def set_process_back(self, spec: TrialSpec) -> None:
-        """Undo what the trial before has set for the whole process."""
         (self._with_task if self._is_kept(spec) else self._start).restore()
 
     def task_of(self, spec: TrialSpec) -> Trainable:
-        """The trial's task, its training function or its command."""
         if not self._is_kept(spec):
             self._task = None  # two data sets at once may be too much
             self._import_module(spec)
@@ -82,7 +80,7 @@ class _TaskCache:
         return self._task is not None and self._key == _key_of(spec)
 
     def _import_module(self, spec: TrialSpec) -> None:
-        """Import the task's module; what the first import set is set again, since later ones do nothing."""
+        """Import the task's module; restores the global state of its first import, since later ones do nothing."""
         module = (spec.task, spec.python_path)
         if module in self._with_module:
             self._with_module[module].restore()
@@ -96,12 +94,12 @@ def _key_of(spec: TrialSpec) -> object:
 
 
 class RankProcess:
-    """The process of one slot: trains one trial after the other, as a rank of their gangs.
+    """The process of one slot: trains trials in turn, as a rank of their gangs.
 
     Args:
-        device: "cpu" or "cuda"; on cuda the process is expected to see its one GPU only.
-        cpus: CPUs that belong to this slot alone; empty where ranks do not fill the machine.
-        backend: What will carry the messages of process groups; None is the device's own.
+        device: "cpu" or "cuda"; with cuda the process should see only its one GPU.
+        cpus: CPUs of this slot alone; empty if ranks do not fill the machine.
+        backend: Backend of process groups; None is the device's default.
     """
 
     def __init__(
@@ -127,15 +125,15 @@ class RankProcess:
         threading.Thread(target=self._work, args=(cpus_per_rank,), name="trials", daemon=True).start()
 
     def pid(self) -> int:
-        """Number of this process."""
+        """Pid of this process."""
         return os.getpid()
 
     def rss_bytes(self) -> int:
-        """Resident memory of this process in bytes, by which the pool notices that it grows."""
+        """Resident memory in bytes, for the pool to notice leaks."""
         return int(psutil.Process().memory_info().rss)
 
     def steps(self, key: str) -> StepCount:
-        """What the attempt with this key has counted; it has counted nothing before its run has begun."""
+        """Return the step count of the attempt with this key, empty before its run begins."""
         now, counter = self._counter
         return counter.read() if now == key else StepCount()
 
@@ -147,7 +145,7 @@ class RankProcess:
         return None
 
     def run(self, spec: TrialSpec, assignment: RankAssignment, until: int) -> Iterator[Message]:
-        """Train a trial and yield what happens; the stream ends after `close` or a failure."""
+        """Train a trial and yield its messages, until `close` or a failure."""
         with self._changing:
             for before in self._orders.values():
                 before.change(closed=True)
@@ -169,7 +167,7 @@ class RankProcess:
                 self._orders.pop(assignment.key, None)
 
     def _work(self, cpus_per_rank: int) -> None:
-        """Do what is put into the queue: in this thread trials are trained, and process groups formed and left."""
+        """Train trials and form and leave process groups, from a queue, in this thread."""
         set_threads(cpus_per_rank)  # each thread has a number of its own
         self._tasks = _TaskCache()
         while True:
@@ -183,7 +181,7 @@ class RankProcess:
         outgoing: Outgoing,
         counter: StepCounter,
     ) -> Remains | None:
-        """Train a trial; returns what tells whether its model is still in memory, None if that is not known."""
+        """Train a trial; returns a check for its model in memory, or None."""
         outgoing.begin()
         trainer: Trainer | FunctionTrainer | CommandTrainer | None = None
         course = _Course(orders, outgoing)
@@ -217,32 +215,26 @@ class RankProcess:
     def _command_trainer(
         self, spec: TrialSpec, command: Command, assignment: RankAssignment, counter: StepCounter
     ) -> CommandTrainer:
-        """Return what runs a command; its programs form a process group of their own, if any."""
+        """Return the trainer of a command, whose programs form a process group of their own, if any."""
         group = Group(rank=assignment.rank, world_size=spec.world_size, device=self._device)
         store = self._membership.store_of(assignment)
         return CommandTrainer(spec, command, assignment=assignment, group=group, store=store, counter=counter)
 
     def leave(self, group_id: str) -> None:
-        """Leave this process group together with its other members; returns once that is done.
-
-        A run that begins before this is heard of leaves the group itself.
-        """
+        """Leave a process group together with its other members; returns once this or the next run has left it."""
         self._jobs.put(lambda: self._membership.leave(group_id))
         self._membership.wait_until_left(group_id)
 
     def grant(self, key: str, until: int) -> None:
-        """Let the run train on, up to this epoch."""
+        """Let the run train up to this epoch."""
         self._order(key, until=until)
 
     def drain(self, key: str, within_seconds: float = math.inf) -> None:
-        """Let the run end with a checkpoint: with its epoch, or within it if that would take longer than so long.
-
-        Only the order to rank 0 counts.
-        """
+        """Let the run end with a checkpoint: with its epoch, or sooner, in `within_seconds`; rank 0's order counts."""
         self._order(key, end_by=time.monotonic() + within_seconds)
 
     def close(self, key: str) -> None:
-        """End a run that waits."""
+        """End a waiting run."""
         self._order(key, closed=True)
 
     def _order(self, key: str, **change: Any) -> None:
@@ -257,7 +249,7 @@ class RankProcess:
 
 
 def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: Outgoing) -> None:
-    """Train a trial, free its memory, and end the stream of what it tells."""
+    """Train a trial, free its memory, and end its messages."""
     try:
         free_memory(train())
     except Exception as error:  # noqa: BLE001 - the process is spoilt, but the stream must end
@@ -266,7 +258,7 @@ def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: Outgoing) -
 
 
 class _Course:
-    """How far the pool lets a trial train, and where its news go."""
+    """A trial's limits from the pool, and its messages to it."""
 
     def __init__(self, orders: Orders, outgoing: Outgoing) -> None:
         self._orders, self._outgoing, self._until = orders, outgoing, 0
@@ -275,23 +267,19 @@ class _Course:
         self.seconds_left, self.saved = orders.seconds_left, outgoing.send
 
     def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
-        """Tell that the first step begins, or has begun so many seconds ago."""
         self.has_begun = True
         seconds = max(time.monotonic() - self._outgoing.began_at - ago_seconds, 0.0)
         self._outgoing.send(Began(facts=asdict(facts), seconds=seconds))
 
     def until(self, epoch: int) -> int | None:
-        """Return the epoch up to which may be trained, once that is beyond `epoch`; None once the trial is over."""
         until = self._orders.wait_for_more_than(epoch)
         self._until = epoch if until is None else until
         return until
 
     def asked(self, name: str, asked: Asked) -> None:
-        """Send a parameter that the trial has asked for, together with others and with measurements."""
         self._outgoing.asked(AskedFor(name=name, asked=asked))
 
     def measured(self, pending: Pending[Measurement]) -> None:
-        """Send a measurement: at once if the gang waits after it, or is over."""
         measurement = pending.news
         self.saw(measurement)
         is_over = measurement.ended or measurement.complete

@@ -1,12 +1,12 @@
-"""A rank's place in a group that forms later: on this machine, or in what torchrun describes.
+"""A rank's place in a group that forms later: on this machine, or under torchrun.
 
-Ranks need not be equally quick at loading a task and its data, and a process group has one deadline for everything. So
-each rank says over the store that it lives, before there is a group, and is waited for as long as it loads:
+Ranks load tasks and data at different speeds, but a process group has one deadline for everything. So before there is a
+group each rank signals over the store that it lives, and is waited for as long as it loads:
 
-    beat R    number that rank R's process counts up all the time, from its start until the group is about to form
-    here R    is set once rank R has loaded what it needs
+    beat R    number that rank R's process counts up from its start until the group is about to form
+    here R    is set once rank R has loaded its data
 
-A rank that has come waits as long as the beats of the others change. In a study the pool watches instead
+A rank that has come waits while the others' beats change. In a study the pool watches instead
 (`trainers.ranks.standing_group`).
 """
 
@@ -41,18 +41,18 @@ _LONGEST_PERIOD_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Heard:
-    """What was heard of a rank: its beats so far, and when they were last other than before, in seconds of a clock."""
+    """A rank's beats so far, and the time of their last change."""
 
     beats: int
     changed_at: float
 
 
 class Presence:
-    """One rank's presence, from now on, for the other ranks of a group that is going to form.
+    """One rank's heartbeat for the others, until its group forms.
 
     Args:
-        store: Store that all ranks reach, in which nobody has used these names before. Requests to it are short.
-        deadline_seconds: Longest silence of a rank that has not come yet, in seconds.
+        store: Store that all ranks reach, in which these keys are new. Requests to it are short.
+        deadline_seconds: Longest silence of a missing rank, in seconds.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, deadline_seconds: float) -> None:
@@ -64,16 +64,12 @@ class Presence:
         self._thread.start()
 
     def close(self) -> None:
-        """Say no more that this rank lives."""
+        """Stop the heartbeat."""
         self._ends.set()
         self._thread.join()
 
     def wait_for_all(self) -> None:
-        """Return once all ranks have come; call it when this one has loaded what it needs.
-
-        Raises:
-            LostError: A rank has not started, or was not heard of, for as long as the deadline.
-        """
+        """Wait for all ranks, after loading; raises LostError if a rank is silent until the deadline."""
         self.store.set(f"here {self.rank}", "yes")
         watch = _Watch(self, time.monotonic())
         here = [f"here {rank}" for rank in range(self.world_size)]
@@ -92,8 +88,6 @@ class Presence:
 
 
 class _Watch:
-    """What a rank that has come hears of those that have not."""
-
     def __init__(self, presence: Presence, now: float) -> None:
         self._presence, self._store = presence, presence.store
         self._missing = [rank for rank in range(presence.world_size) if rank != presence.rank]
@@ -101,7 +95,7 @@ class _Watch:
         self._next_look, self._next_word = now, now + presence.deadline_seconds
 
     def look(self, now: float) -> bool:
-        """Look for the others, once in each period; returns that the wait goes on."""
+        """Check the others once in each period; returns that the wait goes on."""
         if now < self._next_look:
             return False
         self._next_look = now + self._presence.period_seconds
@@ -130,18 +124,18 @@ class _Watch:
 
 
 _FAULT_OF_NCCL = "exception_dump"
-"""Key by which torch's ProcessGroupNCCL tells the other ranks that a collective has failed (torch 2.13)."""
+"""Key with which torch's ProcessGroupNCCL reports a failed collective (torch 2.13)."""
 _GROUPS = count()
-"""Numbers of the groups that this process has been in: all its ranks count alike."""
+"""Numbers of this process's groups: all ranks count alike."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """Where a rank is, before it joins the others.
+    """A rank's place, before it joins the others.
 
     Attributes:
-        backend: What will carry the messages of the group, gloo or nccl.
-        presence: What the other ranks know of this one until it joins; None for a single rank.
+        backend: Future backend of the group, gloo or nccl.
+        presence: This rank's heartbeat until it joins; None for a single rank.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -152,11 +146,7 @@ class RankPlace:
     one_host: bool = True
 
     def join(self) -> Group:
-        """Form the group together with the other ranks, once all of them have come; a single rank needs none.
-
-        Raises:
-            LostError: A rank is gone, or the group could not be formed in time.
-        """
+        """Form the group once all ranks have come (none for a single rank); raises LostError if a rank is lost."""
         presence = self.presence
         if presence is None:
             return Group(device=self.device)
@@ -176,7 +166,7 @@ class RankPlace:
             )
 
     def close(self) -> None:
-        """Let the other ranks know if this one ends before it has joined them."""
+        """Report to the other ranks that this one ends before joining."""
         if self.presence is not None:
             self.presence.close()
 
@@ -184,7 +174,7 @@ class RankPlace:
 def place_on_this_machine(
     kind: DeviceKind, rank: int, world_size: int, *, store: Store, options: GroupOptions
 ) -> RankPlace:
-    """Return the place of a rank whose group has no other machine; ranks share GPUs where there are fewer of them."""
+    """Return the place of a rank in a group on this machine; ranks share GPUs if there are fewer."""
     devices = world_size if kind == "cpu" else torch.cuda.device_count()
     return RankPlace(
         device=device_of(kind, rank % devices),
@@ -202,7 +192,7 @@ def place_in_environment(
 
     Args:
         kind: Kind of device; GPUs are shared over gloo only.
-        presence: This rank's presence, if it has been told of already.
+        presence: This rank's running heartbeat, if any.
 
     Raises:
         LostError: The store of the ranks cannot be reached.
@@ -222,9 +212,7 @@ def place_in_environment(
 
 
 def presence_in_environment(deadline_seconds: float) -> Presence | None:
-    """Tell the ranks that torchrun has started beside this one that it lives; None if there is no other.
-
-    Tell it before anything that takes time: a rank that nobody knows of has not started.
+    """Start the heartbeat to torchrun's other ranks; None if there are none. Call it before slow work.
 
     Args:
         deadline_seconds: Deadline of the connection, of each request to the store, and of a rank's silence.
@@ -249,10 +237,9 @@ def presence_in_environment(deadline_seconds: float) -> Presence | None:
 
 
 def _forget_faults_of_earlier_starts(store: Store) -> None:
-    """Delete what NCCL has left in torchrun's store when it failed: each later start would end by it, 8 minutes in.
+    """Delete NCCL's failure key from torchrun's store, or each later start would end by it after 8 minutes.
 
-    torch looks for the key below all prefixes. Nobody has a group yet: that comes after all ranks have told that they
-    live.
+    torch looks for it below all prefixes. No group exists yet: ranks form it after all have started their heartbeat.
     """
     while isinstance(store, PrefixStore):
         store = store.underlying_store

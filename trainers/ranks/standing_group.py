@@ -1,9 +1,8 @@
-"""Which process group a rank's process is in, from one trial to the next.
+"""The process group of a rank's process, from one trial to the next.
 
-A group outlives its trial: the next trial of the same ranks uses it again. To leave one is an act of all its members:
-NCCL destroys a communicator only once all of them ask for it, and a member that asks alone waits for ever. The pool
-therefore tells all members when to leave (`studies.gangs.standing_groups`). Torch has to be asked in the thread that
-trains, and the pool's calls come in other threads.
+A group outlives its trial: the same ranks reuse it. All members leave together, because NCCL destroys a communicator
+only once all ask for it; so the pool orders it (`studies.gangs.standing_groups`). Calls to torch belong to the training
+thread, while the pool's calls come in other threads.
 """
 
 from __future__ import annotations
@@ -19,15 +18,11 @@ from trainers.ranks.group_store_server import StoreAddress
 from trainers.ranks.process_group import Group, destroy_group, form_group
 
 GATHER_SECONDS = 7 * 86400.0
-"""Time in which all ranks have to be there: no limit, since whoever watches the gang knows if one loads or hangs."""
+"""Deadline for all ranks to come: none, since the gang's watcher knows whether a rank loads or hangs."""
 
 
 class Membership:
-    """The process group that this process is in, if any.
-
-    Args:
-        form: Function that forms a group, with the arguments of `form_group`.
-    """
+    """The process group of this process, if any; `form` has the arguments of `form_group`."""
 
     def __init__(
         self,
@@ -44,9 +39,7 @@ class Membership:
         self._changed = threading.Condition()
 
     def join(self, assignment: RankAssignment, world_size: int) -> Group:
-        """Take this rank's place in its gang's group, after leaving another one; call it in the thread that trains.
-
-        A gang of one rank needs no group.
+        """Join a gang's group after leaving another one, in the training thread; a gang of one rank needs none.
 
         Raises:
             RuntimeError: The other ranks did not come in time.
@@ -72,13 +65,13 @@ class Membership:
         return group
 
     def leave(self, group_id: str) -> None:
-        """Leave this group, if this process is still in it; call it in the thread that trains."""
+        """Leave this group, if still a member; call it in the training thread."""
         if self._group_id == group_id:
             self._destroy()
             self._is_in(None)
 
     def wait_until_left(self, group_id: str) -> None:
-        """Return once this process is not in this group any more; for other threads."""
+        """Wait until this process is no longer in this group; for other threads."""
         with self._changed:
             self._changed.wait_for(lambda: self._group_id != group_id)
 
@@ -88,7 +81,7 @@ class Membership:
             self._changed.notify_all()
 
     def store_of(self, assignment: RankAssignment) -> StoreClient | None:
-        """Return the pool's store, which is a new one if the old one died; None if no gang needs one."""
+        """Return the pool's store, a new one if the old one died; None if no gang needs one."""
         if assignment.store is not None and assignment.store != self._store_address:
             host, port, secret = assignment.store
             address = StoreAddress(host=host, port=port, secret=secret)
