@@ -127,7 +127,7 @@ class Controller:
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
 
     def run(self) -> None:
-        """Drive the study to its end. Raises LeaseLostError, and writes nothing more, if another controller takes over."""
+        """Drive the study to its end. Raises LeaseLostError, and stops writing, if another controller takes over."""
         try:
             self._carry_out(self.machine.begin(self._pool.now()))
             if not self.machine.finished:

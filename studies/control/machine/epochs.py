@@ -17,7 +17,7 @@ from trainers.protocol import EpochPart, Measurement
 
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
-    """Charge and record an epoch. If an objective or bounded metric is not finite, fails the trial and returns False."""
+    """Charge and record an epoch. If an objective or bound is not finite, fail the trial and return False."""
     ended_at = live.now - measurement.age_seconds
     paid = live.account.charge_trial(trial, "train", ended_at, seconds=measurement.wall_seconds)
     metrics = dict(measurement.metrics)
