@@ -61,8 +61,8 @@ class PriceHistory:
 class SlotMeter:
     """Knows up to which moment each slot is charged, and charges the time since then.
 
-    Each charge of a trial is rounded by itself, so that equal epochs cost the same. Overhead absorbs rounding errors, so
-    that all charges together never exceed the cost of the pool's time.
+    Each charge of a trial is rounded by itself, so that equal epochs cost the same. Overhead absorbs rounding,
+    so that all charges together never exceed the cost of the pool's time.
 
     Args:
         opened_at: Moment at which the pool began to cost money, in seconds since 1970.
