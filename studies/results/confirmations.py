@@ -18,7 +18,7 @@ def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -
         epoch: Epoch of the point; None takes the latest confirmed one.
 
     Returns:
-        `epoch`; `seeds`, their number; `measured_on`, "test" where the task has such a part, else "validation"; `epochs`
+        `epoch`; `seeds`, their number; `measured_on`, "test" if the task has such a part, else "validation"; `epochs`
         of the shortest training; and `metrics`, each with mean, standard deviation (None for one value) and values.
     """
     runs = confirmed_runs(record, trial, epoch)

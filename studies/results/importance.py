@@ -58,7 +58,7 @@ def effects(study: StudyRecord, objective: Objective) -> Effects | None:
 
     Ended and waiting trials count with their last values (cumulative objectives extrapolated). Epochs are no feature: a
     pruner stops trials because of their parameters, so controlling for epochs would hide effects. Inactive
-    parameters get the median of its active values.
+    parameters get the median of their active values.
     """
     usable = [(trial, value) for trial in study.started if (value := _value(study, trial, objective)) is not None]
     usable = usable[:: -(-len(usable) // MOST_TRIALS)] if usable else []
