@@ -1,7 +1,4 @@
-"""Wires a study together: from a spec, and the pool that there is, to a policy, a suggester and settings.
-
-Launching, adapters and simulation all go through here.
-"""
+"""Builds policy, suggester and settings of a study from its spec and pool, for launches, adapters and simulations."""
 
 from __future__ import annotations
 
@@ -43,24 +40,20 @@ NOWHERE = "/nowhere"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolSpec:
-    """Where trials train: a slot is one device of one kind at one price.
-
-    Attributes:
-        usd_per_slot_hour: Price of one slot in dollars per hour.
-    """
+    """Kind, number and price of the slots on which trials train."""
 
     device: Literal["cpu", "cuda"]
     slots: int
     usd_per_slot_hour: float
 
     def at_price(self, usd_per_slot_hour: float | None) -> PoolSpec:
-        """The same slots at the price that `automl price set` has set, if it has."""
+        """Returns the same slots at the price set by `automl price set`; None keeps the price."""
         return self if usd_per_slot_hour is None else replace(self, usd_per_slot_hour=usd_per_slot_hour)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """What decides in a study."""
+    """Policy, suggester and what belongs to them."""
 
     policy: Policy
     suggester: Suggester
@@ -75,13 +68,10 @@ def assemble(
     study_attributes: Mapping[str, Any] | None = None,
     source: str = "spec",
 ) -> Assembled:
-    """Builds policy and suggester of a study that trains on a pool.
+    """Builds policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be made.
 
     Args:
-        counted: Returns what was counted of models without training them, None as long as that is not known.
-
-    Raises:
-        SpecError: The sampler or the pruner cannot be made.
+        counted: Returns counts of models made without training them; None until they are known.
     """
     problem = problem_of(spec, pool, earlier, counted)
     return assemble_search(
@@ -90,11 +80,7 @@ def assemble(
 
 
 def kept_epochs(pruner: Pruner, epochs: int) -> tuple[int, ...]:
-    """Returns the milestones of a study with a pruner: what is kept, and what its search counts.
-
-    Args:
-        epochs: Number of epochs in a full training.
-    """
+    """Returns the milestones of a study with this pruner and this number of epochs in a full training."""
     return milestones(epochs, getattr(pruner, "grace", DEFAULT_GRACE), pruner.rungs(epochs))
 
 
@@ -108,15 +94,12 @@ def assemble_search(
     source: str = "spec",
     milestones_of: Callable[[Pruner, int], tuple[int, ...]] | None = None,
 ) -> Assembled:
-    """Builds policy and suggester; a model of learning curves only if sampler or pruner uses one.
+    """Builds policy and suggester, and a learning-curve model if one of them uses it; raises as `assemble` does.
 
     Args:
-        candidates: The only configurations that there are, which the sampler `cokriging` keeps to; None for any.
-        is_threaded: Whether policy and suggester are called by threads of their own, so that each needs a model.
-        milestones_of: Gives the milestones by the pruner and the number of epochs; None for those of the problem.
-
-    Raises:
-        SpecError: The sampler or the pruner cannot be made.
+        candidates: The finite set from which the sampler `cokriging` chooses; None allows any configuration.
+        is_threaded: Whether policy and suggester run in different threads, so that each needs its own model.
+        milestones_of: Computes milestones from pruner and epochs; None takes those of the problem.
     """
     search = search.chosen
     model = functools.cache(lambda: CurveModel(problem))
@@ -125,7 +108,7 @@ def assemble_search(
     try:
         pruner = make_pruner(search.pruner.name, search.pruner.options, context)
         if milestones_of is not None and has_model(search):
-            # Only now: a pruner may be made with the model, and says afterwards at which epochs it decides.
+            # Last: a pruner made with the model knows its decision epochs only afterwards.
             model().count_milestones(milestones_of(pruner, problem.epochs))
         suggester: Suggester = (
             ModelSuggester(model().sharing_fits() if is_threaded else model(), seed=search.seed, candidates=candidates)
@@ -148,13 +131,13 @@ def assemble_search(
 
 
 def has_model(search: SearchSpec) -> bool:
-    """Returns whether sampler or pruner may look at the model of learning curves."""
+    """Returns whether the sampler or the pruner uses the learning-curve model."""
     search = search.chosen
     return search.sampler == "cokriging" or takes_context(search.pruner.name)
 
 
 def watched_epochs(search: SearchSpec, epochs: int) -> tuple[int, ...]:
-    """Returns the epochs whose values the model of learning curves looks at, beside milestones."""
+    """Returns the epochs that the learning-curve model reads besides milestones."""
     if not has_model(search):
         return ()
     rungs = decision_rungs(epochs)
@@ -167,7 +150,7 @@ def problem_of(
     earlier: Sequence[EarlierStudy] = (),
     counted: Callable[[], SizeModel | None] = nothing_counted,
 ) -> Problem:
-    """Returns what the model of `cokriging` and `break_even` has to know; arguments as of `assemble`."""
+    """Returns the inputs of `cokriging` and `break_even`; arguments as in `assemble`."""
     given = spec.reference_point
     epochs = spec.training.epochs
     space = spec.space or Space({})
@@ -190,13 +173,13 @@ def problem_of(
 
 
 def _trial_limits(budget: BudgetSpec, pool: PoolSpec) -> TrialLimits:
-    """What one trial may cost; dollars limit nothing on a pool without a price."""
+    """A dollar limit has no effect on a pool without a price."""
     usd, hours = budget.usd_per_trial if pool.usd_per_slot_hour else None, budget.hours_per_trial
     return TrialLimits(usd=math.inf if usd is None else usd, seconds=math.inf if hours is None else 3600.0 * hours)
 
 
 def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
-    """What the pool may cost in dollars; hours limit that as well, and are all that limits a pool without a price."""
+    """Budget in dollars; a limit of hours counts at the pool's price, and alone on a pool without a price."""
     price, budget = pool.usd_per_slot_hour, spec.budget
     usd = math.inf if budget.usd is None or not price else float(budget.usd)
     hours = math.inf if budget.hours is None else float(budget.hours)
@@ -204,7 +187,6 @@ def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
 
 
 def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | None:
-    """World sizes that a space allows on so many slots; None if it has none to choose."""
     if space is None or "world_size" not in space:
         return None
     parameter = space.parameter("world_size")
@@ -212,11 +194,7 @@ def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | 
 
 
 def checkpoint_folder(spec: StudySpec, base_folder: Path, uid: str) -> str:
-    """Returns the path or URL of the folder of a study's checkpoints.
-
-    Args:
-        base_folder: Folder where relative paths start.
-    """
+    """Returns the path or URL of a study's checkpoint folder; relative paths start at `base_folder`."""
     return study_folder(spec.checkpoints.folder, base_folder, spec.study, uid)
 
 
@@ -229,13 +207,12 @@ def setup_of(
     *,
     folder: str = NOWHERE,
 ) -> StudySetup:
-    """Returns the settings of a study as its state machine wants them.
+    """Returns the settings of a study for its state machine.
 
     Args:
-        policy: Policy of the study (`assemble`).
         base_folder: Folder where relative paths and the user's own task start.
-        reference: Reference point that was given or frozen earlier; None if there is none yet.
-        folder: Path or URL of the folder of the study's checkpoints; `NOWHERE` for one that writes none.
+        reference: Given or frozen reference point; None if there is none yet.
+        folder: Path or URL of the checkpoint folder; `NOWHERE` if no checkpoints are written.
     """
     epochs, budget = spec.training.epochs, spec.budget
     return StudySetup(

@@ -1,9 +1,8 @@
-"""The shell around the state machine: carries its commands out, and commits before what cannot be undone.
+"""Carries out the commands of the state machine.
 
     events ─► machine.handle ─► grants at once ─► one commit ─► everything else
 
-One thread handles events, a second prepares suggestions, a third beats the lease's heart. A grant may run ahead of its
-commit, since an epoch can be repeated; a stop, a pause or a thaw may not.
+A grant may precede its commit, since an epoch can be repeated; a stop, a pause or a thaw may not.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ log = logging.getLogger(__name__)
 
 
 class Rows(Protocol):
-    """What a controller writes: the part of a `Store` that it needs, which simulations also have without a database."""
+    """The part of a `Store` that a controller needs; simulations implement it in memory."""
 
     def commit(
         self, study_id: int, lease_token: str | None, changes: Iterable[Change], *, commit_id: str | None = None
     ) -> None:
-        """Write all changes or none; once, however often that is tried with the same id."""
+        """Write all changes or none. Repeating a call with the same id writes nothing twice."""
         ...
 
     def enqueue(
@@ -73,19 +72,19 @@ class Rows(Protocol):
         lease_token: str | None = None,
         enqueue_id: str | None = None,
     ) -> int:
-        """Insert a configuration that waits, once, however often that is tried with the same id; returns its row's."""
+        """Insert a waiting configuration, once per `enqueue_id`; returns the id of its row."""
         ...
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
-        """Configurations that wait, oldest first."""
+        """Return the waiting configurations, oldest first."""
         ...
 
     def cancel_requests(self, study_id: int) -> list[int]:
-        """Ids of the trials whose end was asked for, and which have not ended."""
+        """Return the ids of unfinished trials whose end was requested."""
         ...
 
     def price_that_was_set(self, study_id: int) -> float | None:
-        """Dollars per slot and hour that replace those of the spec; None if nobody has set a price."""
+        """Return the dollars per slot-hour that replace the spec's price; None if nobody has set a price."""
         ...
 
 
@@ -93,12 +92,10 @@ class Controller:
     """Drives one study until it is closed, drained or failed.
 
     Args:
-        suggester: Chooses the configuration of each new trial; None where all trials are known.
-        study_id: Id of the study's row.
-        lease_token: Token of the lease that every commit checks; None where there can be no rival (in simulations in
-            memory).
-        background: Prepare suggestions in a thread; off in virtual time, where nothing may depend on real time.
-        tick_seconds: How often the watchdog looks; in virtual time half an epoch will do.
+        suggester: Chooses each new configuration; None where all trials are known.
+        lease_token: Token that every commit checks; None without possible rivals, as in simulations in memory.
+        background: Prepare suggestions in a thread; off in virtual time, which must not depend on real time.
+        tick_seconds: Interval of the watchdog.
     """
 
     def __init__(
@@ -130,11 +127,7 @@ class Controller:
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
 
     def run(self) -> None:
-        """Drive the study to its end.
-
-        Raises:
-            LeaseLostError: Another controller has taken over; the pool is given back, nothing more is written.
-        """
+        """Drive the study to its end. Raises LeaseLostError, and stops writing, if another controller takes over."""
         try:
             self._carry_out(self.machine.begin(self._pool.now()))
             if not self.machine.finished:
@@ -161,15 +154,15 @@ class Controller:
             self._carry_out(self.machine.pool_opened(self._pool.now()))
 
     def drain(self, reason: str) -> None:
-        """Ask for a drain, from a signal handler or another thread."""
+        """Request a drain, from a signal handler or any thread."""
         self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
     def lose_lease(self) -> None:
-        """End `run` before its next commit, which may be hours away: another controller trains; from any thread."""
+        """End `run` before its next commit, because another controller drives the study; callable from any thread."""
         self._is_lease_lost.set()
 
     def look_for_requests(self) -> None:
-        """Take in what other processes have enqueued, which trials they want to end, and the price that they set."""
+        """Read what other processes have written: enqueued configurations, cancel requests and the price."""
         price = self._store.price_that_was_set(self._study_id)
         if price is not None:
             self._pool.post(PriceSet(usd_per_slot_hour=price))
@@ -186,7 +179,7 @@ class Controller:
                 self._pool.post(CancelRequested(trial_id=trial_id))
 
     def _advance(self) -> None:
-        """One turn: all events that are there, one commit. The watchdog looks at every tick, however busy it is."""
+        """Handle all waiting events in one commit. The watchdog looks at every tick, also under load."""
         next_look = min(self._looked_at + self._tick_seconds, self.machine.cut_at)
         events: list[Event] = self._pool.wait(max(next_look - self._pool.now(), 0.0))
         if self._is_lease_lost.is_set():
@@ -209,7 +202,7 @@ class Controller:
             self._do(command)
 
     def _commit(self, changes: list[Change]) -> None:
-        """Write changes, also if the database is away for a while; never twice, if only its answer was lost."""
+        """Retries while the database is away; the id keeps a lost answer from writing twice."""
         write = partial(self._store.commit, self._study_id, self._lease_token, changes, commit_id=new_id())
         retry(write, _MEANWHILE)
 

@@ -1,4 +1,4 @@
-"""A controller's session with a study: it takes the lease, settles dead pools, drives, and gives the lease back."""
+"""A controller's session with a study: takes the lease, settles dead pools, drives, and releases the lease."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ from studies.storage.writing.retrying import retry
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Set aside all objects that there are now for as long as the block runs.
+    """Exempt all present objects from garbage collection in the block.
 
-    A full collection stops all threads. Libraries and what a resumed study knows of its trials are some hundred
-    thousand objects, which took it 80 ms at a time and are never garbage.
+    A full collection stops all threads, and took 80 ms for the objects of libraries and of a resumed study.
     """
     gc.collect()
     gc.freeze()
@@ -61,7 +60,7 @@ def set_aside() -> Iterator[None]:
 
 @contextmanager
 def none_meanwhile() -> Iterator[None]:
-    """Collect nothing while the block makes many objects that stay: each look at all of them would find nothing."""
+    """Collect no garbage in a block that makes many lasting objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -85,7 +84,7 @@ class Session:
     """Drives a study of the store until it is closed, drained or failed.
 
     Args:
-        counted: Function that returns what was counted of models without training them, None until that is known.
+        counted: Returns counts of models made without training them; None until they are known.
         own_logging: Where the user's code logs by itself; None leaves that to its environment.
     """
 
@@ -112,7 +111,7 @@ class Session:
         self._stood_by = False
 
     def drain(self, reason: str) -> None:
-        """Let each gang stop at the end of its epoch, or stop the waiting for the lease; safe in signal handlers."""
+        """Let each gang stop at the end of its epoch, or stop the wait for the lease; safe in signal handlers."""
         self._drain_reason = reason
         if self._controller is not None:
             self._controller.drain(reason)
@@ -121,13 +120,11 @@ class Session:
         """Take the lease and drive the study.
 
         Returns:
-            None if there was nothing to do, as in a closed study without more budget, or if this session or the whole
-            study was stopped while another controller had the lease.
+            None if there was nothing to do, or if it was stopped while another controller had the lease.
 
         Raises:
             LeaseLostError: Another controller has taken over.
-            StoreError: The study was deleted or its spec changed while this session stood by, or a folder of its
-                checkpoints is not there any more.
+            StoreError: The study was deleted, its spec changed meanwhile, or a folder of its checkpoints is gone.
         """
         if self._is_over():
             settle_left(self._store, self._row.id)  # of a confirmation that was killed
@@ -165,10 +162,7 @@ class Session:
             return machine
 
     def _check_unchanged(self) -> None:
-        """Check that the lease is that of the study that this process began to stand by for, with the same spec.
-
-        A study that was deleted may have given its id to another one, and its name as well.
-        """
+        """A deleted study may have given its id and name to another one, so the spec is compared too."""
         name, row = self._row.name, self._store.study_row(self._row.name)
         if row is None or row.uid != self._row.uid:
             raise StoreError(f"study: found {name!r} deleted while this process stood by; allowed: to launch it anew")
@@ -179,10 +173,7 @@ class Session:
             )
 
     def _delete_orphans(self) -> None:
-        """Delete what ranks wrote and no row mentions, while no rank of the study writes and the lease is held.
-
-        A copy of the study in another store may need what only its rows mention.
-        """
+        """Needs the lease and no writing rank; files that a copy of the study may need stay."""
         folder = self._folder
         try:
             if is_shared(folder, self._store, self._row.id):
@@ -196,7 +187,7 @@ class Session:
             log.info("deleted %d files and folders that no trial needs", len(gone))
 
     def _look_for_requests(self) -> None:
-        """Take in what other processes ask for; called at each heartbeat."""
+        """Called at each heartbeat."""
         if self._controller is not None:
             self._controller.look_for_requests()
 
@@ -205,21 +196,19 @@ class Session:
             self._controller.lose_lease()
 
     def _is_over(self) -> bool:
-        """Whether the study is closed and has nothing left to do; answered without a lease, whose time would count."""
+        """Answered without a lease, whose time would count."""
         closed: bool = self._store.require(self._row.name).state == "closed"
         return closed and self._machine(NO_LEASE, time.time()) is None
 
     def _take_lease(self) -> leases.Lease | None:
-        """The lease, as soon as it is free; None as of `_wait_for_lease`."""
         with suppress(_InterruptedError):
             return self._wait_for_lease()
         return None
 
     def _wait_for_lease(self) -> leases.Lease | None:
-        """The lease, as soon as it is free; None if this session or the study was stopped in the meantime.
+        """Waits for the lease; None if this session or the study was stopped.
 
-        `automl stop` stops the study, not one of its controllers: what it asked of the controller that has the lease
-        it asked of those that stand by as well. If that controller dies before it has drained, this one drains.
+        `automl stop` also applies to controllers that stand by, even if the driving one dies before it drains.
         """
         first: leases.Holder | None = None
         again = self._patiently
@@ -238,7 +227,7 @@ class Session:
         return lease
 
     def _patiently(self, action: Callable[[], T]) -> T:
-        """The result of an action that is repeated while the database is away, for as long as a commit is."""
+        """Repeats the action while the database is away, as long as a commit does."""
 
         def warn(line: str) -> None:
             if self._drain_reason is not None:
@@ -251,13 +240,13 @@ class Session:
         return self._patiently(lambda: leases.was_stopped(self._store, self._row.id, first.lease_id, before))
 
     def _was_stopped_in_order(self, first: leases.Holder) -> bool:
-        """Whether a controller that had the lease since this session began to wait was stopped, and has drained."""
+        """Whether the controller that had the lease was stopped, and has drained."""
         if not self._was_stopped(first):
             return False
         return bool(self._patiently(lambda: self._store.require(self._row.name)).state != "running")
 
     def _machine(self, lease_id: int, alive_since: float) -> tuple[StudyMachine, Suggester] | None:
-        """The state machine and the suggester that belongs to its policy; None if there is nothing left to do."""
+        """None if there is nothing left to do."""
         row = self._store.require(self._row.name)
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
@@ -305,7 +294,7 @@ class Session:
 
 
 def _has_no_more_budget(row: StudyRow, setup: StudySetup) -> bool:
-    """Whether the budget has closed the study, and allows no more than then; false where an earlier version did."""
+    """False where an earlier version closed the study."""
     if row.state != "closed" or row.stop_reason not in ENDS_BY_BUDGET or row.closed_by is None:
         return False
     return not has_more(setup, row.closed_by)

@@ -1,4 +1,4 @@
-"""Settling after a controller's death: what its slots cost from its last charges to its last sign of life."""
+"""Charges the slots of dead controllers from their last charges to their last sign of life."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ from studies.storage.writing.retrying import retry_patiently
 
 
 def settle_dead_pools(store: Store, lease: Lease) -> None:
-    """Charge what pools of dead controllers cost after their last charges; waits some seconds for a locked store."""
+    """Charge the uncharged time of dead controllers' pools; waits some seconds for a locked store."""
     retry_patiently(lambda: dead_pools.settle(store, lease, gap_charges))
 
 
 def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
-    """Settle what dead controllers and confirmations have left of a study that nobody drives now.
-
-    For studies to which no later controller may come. What a living holder has is left to it.
+    """Settle what dead controllers and confirmations left of a study that may never be driven again.
 
     Args:
-        study_id: Id of the study's row.
         at_once: Whether a living holder is known to have had the time to renew its lease (`lease.acquire`).
     """
     if not dead_pools.are_left(store, study_id) or leases.current_holder(store, study_id) is not None:
@@ -40,10 +37,7 @@ def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
 
 
 def gap_charges(pool: DeadPool) -> list[Charged]:
-    """Charges for time that is not charged yet: of running trials as `lost`, of the rest of the pool as `idle`.
-
-    All time of a confirmation is charged as `confirm`.
-    """
+    """Return charges for uncharged time: `lost` for running trials, else `idle`; `confirm` in a confirmation."""
     holders = {slot: attempt for attempt in pool.attempts for slot in attempt.slots}
     spans: dict[tuple[int, float], list[int]] = defaultdict(list)
     for slot, since in sorted(pool.charged_until.items()):

@@ -1,8 +1,4 @@
-"""Variables by which a user's own calls of MLflow and of Weights & Biases land where the study's trials are.
-
-MLflow's client reads them in the process of the user's code, so nothing is loaded, asked or made before that code logs:
-the run that it starts is in the study's experiment, and has the tags by which the view takes it for the trial's.
-"""
+"""Environment variables that send a user's own MLflow and Weights & Biases calls to the study's trials."""
 
 from __future__ import annotations
 
@@ -15,11 +11,7 @@ from trainers.protocol import Diagnostics
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnLogging:
-    """Where the user's code of a study logs.
-
-    Attributes:
-        mlflow: Tracking URI of MLflow; empty where the code is left alone, as it does not use MLflow.
-    """
+    """Where the user's code of a study logs; `mlflow` is a tracking URI, empty if the code does not use MLflow."""
 
     study: str
     study_uid: str

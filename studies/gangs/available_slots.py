@@ -19,11 +19,7 @@ _SLICE, _UNKNOWN_SLICE = "MIG-", "GPU (MIG slice)"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AvailableSlots:
-    """Room for ranks.
-
-    Attributes:
-        device_name: Name of the GPUs, or "CPU".
-    """
+    """Room for ranks; `device_name` is the name of the GPUs, or "CPU"."""
 
     device: Literal["cpu", "cuda"]
     device_name: str
@@ -31,12 +27,11 @@ class AvailableSlots:
 
 
 def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, autoscale: bool = False) -> AvailableSlots:
-    """Slots of a cluster, or of this machine; `auto` takes GPUs if there are any.
+    """Return the slots of a cluster, or of this machine; "auto" takes GPUs if there are any.
 
     Args:
         device: "auto", "cpu" or "cuda".
-        ray_address: Address of a cluster to join, or None.
-        autoscale: Whether the cluster may get devices of that kind that it does not have now.
+        autoscale: Whether the cluster may get devices that it does not have now.
 
     Raises:
         PoolError: GPUs are wanted and there are none, or the cluster cannot be reached.
@@ -57,10 +52,7 @@ def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, auto
 
 
 def own_cpus(slots: int, cpus_per_rank: int) -> dict[int, tuple[int, ...]]:
-    """For each slot the CPUs of this machine that its ranks keep to; empty unless the slots take every one of them.
-
-    Where CPUs are left over the system's scheduler does better: it knows what else runs here.
-    """
+    """Return each slot's own CPUs; empty if CPUs are left over, where the system's scheduler does better."""
     if not hasattr(os, "sched_getaffinity"):
         return {}
     cpus = sorted(os.sched_getaffinity(0))
@@ -71,7 +63,7 @@ def own_cpus(slots: int, cpus_per_rank: int) -> dict[int, tuple[int, ...]]:
 
 @cache
 def local_gpu_names() -> tuple[str, ...]:
-    """The names of this machine's NVIDIA GPUs, as the driver tells them; CUDA_VISIBLE_DEVICES counts."""
+    """Return the names of this machine's NVIDIA GPUs according to the driver and CUDA_VISIBLE_DEVICES."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()
@@ -91,7 +83,7 @@ def _answer(*command: str) -> list[str]:
 
 
 def _slices(listed: list[str]) -> list[tuple[str, str]]:
-    """UUID and name of each MIG slice, as torch names it, from the lines of `nvidia-smi -L`."""
+    """UUID and torch's name of each MIG slice, from the lines of `nvidia-smi -L`."""
     found, gpu = [], ""
     for line in listed:
         if one := re.match(r"GPU \d+: (.+) \(UUID:", line):
@@ -104,11 +96,11 @@ def _slices(listed: list[str]) -> list[tuple[str, str]]:
 def visible_gpu_names(
     gpus: list[tuple[str, str]], visible: str | None, slices: Sequence[tuple[str, str]] = ()
 ) -> tuple[str, ...]:
-    """The names of the GPUs that CUDA shows to a process, in its order.
+    """Return the names of the GPUs that CUDA shows to a process, in its order.
 
     Args:
-        visible: CUDA_VISIBLE_DEVICES: indices or beginnings of UUIDs, up to the first that names no GPU. What begins
-            as a MIG slice's does counts, listed or not: drivers know a slice by an older name, too.
+        visible: CUDA_VISIBLE_DEVICES: indices or UUID prefixes, up to the first that names no GPU. Unlisted MIG UUIDs
+            count, because drivers also accept older names of slices.
     """
     if visible is None:
         return tuple(name for _, name in gpus)

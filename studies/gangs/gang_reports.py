@@ -1,4 +1,4 @@
-"""What the ranks of a gang on Ray report: rank 0's stream of measurements, and how the part of each rank ends."""
+"""Reports of a gang's ranks: rank 0's stream of measurements, and the end of each rank."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 
 SECOND_REPORT_SECONDS = 2.0
 DIED = " died: "
-"""Part of the message about a rank whose process is gone; the other ranks only lost their connection to it."""
+"""Marks the message of a rank that died; other ranks only lost their connection to it."""
 TOGETHER: frozenset[Failure] = frozenset({"diverged", "unreadable"})
 """Failures that all ranks notice at the same step, so that their processes can be used again."""
-# Ordered by how much they explain: an error of the user's code before the lost connections that follow from it.
+# Root causes first: an error of the user's code before the lost connections that follow from it.
 _TELLING: tuple[Failure, ...] = ("out_of_memory", "storage", "error", "diverged", "unreadable", "timeout", "lost")
 _EXIT_DETAIL = re.compile(r"^.*Worker exit detail: (.*?)( Some common causes.*)?$")
 _OVER: tuple[Failure, str] = ("lost", "")
-"""Marks the orderly end of a rank's part; compared by identity."""
+"""Marks the orderly end of a rank; compared by identity."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -32,10 +32,9 @@ class Gang:
     """The ranks of one attempt.
 
     Attributes:
-        trial_id: Id of the trial's row.
         reports: Rank 0's stream and the other ranks' ends, by rank.
         spoke_at: Moment of the start or of rank 0's latest report, on the monotonic clock in seconds.
-        over: Set once the pool has taken the slots: what the ranks still report is ignored.
+        over: Set once the pool has taken the slots; later reports are ignored.
     """
 
     key: str
@@ -50,11 +49,7 @@ class Gang:
     changing: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, spec: TrialSpec, first: RankAssignment, until: int) -> bool:
-        """Start the ranks, unless the gang is over: then they must not join a group that others leave meanwhile.
-
-        Args:
-            first: Place of rank 0; the others' differ in the rank only.
-        """
+        """Start the ranks from rank 0's assignment, unless the gang is over and others are leaving its group."""
         with self.changing:
             if self.over.is_set():
                 return False
@@ -66,40 +61,32 @@ class Gang:
         return True
 
     def end(self) -> None:
-        """Ignore from now on what the ranks report."""
+        """Ignore all further reports."""
         with self.changing:
             self.over.set()
 
     def failed(self, failure: Failure, message: str) -> GangFailed:
-        """Its end by a failure of its ranks."""
+        """Return the event for a failure of its ranks."""
         return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure=failure, message=message)
 
     def lost(self, message: str) -> GangFailed:
-        """Its end by the loss of a rank."""
+        """Return the event for the loss of a rank."""
         log.warning("trial %s, attempt %s: %s", self.number, self.attempt, message)
         return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure="lost", message=message)
 
     def lost_uncounted(self, message: str) -> GangFailed:
-        """Its end by a fault that is none of the trial's: the attempt does not count."""
+        """Return the event for a fault outside the trial; the attempt does not count."""
         return GangFailed(trial_id=self.trial_id, attempt=self.attempt, failure="lost", message=message, counts=False)
 
 
 class GangReports:
-    """Reads the reports of one gang's ranks.
-
-    Args:
-        post: Function that puts an event into the pool's queue.
-    """
+    """Reads the reports of a gang's ranks, and posts events."""
 
     def __init__(self, gang: Gang, post: Callable[[Event], None], name_of: Callable[[int], str]) -> None:
         self._gang, self._post, self._name_of_slot = gang, post, name_of
 
     def read(self) -> list[tuple[Failure, str]]:
-        """Post rank 0's measurements until the trial is over.
-
-        Returns:
-            The failures of all ranks once one of them has failed, else none.
-        """
+        """Post rank 0's measurements until the trial is over; returns the failures of all ranks, if any."""
         import ray
 
         gang = self._gang
@@ -116,7 +103,7 @@ class GangReports:
         return []
 
     def _next_of(self, stream: Any) -> tuple[Failure, str] | None:
-        """Post one message of rank 0; returns its failure, `_OVER` at the stream's end, None as long as it goes on."""
+        """Posts one message of rank 0; returns its failure, `_OVER` at the stream's end, else None."""
         import ray
 
         gang = self._gang
@@ -149,7 +136,6 @@ class GangReports:
         return Measured(trial_id=gang.trial_id, attempt=gang.attempt, measurement=one)
 
     def _end_of(self, ref: Any) -> tuple[Failure, str]:
-        """How the part of a rank other than 0 ended."""
         import ray
 
         try:
@@ -159,7 +145,7 @@ class GangReports:
         return _OVER if failure is None else failure
 
     def _further_failures(self, pending: list[Any]) -> list[tuple[Failure, str]]:
-        """Failures that the other ranks report within a moment: the first rank to notice is not always the cause."""
+        """Waits a moment, since the first rank to report is not always the cause."""
         import ray
 
         failures = []
@@ -183,12 +169,12 @@ class GangReports:
 
 
 def most_telling(failures: list[tuple[Failure, str]]) -> tuple[Failure, str]:
-    """Return the failure that explains most of those of a gang's ranks, with its message."""
+    """Return the failure, with its message, that best explains the others."""
     return min(failures, key=lambda one: (_TELLING.index(one[0]), DIED not in one[1]))
 
 
 def as_failure(error: Exception, who: str) -> tuple[Failure, str]:
-    """Failure and message for an error of the transport; Ray tells a rank killed for its memory in words only."""
+    """Return failure and message for a transport error; Ray reports a rank killed for its memory in words only."""
     from ray.exceptions import OutOfMemoryError, RayActorError
 
     text = " ".join(str(error).split())[:2000]

@@ -1,8 +1,7 @@
-"""The nodes of a joined cluster: which are gone, which will be preempted, and what the others have room for.
+"""Watches the nodes of a joined cluster: which are gone, which will be preempted, and their room.
 
-Ray counts heartbeats, and takes a node that falls silent for alive for 10 to 40 seconds, in which the study would pay
-for its slots. A node that died answers no connection to the port of its raylet: it refuses it if its host lives on, and
-is silent otherwise.
+Ray notices a silent node after 10 to 40 seconds, which the study would pay for. So this connects to each raylet's port:
+a dead node refuses if its host lives, and is silent otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 1.0
 MOST_SILENT_LOOKS = 4
-"""Number of looks in a row without an answer after which a node is taken for dead."""
+"""Number of unanswered looks in a row after which a node counts as dead."""
 
 Address = tuple[str, int]
 
@@ -29,14 +28,13 @@ Address = tuple[str, int]
 class NodeWatch:
     """Asks the nodes of a cluster once a second whether they are there.
 
-    A node counts as dead only if it has answered before: a firewall may keep this process from it.
+    A node counts as dead only if it has answered before: a firewall may block this process.
 
     Args:
-        on_change: Function that is called after a look that found another state of the nodes, and again after each
-            further look until it succeeds.
+        on_change: Called after the state of the nodes changed, and after each further look until it succeeds.
 
     Attributes:
-        draining: Ids of the nodes that the cluster has announced to take away, for instance by a preemption.
+        draining: Ids of the nodes that the cluster will take away, for instance by a preemption.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -53,7 +51,7 @@ class NodeWatch:
             self.try_to_look()
 
     def try_to_look(self) -> None:
-        """Look once; a look that fails says nothing of the nodes."""
+        """Look once, and ignore errors of the look."""
         try:
             self.look()
         except Exception as error:  # noqa: BLE001 - Ray raises many kinds while a node dies, and at the pool's end
@@ -73,11 +71,11 @@ class NodeWatch:
             self._answered_changes = max(changes, self._answered_changes)
 
     def is_leaving(self, node: str) -> bool:
-        """Whether a node is gone, or will be."""
+        """Return whether a node is gone, or will be."""
         return node in self.dead or node in self.draining
 
     def room(self, cpus_per_slot: int) -> int:
-        """Number of slots for which the nodes that stay have devices, see `slots_of_nodes`."""
+        """Return the number of slots for which the remaining nodes have devices, see `slots_of_nodes`."""
         return slots_of_nodes([node for node in _nodes() if not self.is_leaving(node["NodeID"])], cpus_per_slot)
 
     def _dead_of(self, nodes: Sequence[Mapping[str, Any]]) -> frozenset[str]:
@@ -95,10 +93,9 @@ class NodeWatch:
 
 
 def slots_of_nodes(nodes: Sequence[Mapping[str, object]], cpus_per_slot: int) -> int:
-    """Number of slots for which living nodes have devices, whoever uses them.
+    """Return the number of slots for which living nodes (as in `ray.nodes`) have devices, used or not.
 
     Args:
-        nodes: Nodes of the cluster as `ray.nodes` returns them.
         cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
     """
     kind, each = ("CPU", cpus_per_slot) if cpus_per_slot else ("GPU", 1)
@@ -107,11 +104,7 @@ def slots_of_nodes(nodes: Sequence[Mapping[str, object]], cpus_per_slot: int) ->
 
 
 def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, bool | None]:
-    """Connect to all addresses at once.
-
-    Returns:
-        For each address whether it took the connection; None if there was no answer within the time.
-    """
+    """Connect to all addresses at once; returns for each whether it accepted, None without an answer in time."""
     answers: dict[Address, bool | None] = dict.fromkeys(addresses)
     waiting: dict[int, tuple[socket.socket, Address]] = {}
     poll, deadline = select.poll(), time.monotonic() + seconds
@@ -140,7 +133,7 @@ def connect_to_all(addresses: set[Address], seconds: float) -> dict[Address, boo
 
 
 _ANSWERS = {0: True, errno.ECONNREFUSED: False}
-"""Whether a connection was taken, by the socket's error; any other error says nothing about the process there."""
+"""Whether a connection was accepted, by socket error; other errors say nothing about the process."""
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -154,13 +147,13 @@ def _address(node: Mapping[str, Any]) -> Address:
 
 
 def _draining() -> frozenset[str]:
-    """Ids of the nodes that are to be taken away; none where Ray cannot be asked, as through `ray://`."""
+    """None through `ray://`, where Ray cannot be asked."""
     client = gcs_client()
     return frozenset() if client is None else frozenset(client.get_draining_nodes(timeout=ANSWER_SECONDS))
 
 
 def gcs_client() -> Any:
-    """Ray's client of the process that knows all nodes; None without one, as through `ray://`."""
+    """Return Ray's client of the process that knows all nodes; None without one, as through `ray://`."""
     import ray
 
     return getattr(ray._private.worker.global_worker, "gcs_client", None)  # noqa: SLF001

@@ -1,10 +1,10 @@
-"""A pool on Ray: one warm actor for each slot, and a process group for each gang, over one long-lived store.
+"""A pool on Ray: a warm actor for each slot, and a process group for each gang, over one store.
 
     controller ── start, grant, drain, end, kill ──► RayPool ──► actors (trainers.ranks.rank_process.RankProcess)
          ▲                                             │
          └───────────── queue of events ◄── one thread per gang, which reads rank 0's stream
 
-Ray is the transport: it places processes, keeps them alive, and reports when one dies. Only the actors import torch.
+Ray places processes, keeps them alive and reports deaths. Only the actors import torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trainers.protocol import BACKENDS, Backend, Failure, RankAssignment, TrialS
 
 
 class EventQueue:
-    """Events in the order in which they came."""
+    """Events in the order of their arrival."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -46,7 +46,7 @@ class EventQueue:
         self._events.put(event)
 
     def wait(self, seconds: float) -> list[Event]:
-        """All events in the queue, or the first one that comes within that time."""
+        """Return all events in the queue, or the first one within that time."""
         events = []
         with contextlib.suppress(queue.Empty):
             events.append(self._events.get(timeout=seconds))
@@ -63,18 +63,18 @@ class PoolThreads:
         self._threads: list[threading.Thread] = []
 
     def start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in a thread of its own."""
+        """Call a function in its own thread."""
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         with self._changing:
             self._threads = [*self.living(), thread]
             thread.start()
 
     def living(self) -> list[threading.Thread]:
-        """Threads that have not ended."""
+        """Return the threads that have not ended."""
         return [thread for thread in self._threads if thread.is_alive()]
 
     def join(self, seconds: float) -> None:
-        """Wait for all threads but the one that asks, so many seconds in all."""
+        """Wait for all threads but the current one, `seconds` in all."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -89,7 +89,7 @@ class RunningGangs:
         self._changing = threading.Lock()
 
     def __iter__(self) -> Iterator[Gang]:
-        """Iterate over those that run now."""
+        """Iterate over the gangs that run now."""
         return iter(list(self._gangs.values()))
 
     def add(self, gang: Gang) -> None:
@@ -98,11 +98,11 @@ class RunningGangs:
             self._gangs[gang.trial_id, gang.attempt] = gang
 
     def get(self, trial_id: int, attempt: int) -> Gang | None:
-        """Look a gang up; None if it does not run."""
+        """Return a gang; None if it does not run."""
         return self._gangs.get((trial_id, attempt))
 
     def take(self, trial_id: int, attempt: int) -> Gang | None:
-        """Take a gang out, which is over then; None if another thread has."""
+        """Remove and return a gang; None if another thread removed it."""
         with self._changing:
             gang = self._gangs.pop((trial_id, attempt), None)
         if gang is not None:
@@ -110,15 +110,15 @@ class RunningGangs:
         return gang
 
     def remove(self, gang: Gang) -> bool:
-        """Take this gang out; False if another thread has, which says what became of it."""
+        """Remove a gang; returns False if another thread removed it."""
         return self.take(gang.trial_id, gang.attempt) is not None
 
     def take_all(self) -> list[Gang]:
-        """Take all gangs out."""
+        """Remove and return all gangs."""
         return [gang for gang in self if self.remove(gang)]
 
     def has(self, slot: int) -> bool:
-        """Whether a gang holds a slot."""
+        """Return whether a gang holds a slot."""
         return any(slot in gang.slots for gang in self)
 
 
@@ -137,9 +137,9 @@ class RayPool:
         device: Kind of slot: a GPU, or `cpus_per_rank` CPUs.
         address: Address of an existing cluster ("auto", "HOST:PORT", "ray://..."), or None to start a local one.
         temp_folder: Folder for the files of a local cluster; Ray's own default if None.
-        group_timeout_seconds: Time without the other ranks after which forming a process group or a collective fails.
-        backend: What carries the messages of process groups; "auto" is NCCL between GPUs and Gloo between CPUs.
-        ask_seconds: Time between two questions to ranks how far they are within their epoch.
+        group_timeout_seconds: Timeout for forming a process group and for collectives.
+        backend: Backend of process groups; "auto" is NCCL between GPUs and Gloo between CPUs.
+        ask_seconds: Interval at which ranks are asked for their progress within the epoch.
     """
 
     def __init__(
@@ -184,8 +184,6 @@ class RayPool:
         self._changing, self._threads = threading.RLock(), PoolThreads()
         self._counter = itertools.count()
 
-    # ------------------------------------------------------------------ opening and closing
-
     def open(self, slots: int) -> None:
         """Connect to the cluster, check its size, and start to warm the slots up.
 
@@ -218,7 +216,7 @@ class RayPool:
             self._store.find(self._closed.is_set)
 
     def _look_at_nodes(self) -> None:
-        """End the gangs on nodes that are gone, and give up the slots there; gangs on nodes that are leaving drain."""
+        """Ends gangs on lost nodes, gives up their slots, and drains gangs on nodes that will leave."""
         for gang in self._gangs:
             dead = [number for number in gang.slots if self._slots[number].node in self._nodes.dead]
             if dead and self._gangs.remove(gang):
@@ -230,7 +228,7 @@ class RayPool:
         self._rank_slots.look_at_nodes()
 
     def _lose_all(self, died: str) -> None:
-        """End all gangs and the study: nothing that is asked of a dead cluster is ever answered."""
+        """Ends all gangs and the study: a dead cluster never answers."""
         message = f"the study's own Ray cluster is gone, its {died} died; `automl resume` goes on in a new one"
         self._cluster.is_dead = True
         log.error("%s", message)
@@ -259,18 +257,16 @@ class RayPool:
         self._threads.join(CLOSE_DEADLINE_SECONDS)
         self._cluster.close()
 
-    # ------------------------------------------------------------------ gangs
-
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Slots of a standing process group if all of it is free, else slots of the fullest node that has room."""
+        """Return a standing process group's slots if all are free, else slots of the fullest node with room."""
         return self._groups.pick({number: self._slots[number].node for number in free}, world_size)
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Free slots whose end empties most nodes."""
+        """Return free slots whose end empties most nodes."""
         return least_shared({number: slot.node for number, slot in self._slots.items()}, free, count)
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """End the actors of slots that are needed no more: the autoscaler takes away nodes without actors."""
+        """End the actors of slots: the autoscaler removes nodes without actors."""
         self._threads.start("release", self._end_processes, slots, self._rank_slots.release)
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
@@ -284,26 +280,23 @@ class RayPool:
         self._threads.start(f"gang-{key}", self._drive, gang, spec, until)
 
     def grant(self, trial_id: int, attempt: int, until: int) -> None:
-        """Tell each rank of the gang."""
+        """Let each rank of the gang train on."""
         if gang := self._gangs.get(trial_id, attempt):
             for actor in gang.actors:
                 actor.call.remote("grant", gang.key, until)
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
-        """Tell rank 0, which tells the other ranks between two steps, or with the reduction of the measurement."""
+        """Tell rank 0, which informs the other ranks between two steps or with the reduced measurement."""
         if gang := self._gangs.get(trial_id, attempt):
             gang.actors[0].call.remote("drain", gang.key, within_seconds)
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Slots whose process has served long enough, or has grown by a leak in the user's task.
-
-        Memory was measured after the previous trial: the trial that ends now still holds its own.
-        """
+        """Return slots whose process served long enough or leaks memory, as measured after its previous trial."""
         most = self._trials_per_process, self._growth_bytes_per_process
         return tuple(number for number in slots if self._slots[number].is_worn(*most))
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Let the ranks release the trial; their processes stay, except those of the slots in `retire`."""
+        """Let the ranks release the trial; their processes stay, except in the `retire` slots."""
         gang = self._gangs.take(trial_id, attempt)
         if gang is None:
             return
@@ -316,7 +309,7 @@ class RayPool:
         self._rank_slots.give_back_leaving(gang.slots)
 
     def _end_processes(self, slots: tuple[int, ...], end: Callable[[tuple[int, ...]], None]) -> None:
-        """End processes that others share a group with; those go on serving, so all leave it before."""
+        """All members leave shared groups first, so that the others can go on."""
         with contextlib.suppress(StuckGroupError):
             self._groups.dissolve(slots)
         end(slots)
@@ -328,7 +321,6 @@ class RayPool:
             self._rank_slots.replace(list(gang.slots))
 
     def _drive(self, gang: Gang, spec: TrialSpec, until: int) -> None:
-        """Read the reports of the ranks until the trial is over or fails."""
         if dead := [number for number in gang.slots if self._slots[number].is_gone()]:
             self._refuse(gang, dead, "died before the attempt began")
             return
@@ -350,7 +342,7 @@ class RayPool:
             self._report_failure(gang, failures)
 
     def _first_assignment(self, gang: Gang) -> RankAssignment:
-        """Place of rank 0, once the groups are left that the ranks were in."""
+        """Leaves the ranks' earlier groups first."""
         return RankAssignment(
             key=gang.key,
             rank=0,
@@ -362,7 +354,7 @@ class RayPool:
         )
 
     def _refuse(self, gang: Gang, unfit: Sequence[int], why: str) -> None:
-        """Give up a gang some of whose slots have no process that could take part, unknown to the controller."""
+        """Gives up a gang some of whose slots have no usable process."""
         if not self._gangs.remove(gang):
             return
         mine = [number for number in unfit if number in gang.slots]
@@ -375,7 +367,7 @@ class RayPool:
         return all_leave({number: self._slots[number].actor for number in group.slots}, group.id, is_hopeless)
 
     def _replace_stuck(self) -> None:
-        """Replace processes that are in a group which nobody can leave any more."""
+        """Replaces processes in groups that cannot be left."""
         stuck = self._groups.stuck()
         for gang in self._gangs:
             if stuck & set(gang.slots) and self._gangs.remove(gang):
@@ -399,22 +391,20 @@ class RayPool:
             self._rank_slots.replace_dead(gang.slots)
 
     def _end_of_gang(self, gang: Gang, event: GangFailed, usable: tuple[int, ...] = ()) -> None:
-        """Tell of a gang's end, and then of its slots, free or lost: time before that is charged to its trial."""
+        """Reports the gang's end before its slots, so that the time until then is charged to its trial."""
         self.post(event)  # ignored where the controller has closed the attempt; the slots are free all the same
         if free := tuple(number for number in usable if not self._nodes.is_leaving(self._slots[number].node)):
             self.post(SlotsReady(slots=free))
         self._rank_slots.give_back_leaving(gang.slots)
-
-    # ------------------------------------------------------------------ events
 
     def post(self, event: Event) -> None:
         """Put an event into the queue."""
         self._events.post(event)
 
     def now(self) -> float:
-        """Seconds since 1970, by a clock that nobody sets."""
+        """Return seconds since 1970, by a clock that nobody sets."""
         return util.now()
 
     def wait(self, seconds: float) -> list[Event]:
-        """All events in the queue, or the first one that comes within that time."""
+        """Return all events in the queue, or the first one within that time."""
         return self._events.wait(seconds)

@@ -1,4 +1,4 @@
-"""The processes of a local cluster that this process has started, and what of a cluster is still there."""
+"""The processes of a local cluster that this process has started."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from studies.storage.leases.processes import started_at
 
 _VITAL = ("raylet", "gcs_server")
-"""Processes of Ray without which a local cluster is dead. Ray itself needs minutes to notice, or never does."""
+"""Processes without which a local cluster is dead; Ray itself notices after minutes, or never."""
 
 
 class OwnCluster:
-    """A local cluster that this process has started, and whose processes are its children."""
+    """A local cluster whose processes are children of this process."""
 
     def __init__(self) -> None:
         self._started: dict[tuple[str, int], float] = {}
@@ -24,7 +24,7 @@ class OwnCluster:
                 self._started[name, pid] = start
 
     def what_died(self) -> str:
-        """The process of the cluster that is gone, for people; empty as long as all run."""
+        """Return the name of a vital process that is gone; empty while all run."""
         for (name, pid), start in self._started.items():
             if started_at(pid) != start:
                 return f"{name} (process {pid})"
@@ -32,7 +32,7 @@ class OwnCluster:
 
 
 def end_vital_processes() -> None:
-    """End the processes of a cluster that this process has half started; Ray's others end with them."""
+    """End the vital processes of a half-started cluster; Ray's others end with them."""
     for pid in _children():
         if _name(pid) in _VITAL:
             with contextlib.suppress(ProcessLookupError):
@@ -40,7 +40,6 @@ def end_vital_processes() -> None:
 
 
 def _children() -> list[int]:
-    """Ids of this process's children; none where the system does not tell them."""
     try:
         lists = [path.read_text(encoding="ascii") for path in Path("/proc/self/task").glob("*/children")]
     except OSError:
@@ -56,7 +55,7 @@ def _name(pid: int) -> str:
 
 
 def own_node() -> str:
-    """Ray's id of the node that this process is on."""
+    """Return Ray's id of this process's node."""
     import ray
 
     return str(ray.get_runtime_context().get_node_id())

@@ -1,4 +1,4 @@
-"""The cluster of a pool: one that is joined, or one of this process's own."""
+"""The cluster of a pool: a joined one, or one of this process's own."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class PoolCluster:
         temp_folder: Folder for the files of a new cluster; Ray's own default if None.
 
     Attributes:
-        is_own: Whether the cluster was started here, and is this process's to end.
-        is_dead: Whether a process is gone without which a cluster of our own cannot live.
-        cpus: CPUs that the ranks of each slot keep to; empty if they keep to none.
+        is_own: Whether the cluster was started here, and must be ended here.
+        is_dead: Whether a vital process of an own cluster is gone.
+        cpus: CPUs to which each slot's ranks are bound; empty without binding.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PoolCluster:
         self.cpus: Mapping[int, tuple[int, ...]] = {}
 
     def open(self, slots: int, *, must_fit: bool = True) -> None:
-        """Join the cluster, or start one with so many slots.
+        """Join the cluster, or start one with `slots` slots.
 
         Raises:
             PoolError: The cluster cannot be reached or started, or is too small; the message has the numbers.
@@ -62,7 +62,7 @@ class PoolCluster:
             self.cpus = own_cpus(slots, self._cpus_per_rank)
 
     def own(self) -> OwnCluster | None:
-        """The processes of the cluster, if it is our own."""
+        """Return the processes of the cluster, if it is our own."""
         return OwnCluster() if self.is_own else None
 
     def close(self) -> None:
@@ -75,14 +75,12 @@ class PoolCluster:
 
 
 def _loopback_interface() -> str:
-    """Name of the network interface with the address 127.0.0.1; empty if none is known to have it."""
     found = psutil.net_if_addrs().items()
     return next((name for name, addresses in found if any(one.address == LOOPBACK for one in addresses)), "")
 
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment, and set them back at the end."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

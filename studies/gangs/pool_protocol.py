@@ -1,7 +1,7 @@
-"""The protocol between the controller and a pool of slots: calls and events. One pool is on Ray, one is simulated.
+"""Calls and events between the controller and a pool of slots, on Ray or simulated.
 
-A trial holds k slots, all or none, from `start` to `end`, `kill` or a `GangFailed`. Ranks run up to the epoch that they
-were granted and wait there, and nowhere else.
+A trial holds k slots, all or none, from `start` to `end`, `kill` or a `GangFailed`. Ranks train up to the granted epoch
+and wait only there.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from trainers.protocol import EpochPart, Failure, Measurement, ParameterValue, T
 
 
 class PoolError(UserError):
-    """The pool cannot be opened or cannot hold what was asked for; the message has the numbers."""
+    """The pool cannot be opened or is too small; the message has the numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsReady:
-    """These slots can take a rank: their processes are warm."""
+    """Slots whose processes are warm, so that they can take a rank."""
 
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsLost:
-    """These slots cannot take a rank: their processes died while no gang had them. `SlotsReady` follows for each.
+    """Slots whose processes died while no gang had them; `SlotsReady` follows for each.
 
     Attributes:
-        with_device: Whether the device is gone as well, as with its node, so that nothing has to be paid for it.
+        with_device: Whether the device is gone as well, so that it costs nothing.
     """
 
     slots: tuple[int, ...]
@@ -42,10 +42,7 @@ class SlotsLost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsLeaving:
-    """The node of these slots, which gangs hold, will be taken away soon: the gangs have to end before.
-
-    `SlotsLost` follows for each once its gang has given it back.
-    """
+    """Slots of gangs whose node will be taken away soon; `SlotsLost` follows for each once its gang has ended."""
 
     slots: tuple[int, ...]
 
@@ -56,7 +53,7 @@ class GangStarted:
 
     Attributes:
         facts: The trainer's `TrialFacts` as a mapping.
-        seconds: Time that the start took, measured in rank 0; None where it began with the lease and ends now.
+        seconds: Duration of the start, measured in rank 0; None for the time from the lease to now.
     """
 
     trial_id: int
@@ -76,7 +73,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParameterAsked:
-    """A trial has asked for a parameter as it runs."""
+    """A trial has requested a parameter at run time."""
 
     trial_id: int
     attempt: int
@@ -95,13 +92,12 @@ class PartSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """A rank has got further within its epoch, or begins something that it does for the first time.
+    """A rank has got further within its epoch, or begins something for the first time.
 
     Attributes:
-        epoch: The epoch that the gang trains, from 1; 0 before the first one.
+        epoch: The running epoch, from 1; 0 before the first one.
         fraction: Part of that epoch's work that rank 0 has done, from 0 to 1.
-        is_first: Whether a rank does something for the first time in its attempt, for which code may have to be
-            compiled: it may take as long as a start.
+        is_first: Whether a rank does something for the first time, which may be compiled and take as long as a start.
     """
 
     trial_id: int
@@ -113,12 +109,10 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangFailed:
-    """A gang cannot go on; its ranks have been ended, or are being ended.
-
-    `SlotsReady` follows for each of its slots that can take another trial, at once or once it has a new process.
+    """A gang cannot go on; its ranks end. `SlotsReady` follows for each usable slot.
 
     Attributes:
-        counts: Whether it is one of the attempts that a trial has; not if a process was dead before the gang started.
+        counts: Whether it counts as an attempt of the trial; not if a process was dead before the gang started.
     """
 
     trial_id: int
@@ -130,7 +124,7 @@ class GangFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialQueued:
-    """A configuration waits for slots: suggested by the sampler or enqueued by the user, and committed as such."""
+    """A committed configuration waits for slots, suggested by the sampler or enqueued by the user."""
 
     trial_id: int
     params: Mapping[str, ParameterValue]
@@ -141,14 +135,14 @@ class TrialQueued:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelRequested:
-    """`automl cancel`: the trial ends at once, and for good."""
+    """`automl cancel`: the trial ends at once, for good."""
 
     trial_id: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceSet:
-    """`automl price set`: a slot costs as many dollars an hour from now on, or has done so already."""
+    """`automl price set`: new price of a slot in dollars per hour."""
 
     usd_per_slot_hour: float
 
@@ -162,7 +156,7 @@ class SuggestionFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainRequested:
-    """Ctrl-C, `automl stop`, or a pool that is gone: every running trial is saved and paused."""
+    """Ctrl-C, `automl stop` or a lost pool: every running trial is saved and paused."""
 
     reason: StopReason
     message: str = ""
@@ -170,7 +164,7 @@ class DrainRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """The watchdog's interval has passed, and it looks `late_seconds` after the moment at which it wanted to."""
+    """The watchdog's interval has passed; the look is `late_seconds` late."""
 
     late_seconds: float = 0.0
 
@@ -195,26 +189,22 @@ Event = (
 
 
 class GangPool(Protocol):
-    """Slots, and the gangs that lease them. Calls return at once; their results come as events out of `wait`."""
+    """Slots, and the gangs that lease them. Calls return at once; their results are events from `wait`."""
 
     def open(self, slots: int) -> None:
-        """Begin to bring up the slots; `SlotsReady` follows for each.
-
-        Raises:
-            PoolError: There is no room for so many slots.
-        """
+        """Begin to bring up the slots; `SlotsReady` follows for each. Raises PoolError without room for them."""
         ...
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """Which free slots a gang should get: those of a standing group, else of one node if it has enough."""
+        """Choose free slots for a gang: a standing group's, else those of one node if it has enough."""
         ...
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Which free slots to let go: those of nodes that nobody else uses first."""
+        """Choose free slots to release: first those of nodes that nobody else uses."""
         ...
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """Let go of slots without a gang for good: they are neither brought up nor told of any more."""
+        """Release slots without a gang for good; no events about them follow."""
         ...
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
@@ -226,21 +216,15 @@ class GangPool(Protocol):
         ...
 
     def drain(self, trial_id: int, attempt: int, within_seconds: float = math.inf) -> None:
-        """Let the ranks stop with a checkpoint: at the end of their epoch, or within it if that takes longer."""
+        """Let the ranks stop with a checkpoint at the end of their epoch, or within it after `within_seconds`."""
         ...
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Which of these slots should get a new process before they take another trial."""
+        """Return the slots that should get a new process before another trial."""
         ...
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Take the slots of a gang that waits at the epoch it was granted, or has drained.
-
-        Args:
-            trial_id: The gang's trial.
-            attempt: The gang's attempt.
-            retire: Slots that get a new process; `SlotsReady` follows for each.
-        """
+        """Take a waiting or drained gang's slots; `retire` slots get new processes, and `SlotsReady` follows."""
         ...
 
     def kill(self, trial_id: int, attempt: int) -> None:
@@ -248,15 +232,15 @@ class GangPool(Protocol):
         ...
 
     def post(self, event: Event) -> None:
-        """Put an event into the queue that `wait` reads; may be called from any thread."""
+        """Put an event into the queue that `wait` reads; callable from any thread."""
         ...
 
     def now(self) -> float:
-        """The pool's clock, in seconds since 1970: the real one, or virtual time."""
+        """Return the pool's time in seconds since 1970, real or virtual."""
         ...
 
     def wait(self, seconds: float) -> list[Event]:
-        """The events in the queue, or the first one that comes within so many seconds."""
+        """Return the events in the queue, or the first one within `seconds`."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
-"""Asks the ranks on Ray how far they are, so that slow ranks are told from ranks that hang.
+"""Asks the ranks on Ray for their progress, to tell slow ranks from hanging ones.
 
-A rank answers from a thread beside the one that trains. If it hangs, its count stands still, or it does not answer at
-all where C code keeps Python's interpreter lock: both are silence.
+A second thread of the rank answers. If the rank hangs, its count stands still or it does not answer: both are silence.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from studies.gangs.gang_reports import Gang
 from studies.gangs.pool_protocol import Event, Progress
 
 ASK_SECONDS = 2.0
-"""Time between two questions to a rank. A gang whose epochs are shorter is never asked: it tells of itself."""
+"""Interval between two questions to a rank; gangs with shorter epochs report by themselves."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Heard:
-    """What is known of a gang."""
-
     gang: Gang
     counts: dict[int, Any] = field(default_factory=dict)
     asked: dict[Any, int] = field(default_factory=dict)
@@ -31,12 +28,7 @@ class _Heard:
 
 
 class ProgressWatch:
-    """Posts the progress of gangs.
-
-    Args:
-        gangs: The gangs that train whenever they are looked at.
-        post: Function that puts an event into the pool's queue.
-    """
+    """Posts the progress of gangs."""
 
     def __init__(self, gangs: Iterable[Gang], post: Callable[[Event], None], ask_seconds: float = ASK_SECONDS) -> None:
         self._gangs, self._post, self.ask_seconds = gangs, post, ask_seconds
@@ -48,7 +40,7 @@ class ProgressWatch:
             self.look()
 
     def look(self) -> None:
-        """Take in the answers to the questions before, and ask again."""
+        """Post the answers to earlier questions, and ask again."""
         gangs = {gang.key: gang for gang in self._gangs if gang.reports and not gang.over.is_set()}
         self._heard = {key: self._heard.get(key) or _Heard(gang=gang) for key, gang in gangs.items()}
         for heard in self._heard.values():

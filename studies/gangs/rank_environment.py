@@ -1,7 +1,6 @@
-"""Environment variables of the user's shell that ranks on other machines have to see as well.
+"""Environment variables of the user's shell that ranks on other machines need.
 
-The processes of a cluster of our own inherit them all. Those of other machines have the environment in which their node
-was started, and without a word of NCCL's settings they would not find each other, or look for models in other folders.
+Without NCCL's settings these ranks would not find each other, and without others look for models in wrong folders.
 """
 
 from __future__ import annotations
@@ -10,21 +9,17 @@ import os
 from collections.abc import Collection, Mapping
 
 PREFIXES = ("NCCL_", "GLOO_", "HF_", "CUDA_")
-"""Beginnings of the names of variables that are handed over without being named."""
+"""Prefixes of variables that are always passed on."""
 OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "AWS_EXECUTION_ENV"})
-"""Variables that say what is on one machine; Ray sets the first for each process."""
+"""Variables of one machine; Ray sets the first for each process."""
 ROLES_OF_THE_NODE = "AWS_CONTAINER_"
-"""Beginning of the names of variables by which a container gets its role: another machine cannot use them."""
+"""Prefix of variables by which a container gets its role; useless on another machine."""
 
 
 def handed_over(
     names: Collection[str], environment: Mapping[str, str] = os.environ, *, prefixes: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return the variables that ranks on other machines get.
-
-    Args:
-        names: Names of further variables; those that are not set are left out.
-    """
+    """Return the variables for ranks on other machines, those in `names` included if they are set."""
     return {
         name: value
         for name, value in environment.items()

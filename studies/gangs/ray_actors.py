@@ -1,4 +1,4 @@
-"""The actors of a pool on Ray: one per slot, and one for the store over which their process groups form."""
+"""The actors of a pool on Ray: one per slot, and one for the store of their process groups."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RankMaker:
-    """Makes the actors that serve slots.
-
-    Args:
-        device: Argument of `RankProcess`.
-        cpus_per_rank: Argument of `RankProcess`.
-        backend: Argument of `RankProcess`.
-    """
+    """Makes the actors that serve slots; its fields are arguments of `RankProcess`."""
 
     device: Literal["cpu", "cuda"]
     cpus_per_rank: int
@@ -37,7 +31,6 @@ class RankMaker:
         """Make an actor that serves a slot.
 
         Args:
-            cpus: Argument of `RankProcess`.
             node: Node whose device the actor gets, unless that is gone; empty takes any.
         """
         import ray
@@ -60,18 +53,18 @@ class RankMaker:
 
 
 def new_store() -> Any:
-    """An actor that serves the store, on the node of this process, whose death ends the study anyway."""
+    """Return an actor for the store, on this process's node, whose death ends the study anyway."""
     import ray
 
     store_class: Any = ray.remote(type("GroupStore", (_actor_class(),), {}))  # the class names the process
     node = str(ray.get_runtime_context().get_node_id())
-    # Ray places an actor without resources anywhere, unless it may be on no other node.
+    # Ray places an actor without resources anywhere unless it is bound to a node.
     options = {"num_cpus": 0, "max_restarts": 0, **_placed(node, soft=False)}
     return store_class.options(**options).remote(STORE_ENTRY_POINT, None)
 
 
 def _placed(node: str, *, soft: bool) -> dict[str, Any]:
-    """Options that place an actor on a node; on any other one, if `soft` and it is dead, or if it is empty."""
+    """`soft` allows another node if the wanted one is dead."""
     if not node:
         return {}
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -80,7 +73,7 @@ def _placed(node: str, *, soft: bool) -> dict[str, Any]:
 
 
 class GroupStore:
-    """The store of a pool's process groups; a dead one is replaced, since no new group could be formed without it.
+    """The store of a pool's process groups; replaced when dead, since no new group could form without it.
 
     Args:
         deadline_seconds: Longest time to wait for the store's process.
@@ -96,7 +89,7 @@ class GroupStore:
         self._asking = threading.Lock()
 
     def find(self, is_closing: Callable[[], bool]) -> None:
-        """Ask the store for its address, and replace it if it is dead, unless the pool is being closed."""
+        """Ask the store for its address, and replace a dead store unless the pool is closing."""
         import ray
 
         with self._asking:
@@ -113,14 +106,10 @@ class GroupStore:
 
 
 def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[], bool]) -> list[int]:
-    """Let the processes of some slots leave a process group together.
-
-    Args:
-        actors: Actor of each slot; None for one that has no process.
-        is_hopeless: Function that tells that they need not be waited for any more.
+    """Make the processes of some slots leave a process group together; stops waiting when `is_hopeless()`.
 
     Returns:
-        Slots whose processes are still in it. Once one of them is gone the others are not waited for: they never leave.
+        Slots whose processes are still in it: once one process is gone, the others never leave.
     """
     import ray
 
@@ -146,7 +135,7 @@ def kill(actor: Any) -> None:
 
 
 def _actor_class() -> type:
-    """The class of every actor: it imports what it is told to, so that its module needs no torch."""
+    """Imports its code by name, so that this module needs no torch."""
 
     class Rank:
         def __init__(self, entry_point: str, options: dict[str, Any] | None) -> None:
@@ -205,7 +194,7 @@ def _actor_class() -> type:
 
 
 def _node_address() -> str:
-    """The address by which Ray knows this node: 127.0.0.1 in a cluster of our own, which nobody else can reach."""
+    """Address of this node in Ray: 127.0.0.1 in an own cluster, out of others' reach."""
     import ray
 
     own = ray.get_runtime_context().get_node_id()

@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting one here, and what it has room for."""
+"""Joining a Ray cluster, or starting one here, and its room."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ _JOIN_LOOK_SECONDS = 0.05
 
 
 def init(address: str | None, **options: Any) -> None:
-    """Call `ray.init`, quietly.
-
-    A new cluster listens on the loopback interface only. This process keeps its signal handlers.
-
-    Args:
-        address: Address of a cluster; None starts one.
-        options: Further arguments of `ray.init`.
-    """
+    """Call `ray.init` quietly, and keep this process's signal handlers; address None starts a cluster on loopback."""
     import ray
 
     if address is None:
@@ -40,7 +33,7 @@ def init(address: str | None, **options: Any) -> None:
         with _loopback_stays() if on_loopback else contextlib.nullcontext():
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
 
-    # `ray.init` warns that it cannot take the handler of SIGTERM, which is what is wanted.
+    # `ray.init` warns that it cannot take the handler of SIGTERM, as intended.
     said_by = logging.getLogger("ray._private.worker")
     said_by.addFilter(_is_worth_saying)
     _without_its_signals(start)
@@ -56,11 +49,7 @@ def _host_of(address: str) -> str:
 
 @contextlib.contextmanager
 def _loopback_stays() -> Iterator[None]:
-    """Keep Ray from turning 127.0.0.1 into the host's address.
-
-    It does so where clusters of several hosts are supported, which this constant says; then all its processes listen on
-    every interface. The processes that it starts get the address handed over.
-    """
+    """Keep Ray from replacing 127.0.0.1 by the host's address, on which its processes would listen to everybody."""
     from ray._private import ray_constants
 
     before = ray_constants.ENABLE_RAY_CLUSTER
@@ -74,9 +63,8 @@ def _loopback_stays() -> Iterator[None]:
 def _without_its_signals(start: Callable[[], None]) -> None:
     """Call a function in a thread, so that this process keeps its handlers and Ray's processes survive a terminal.
 
-    In the main thread `ray.init` replaces the handler of SIGTERM by one that exits, and its C++ part replaces it again
-    by one that prints a stack and kills the process. SIGHUP is blocked in the thread, and so in the processes that it
-    starts: the ranks have to end their epochs when the terminal is closed.
+    In the main thread `ray.init` and its C++ part replace the handler of SIGTERM and end the process. SIGHUP is blocked
+    in the thread and in its child processes: ranks must end their epochs when the terminal is closed.
     """
     if threading.current_thread() is not threading.main_thread():
         start()
@@ -113,20 +101,19 @@ log = logging.getLogger(__name__)
 
 CONNECT_DEADLINE_SECONDS = 10.0
 STARTS = 3
-"""Number of times that a local cluster is tried to be started."""
+"""Number of attempts to start a local cluster."""
 _TOO_SLOW = "timed out during startup"
 OBJECT_STORE_BYTES = 128 * 1024**2
 SETTINGS: Mapping[str, str] = {
     # Usage statistics of a study are private.
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Without a cluster Ray would start one by itself, from whatever thread asks it for something.
+    # Otherwise any thread that asks Ray for something would start a cluster.
     "RAY_ENABLE_AUTO_CONNECT": "0",
-    # Ray gives its workers niceness 15, so a single busy process of anybody leaves a rank 3 % of its core, while the
-    # study pays for the whole time.
+    # At Ray's default niceness of 15, one busy process leaves a rank 3 % of its core.
     "RAY_worker_niceness": "0",
 }
-"""What Ray reads from the environment before its first start."""
+"""Settings that Ray reads from the environment before its first start."""
 _LOOK_SECONDS = 0.5
 
 
@@ -139,13 +126,7 @@ def join_or_start(
     temp_folder: str | None,
     must_fit: bool = True,
 ) -> bool:
-    """Join a cluster, or start one here with so many slots.
-
-    Args:
-        address: Address of an existing cluster, or None to start one.
-
-    Returns:
-        Whether a new cluster was started, which then is this process's to end.
+    """Join a cluster, or start one with `slots` slots if address is None; returns whether the caller must end it.
 
     Raises:
         PoolError: The cluster cannot be reached or started, or is too small; the message has the numbers.
@@ -166,15 +147,11 @@ def join_or_start(
 
 
 def connect(address: str | None, **options: Any) -> None:
-    """Join a cluster, or start a local one with the options.
-
-    Raises:
-        PoolError: One line that says why not.
-    """
+    """Join a cluster, or start a local one with the options. Raises PoolError with one line."""
     ray = import_ray()
     if ray.is_initialized():
         return
-    # Token authentication is what this program wants: only a warning that it is off is worth a line.
+    # Only a warning that token authentication is off is worth a line.
     said_by = logging.getLogger("ray._private.authentication.authentication_token_setup")
     said_by.addFilter(lambda record: not record.getMessage().startswith("Token authentication is enabled"))
     if address == "auto":  # as Ray reads it; what it names may be on the loopback interface, or be gone
@@ -189,10 +166,7 @@ def connect(address: str | None, **options: Any) -> None:
 
 
 def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
-    """Join or start a cluster; a start that is too slow for Ray, which waits 30 s for a node, is tried again.
-
-    On a machine with company a node may take longer, and a study would end before it has begun.
-    """
+    """Retries a start that is too slow for Ray's limit of 30 s, as on a busy machine."""
     for left in reversed(range(STARTS)):
         try:
             init(address, **options)
@@ -206,10 +180,10 @@ def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
 
 
 def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
-    """Wait until a cluster that is being started has so many nodes; stays connected.
+    """Wait until a starting cluster has `nodes` nodes, and stay connected.
 
     Args:
-        address: Host and port of the cluster's head, which this machine is a node of.
+        address: Host and port of the cluster's head, of which this machine is a node.
 
     Raises:
         PoolError: They have not come in time; the message has the numbers.
@@ -237,11 +211,7 @@ def import_ray() -> Any:
 
 
 def check_reachable(address: str) -> None:
-    """Ask whether a process listens there: Ray itself tries for minutes, and then ends the process.
-
-    Raises:
-        PoolError: No process does.
-    """
+    """Raise PoolError if no process listens there: Ray itself tries for minutes, and then ends this process."""
     host, sign, port = address.removeprefix("ray://").rpartition(":")
     if address in {"auto", "local"}:
         return
@@ -266,7 +236,7 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
 
 
 def cluster_room(address: str, cpus_per_rank: int) -> tuple[int, tuple[str, ...]]:
-    """Number of CPU slots for which the nodes of a cluster have room, and the names of its GPUs; stays connected.
+    """Return the cluster's room in CPU slots and the names of its GPUs; stays connected.
 
     Raises:
         PoolError: The cluster cannot be reached.

@@ -1,7 +1,6 @@
-"""The slots of a pool on Ray and the processes that serve them: brought up, watched, replaced, and missed.
+"""Brings up, watches and replaces the slots of a pool on Ray and their processes, in one thread.
 
-One thread looks after all slots. It hears of a new process when it is ready, and of one that dies by a call that ends
-only then, so that no trial has to find a dead process out.
+A call that ends only with its process reports each death, so that no trial meets a dead process.
 """
 
 from __future__ import annotations
@@ -24,27 +23,26 @@ log = logging.getLogger(__name__)
 
 WARM_UP_DEADLINE_SECONDS = 180.0
 MOST_FAILURES = 3
-"""Number of processes of one slot that may fail to come up in a row; then the study ends with the reason."""
+"""Number of failed starts of a slot's process in a row after which the study ends."""
 RETRY_SECONDS = 1.0
 MOST_DOUBLINGS = 6
-"""Number of failures in a row after which the time between two tries does not grow any more."""
+"""Number of failures in a row after which the retry interval stops growing."""
 LOOK_SECONDS = 0.5
 LOST_AFTER_SECONDS = 3.0
-"""Time that a new process has before its slot is looked for among the devices that the cluster still has."""
+"""Time after which the device of a slot without a process is looked for in the cluster."""
 AWAITED_AFTER_SECONDS = 30.0
-"""Time after which a slot without its process waits for the autoscaler: its device may have gone to another study, and
-nothing must be paid for it."""
+"""Time after which a slot without its process waits for the autoscaler, unpaid: another study may have its device."""
 
 
 class RaySlots:
     """Looks after the slots of a pool.
 
     Args:
-        find_store: Function that makes sure of the store of the process groups, before processes are counted on.
-        is_used: Function that tells whether a gang holds a slot: the gang then tells of its death.
-        post: Function that puts an event into the pool's queue.
+        find_store: Ensures that the store of the process groups lives, before processes are counted on.
+        is_used: Returns whether a gang holds a slot; the gang then reports the death of its process.
+        post: Puts an event into the pool's queue.
         cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
-        autoscale: Whether a cluster's autoscaler brings the devices: processes that wait for one are what it goes by.
+        autoscale: Whether an autoscaler brings the devices, by the number of waiting processes.
     """
 
     def __init__(
@@ -89,7 +87,7 @@ class RaySlots:
                 return
 
     def look(self) -> None:
-        """Take in what happened to processes within a moment."""
+        """Handle changes of processes, waiting a moment for one."""
         import ray
 
         self._bring_up()
@@ -107,9 +105,9 @@ class RaySlots:
         self._look_for_the_late()
 
     def _bring_up(self) -> None:
-        """Make actors whose time has come, and ask those that are new whether they are ready."""
+        """Makes due actors, and asks new ones whether they are ready."""
         with self._changing:
-            # A process for a slot without a device waits for one, and would take that of a slot which is to have it.
+            # A process for a slot without a device waits for one, and would take another slot's.
             is_room = all(slot.ready or slot.is_lost for slot in self.by_number.values())
             for number, slot in self.by_number.items():
                 may_be_made = slot.actor is None and not slot.is_released and (is_room or not slot.is_lost)
@@ -167,12 +165,12 @@ class RaySlots:
             self.look_at_nodes()
 
     def _failed(self, number: int, slot: Slot, error: Exception) -> None:
-        """Try again in a moment, or end the study if the slot never comes up."""
+        """Retries, or ends the study if the slot never comes up."""
         if self.closing.is_set():  # which has ended the process itself
             return
         cause = last_line(str(error), type(error).__name__).strip()[:500]
         log.warning("slot %s did not come up: %s", number, cause)
-        # A node that joins may be unfit for the study; but if none ever was fit, none will be.
+        # A node that joins may be unfit for the study; if none ever was fit, none will be.
         may_be_the_nodes = slot.is_lost and (self._one_came_up or not self._autoscale)
         if slot.failures + 1 >= MOST_FAILURES and not may_be_the_nodes:
             message = f"slot {number} does not come up, in {MOST_FAILURES} tries: {cause}"
@@ -187,7 +185,7 @@ class RaySlots:
                 )
 
     def _died(self, number: int, death: Any) -> None:
-        """Replace a process that died while no gang had it; a gang that has it tells of the death itself."""
+        """Replaces a process that died without a gang; a gang reports the death itself."""
         with self._changing:
             slot = self.by_number[number]
             if slot.death is not death:
@@ -200,16 +198,13 @@ class RaySlots:
         self._post(SlotsLost(slots=(number,)))
 
     def replace(self, numbers: Iterable[int]) -> None:
-        """Kill the processes of these slots and start new ones; `SlotsReady` follows for each.
-
-        Slots of nodes that are gone, or are leaving, are lost with their devices.
-        """
+        """Kill and replace processes of slots; `SlotsReady` follows, or `SlotsLost` if the node is gone or leaving."""
         numbers = tuple(numbers)
         self.replace_there(numbers)
         self.give_back_leaving(numbers)
 
     def replace_there(self, numbers: Iterable[int]) -> None:
-        """Replace the processes of those of these slots whose nodes stay."""
+        """Replace the processes of those slots whose nodes stay."""
         with self._changing:
             if self.closing.is_set():
                 return
@@ -221,7 +216,7 @@ class RaySlots:
                 self.by_number[number] = self._made(number, self.by_number[number])
 
     def _stop_waiting(self) -> None:
-        """End the processes that wait for devices, for a moment: they would take those of slots that are replaced."""
+        """Waiting processes would take the devices of slots that are being replaced."""
         waiting = {number: slot for number, slot in self.by_number.items() if slot.is_lost and slot.actor is not None}
         for number, slot in waiting.items():
             kill(slot.actor)
@@ -238,7 +233,7 @@ class RaySlots:
                 self.by_number[number] = Slot(actor=None, is_lost=True, is_released=True)
 
     def replace_idle(self, unfit: Callable[[], Iterable[int]]) -> None:
-        """Replace the processes of slots without a gang that are unfit for one; the function tells which are now."""
+        """Replace the processes of slots without a gang that `unfit()` names."""
         with self._changing:
             numbers = tuple(n for n in unfit() if self.by_number[n].ready and not self._is_used(n))
             self.replace(numbers)
@@ -246,7 +241,7 @@ class RaySlots:
             self._post(SlotsLost(slots=numbers))
 
     def look_at_nodes(self) -> None:
-        """Give up slots without a gang whose nodes are gone or leaving, and tell of those that a gang has to leave."""
+        """Give up idle slots of lost or leaving nodes, and report leaving slots of gangs."""
         with self._changing:
             there = {number: slot for number, slot in self.by_number.items() if slot.node and not slot.is_lost}
             gone = [number for number, slot in there.items() if self._nodes.is_leaving(slot.node)]
@@ -260,14 +255,14 @@ class RaySlots:
                 self._post(SlotsLeaving(slots=leaving))
 
     def give_back_leaving(self, numbers: Iterable[int]) -> None:
-        """Give up those of these slots, which a gang has just given back, whose nodes are gone or leaving."""
+        """Give up returned slots whose nodes are gone or leaving."""
         with self._changing:
             if self.closing.is_set():
                 return
             self._lose(number for number in numbers if self._nodes.is_leaving(self.by_number[number].node))
 
     def _lose(self, numbers: Iterable[int]) -> None:
-        """Do without these slots until the cluster has devices for them."""
+        """Does without these slots until the cluster has devices for them."""
         lost = tuple(number for number in numbers if not self.by_number[number].is_lost)
         for number in lost:
             slot = self.by_number[number]
@@ -278,17 +273,17 @@ class RaySlots:
             self._post(SlotsLost(slots=lost, with_device=True))
 
     def actors(self) -> list[Any]:
-        """Actors of all slots: while the pool is being closed none is made any more after this."""
+        """Return all actors; while the pool is closing, none is made after this."""
         with self._changing:
             return [slot.actor for slot in self.by_number.values()]
 
     def name_of(self, number: int) -> str:
-        """Name of a slot with its process, for messages."""
+        """Return a name of a slot with its process, for messages."""
         slot = self.by_number[number]
         return f"slot {number}, process {slot.pid} on {slot.host}"
 
     def replace_dead(self, numbers: Iterable[int]) -> None:
-        """Replace those of these slots, which a gang has just given back, whose processes have died."""
+        """Replace the dead processes of slots that a gang has just returned."""
         with self._changing:
             dead = tuple(number for number in numbers if self.by_number[number].is_dead)
             self.replace(dead)
@@ -296,14 +291,14 @@ class RaySlots:
             self._post(SlotsLost(slots=dead))
 
     def _add(self, numbers: Iterable[int]) -> None:
-        """Take in devices that have joined the cluster; they are slots once their processes are ready."""
+        """They are slots once their processes are ready."""
         with self._changing:
             new = {number: Slot(actor=None, is_lost=True) for number in numbers}
             log.warning("slots %s are new: the cluster has got more devices", list(new))
             self.by_number = {**self.by_number, **new}  # other threads read the one that was
 
     def _look_for_the_late(self) -> None:
-        """Tell of slots for which the cluster has no device any more, and give up processes that never come up."""
+        """Reports slots whose devices are gone, and gives up processes that never come up."""
         now = time.monotonic()
         late = _without_answer(self.by_number, now - LOST_AFTER_SECONDS)
         if not (late or self._grows) or now - self._looked_for_room_at < 2 * LOOK_SECONDS:
@@ -325,7 +320,7 @@ class RaySlots:
 
 
 def _without_answer(slots: Mapping[int, Slot], before: float) -> dict[int, Slot]:
-    """Slots whose processes were made before a moment of the monotonic clock, and have not answered yet."""
+    """Slots whose processes are older than `before` (monotonic clock) and have not answered."""
     return {
         number: slot
         for number, slot in slots.items()

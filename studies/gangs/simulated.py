@@ -1,8 +1,4 @@
-"""A pool in virtual time, on recorded learning curves: no Ray, no torch, no waiting.
-
-It speaks the same protocol as the pool on Ray and is driven by the same controller, so what a simulation measures is
-the code that spends the money.
-"""
+"""A pool in virtual time, on recorded learning curves, with the protocol of the pool on Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ class Curve:
 
     Attributes:
         metrics: Metrics by name, for each epoch from 1.
-        epoch_seconds: Duration of each epoch.
         hangs_at: Epoch within which an attempt falls silent, by attempt.
         completes_at: Epoch at whose end an attempt has stopped improving, by attempt.
         start_seconds: Time from the lease to the first step of any attempt; None takes the pool's times.
@@ -49,8 +44,6 @@ class _Gang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Boundary:
-    """The end of an epoch; only then is known whether the gang drains there."""
-
     trial_id: int
     attempt: int
     epoch: int
@@ -58,8 +51,6 @@ class _Boundary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Beat:
-    """A moment within an epoch at which the gang tells how far it is."""
-
     trial_id: int
     attempt: int
     epoch: int
@@ -75,7 +66,7 @@ class SimulatedPool:
         warm_up_seconds: Time from opening the pool until its slots are ready, and for a new process.
         opened_at: First moment of the virtual clock, in seconds.
         trials_per_process: Number of trials after which a slot gets a new process; None never replaces one.
-        progress_seconds: Time between two reports of a gang's progress within an epoch; None makes none.
+        progress_seconds: Time between two progress reports within an epoch; None makes none.
     """
 
     def __init__(
@@ -99,27 +90,27 @@ class SimulatedPool:
         self._gangs: dict[tuple[int, int], _Gang] = {}
 
     def open(self, slots: int) -> None:
-        """Slots are ready after the warm-up."""
+        """Make the slots ready after the warm-up."""
         if slots < 1:
             raise PoolError(f"a pool needs at least one slot, found {slots}")
         self._at(self._warm_up_seconds, 0, SlotsReady(slots=tuple(range(slots))))
 
     def shared(self) -> None:
-        """Nobody can join."""
+        """Do nothing: nobody can join."""
 
     def pick(self, free: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-        """The first free slots."""
+        """Return the first free slots."""
         return free[:world_size]
 
     def spare(self, free: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """The last free slots."""
+        """Return the last free slots."""
         return free[len(free) - count :]
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """Nothing to do: a slot costs nothing but the study's money."""
+        """Do nothing."""
 
     def start(self, trial_id: int, spec: TrialSpec, slots: tuple[int, ...], until: int) -> None:
-        """Begin after the start's or the thaw's time; a checkpoint's name says its epoch."""
+        """Begin after the start's or the thaw's time; a checkpoint's name contains its epoch."""
         epoch = _epoch_of(spec.resume_from)
         gang = _Gang(
             spec=spec, slots=slots, curve=self._curve_of(spec.params, spec.world_size), until=until, epoch=epoch
@@ -144,35 +135,34 @@ class SimulatedPool:
             gang.draining = True
 
     def worn(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Slots whose process has served `trials_per_process` trials."""
+        """Return the slots whose process has served `trials_per_process` trials."""
         limit = self._trials_per_process
         return () if limit is None else tuple(slot for slot in slots if self._trials[slot] >= limit)
 
     def end(self, trial_id: int, attempt: int, retire: tuple[int, ...] = ()) -> None:
-        """Forget a gang that waits."""
+        """Forget a waiting gang."""
         self._gangs.pop((trial_id, attempt), None)
         if retire:
             self._trials |= dict.fromkeys(retire, 0)
             self._at(self._warm_up_seconds, trial_id, SlotsReady(slots=retire))
 
     def kill(self, trial_id: int, attempt: int) -> None:
-        """Forget a gang, whatever it does; its slots are ready again at once."""
+        """Forget a gang; its slots are ready again at once."""
         if gang := self._gangs.pop((trial_id, attempt), None):
             self._at(0.0, trial_id, SlotsReady(slots=gang.slots))
 
     def post(self, event: Event) -> None:
-        """Deliver now, before what else happens at this moment."""
+        """Deliver before other events of this moment."""
         self._at(0.0, -1, event)
 
     def now(self) -> float:
-        """Virtual seconds."""
+        """Return virtual seconds."""
         return self._now
 
     def wait(self, seconds: float) -> list[Event]:
-        """The next events, if they come within that time; virtual time moves on to them.
+        """Return the next events within that time, and advance virtual time to them.
 
-        Events of the same moment come together, in the order of the trials' ids, so that a study does not depend on the
-        order in which its gangs were started.
+        Events of one moment come together, by trial id, so that the order of starts has no effect.
         """
         if not self._agenda or self._agenda[0][0] > self._now + seconds:
             self._now += seconds
@@ -192,7 +182,6 @@ class SimulatedPool:
         heapq.heappush(self._agenda, (self._now + seconds, rank, next(self._order), event))
 
     def _happens(self, event: Event | _Boundary | _Beat) -> list[Event]:
-        """Events that follow at this moment; none for gangs that are gone."""
         if isinstance(event, _Boundary):
             return self._boundary(event)
         if isinstance(event, _Beat):

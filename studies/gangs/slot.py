@@ -1,4 +1,4 @@
-"""A slot of a pool on Ray and the process that serves it: what is known of it, and its memory."""
+"""A slot of a pool on Ray, its process and its memory."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ class Slot:
     """A slot, and the process that serves it now.
 
     Attributes:
-        actor: Actor of the process; None between two tries to bring one up.
-        hello: Question whose answer says that the process is ready; None before it is asked.
-        death: Call that ends when the process does; None before the process is ready.
-        since: Moment at which the actor was made, or is to be made again, on the monotonic clock in seconds.
-        failures: Number of processes in a row that did not come up.
-        node: Ray's id of the node.
-        started_at: Start of the process in seconds since the boot; None if it cannot be looked up on this machine.
-        is_released: Whether the study needs the slot no more, so that it never gets a process again.
-        is_leaving: Whether the pool has told that the slot's node will be taken away.
+        actor: Actor of the process; None between two attempts to start one.
+        hello: Call whose answer says that the process is ready; None before it.
+        death: Call that ends with the process; None before the process is ready.
+        since: Moment at which the actor was made, or will be made again, on the monotonic clock in seconds.
+        failures: Number of failed starts in a row.
+        started_at: Start of the process in seconds since the boot; None if unknown on this machine.
+        is_released: Whether the slot never gets a process again.
+        is_leaving: Whether the pool has reported that the slot's node will be taken away.
         rss_bytes_when_new: Memory of the process before its first trial, in bytes.
         rss_bytes: Memory of the process after its latest trial, in bytes.
     """
@@ -51,17 +50,17 @@ class Slot:
     rss_bytes: int = 0
 
     def is_gone(self) -> bool:
-        """Whether its process is known to be dead, or can be seen to be."""
+        """Return whether its process is known or seen to be dead."""
         cannot_be_seen = self.started_at is None
         return self.is_dead or not self.ready or not (cannot_be_seen or started_at(self.pid) == self.started_at)
 
     def is_worn(self, trials: int, growth_bytes: int) -> bool:
-        """Whether its process has served that many trials, or has grown by that many bytes."""
+        """Return whether its process has served `trials` trials, or grown by `growth_bytes`."""
         return self.trials >= trials or self.rss_bytes - self.rss_bytes_when_new >= growth_bytes
 
 
 def kill_processes(slots: Iterable[Slot]) -> None:
-    """Kill the processes on this machine by their ids, for a cluster that does not do it any more."""
+    """Kill processes of this machine by their ids, if the cluster no longer can."""
     for slot in slots:
         if slot.started_at is not None and started_at(slot.pid) == slot.started_at:
             with contextlib.suppress(OSError):
@@ -69,7 +68,7 @@ def kill_processes(slots: Iterable[Slot]) -> None:
 
 
 def weigh(slots: Sequence[Slot], actors: Sequence[Any], ends: Sequence[Any], is_closing: Callable[[], bool]) -> None:
-    """Measure the memory of processes once they have released a trial, as far as they still serve their slots."""
+    """Measure the memory of processes after they released a trial, as far as they still serve their slots."""
     import ray
 
     ray.wait(list(ends), num_returns=len(ends), timeout=WEIGH_DEADLINE_SECONDS)

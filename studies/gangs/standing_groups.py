@@ -1,10 +1,9 @@
-"""Which process groups stand: they outlive their trial, since forming one costs time and using it again does not.
+"""Process groups that outlive their trial, since forming one costs time and using it again does not.
 
-A process is in one group at a time. The members of a group are all at work in one gang, or all idle; whatever would
-change that dissolves the group first, by all its members together. With NCCL it cannot be otherwise: a communicator is
-destroyed once every member asks for it, and a member that asks alone waits for ever (pytorch #141510, #180611, nccl
-#863). Where a member's process is gone, the others cannot leave any more: their processes have to be replaced. With
-gloo each member leaves by itself, so there gangs of one rank leave a group standing, and dead members harm nobody.
+A process is in one group at a time. All members of a group work in one gang or are idle; any change dissolves the group
+first, by all members together: an NCCL communicator is destroyed only when every member asks, and a lone member waits
+for ever (pytorch #141510, #180611, nccl #863). If a member's process is gone, the others have to be replaced. With Gloo
+each member leaves by itself, so gangs of one rank leave a group standing, and dead members do no harm.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 
 
 def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-    """Slots of one node if one has enough of them: the node with the fewest to spare. Else of the emptiest nodes.
+    """Return slots of the fullest node with enough of them, else of the emptiest nodes.
 
     Args:
         world_size: Number of slots wanted, at most as many as are free.
@@ -35,11 +34,7 @@ def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
 
 
 def least_shared(node_of: Mapping[int, str], free: Collection[int], count: int) -> tuple[int, ...]:
-    """Free slots to let go, so that as many nodes as possible become empty: small nodes that nobody uses first.
-
-    Args:
-        count: Number of slots to let go, at most as many as are free.
-    """
+    """Return `count` free slots (at most all) to release, so that most nodes become empty: small unused nodes first."""
     used = {node for slot, node in node_of.items() if slot not in free}
     nodes: dict[str, list[int]] = {}
     for slot in sorted(free):
@@ -51,7 +46,7 @@ def least_shared(node_of: Mapping[int, str], free: Collection[int], count: int) 
 log = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 60.0
-"""Time in which the members of a group, which are idle, have to have left it."""
+"""Time in which the idle members of a group must leave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +69,13 @@ class StuckGroupError(Exception):
 
 
 class StandingGroups:
-    """The one owner of which groups stand; threads of several gangs may ask it at once.
+    """The only owner of standing groups; thread-safe.
 
     Args:
-        prefix: Beginning of the names of this pool's groups in the store.
-        leaves_together: Whether a group can be left by all its members only, as with NCCL.
-        leave: Function that orders the members of a group to leave it, and waits until they have, but no longer once
-            the function that it is given returns True; it returns the slots whose processes have not left.
+        prefix: Prefix of this pool's group names in the store.
+        leaves_together: Whether only all members together can leave, as with NCCL.
+        leave: Makes members leave a group and waits until they have, or until the function passed to it returns True;
+            returns the slots whose processes have not left.
     """
 
     def __init__(
@@ -100,7 +95,7 @@ class StandingGroups:
         self._changing = threading.Condition()
 
     def pick(self, node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-        """Slots for a gang: a standing group of this size if all of it is free, else the best fit.
+        """Return slots for a gang: a free standing group of this size, else the best fit.
 
         Args:
             world_size: Number of slots wanted, at most as many as are free.
@@ -116,13 +111,13 @@ class StandingGroups:
         return best_fit(node_of, world_size)
 
     def seat(self, slots: tuple[int, ...]) -> str:
-        """Identity of the group that these ranks form or have formed; empty for one rank, which needs none.
+        """Return the identity of the ranks' group, new or standing; empty for one rank.
 
-        Other groups that share a slot are dissolved before. This may take as long as the slowest member needs.
+        Dissolves other groups that share a slot, which takes as long as the slowest member.
 
         Raises:
-            StuckGroupError: A group that shares a slot cannot be dissolved, and the processes of the error's slots
-                have to be replaced before these can form a group; or some of these were replaced meanwhile.
+            StuckGroupError: A group that shares a slot cannot be dissolved (replace the error's slots' processes), or
+                some of these slots were replaced meanwhile.
         """
         with self._changing:
             self._changing.wait_for(lambda: not self._leaving & set(slots))
@@ -146,22 +141,18 @@ class StandingGroups:
             return group.id
 
     def dissolve(self, slots: Sequence[int]) -> None:
-        """Let all members of the groups of these slots leave, for instance before some of the processes are ended.
-
-        Raises:
-            StuckGroupError: Not all have left.
-        """
+        """Make all members of these slots' groups leave. Raises StuckGroupError if some have not left."""
         with self._changing:
             fallen = self._taken_out(slots)
         self._dissolve(fallen)
 
     def _hopeless(self, group: StandingGroup) -> Callable[[], bool]:
-        """Whether the members cannot leave any more: time is over, or the process of one of them is gone."""
+        """Whether time is over or a member's process is gone."""
         deadline = time.monotonic() + LEAVE_SECONDS
         return lambda: time.monotonic() > deadline or self._members.get(group) != self._processes_of(group.slots)
 
     def forget(self, slot: int) -> None:
-        """The slot's process is gone, and what it had formed with it; nobody can leave its group any more."""
+        """Note that the slot's process is gone; nobody can leave its group any more."""
         with self._changing:
             self._stuck.discard(slot)
             self._replaced[slot] += 1
@@ -173,16 +164,15 @@ class StandingGroups:
                     self._stuck |= set(group.slots) - {slot}
 
     def stuck(self) -> frozenset[int]:
-        """Slots whose processes are in a group that they cannot leave: they have to be replaced."""
+        """Return the slots whose processes are in a group that they cannot leave, and must be replaced."""
         with self._changing:
             return frozenset(self._stuck)
 
     def _processes_of(self, slots: Sequence[int]) -> list[int]:
-        """How often the process of each slot was replaced: others than before are no members of what was formed."""
+        """Counts of replacements: a replaced process is no member of its slot's earlier group."""
         return [self._replaced[slot] for slot in slots]
 
     def _taken_out(self, slots: Sequence[int]) -> list[StandingGroup]:
-        """Take the groups of these slots out of those that stand; where members leave together, they begin to."""
         groups = list(dict.fromkeys(self._by_slot[slot] for slot in slots if slot in self._by_slot))
         self._by_slot = {slot: group for slot, group in self._by_slot.items() if group not in groups}
         if self._leaves_together:
@@ -190,7 +180,7 @@ class StandingGroups:
         return groups
 
     def _dissolve(self, groups: Sequence[StandingGroup]) -> None:
-        """Let the members of groups that were taken out leave, and the gangs that wait for that begin."""
+        """Lets the members leave, and then waiting gangs begin."""
         if not self._leaves_together:  # each member leaves when it joins another group
             for group in groups:
                 self._members.pop(group)

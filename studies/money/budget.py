@@ -1,13 +1,8 @@
-"""The budget as a deadline.
+"""The budget as a deadline, and forecasts of epochs.
 
-A pool of S slots at price p costs S p a second whatever its slots do: a trial's time is charged to the trial, the rest
-is idle time. So dollars left are seconds left, and "spent plus reserved never pass the budget" becomes "no gang may be
-promised time beyond the deadline at which the pool's money is gone". Hours work the same way, at a price of one.
-
-Whether an epoch is worth starting before the deadline is a question of probability: a `Forecaster` gives the expected
-duration of the next epoch and how far it may be off. The cost of the whole pool up to the latest expected end of a
-running gang is reserved, idle slots included, and never more than what is left. Where the price changes, or slots come
-and go, the deadline moves.
+A pool of S slots at price p costs S p per second whatever its slots do, so the dollars left are seconds left, and no
+gang is promised time beyond the deadline at which they are gone. Hours work the same way, at a price of one. The whole
+pool up to the latest expected end of a running gang is reserved. The deadline moves with price and number of slots.
 """
 
 from __future__ import annotations
@@ -24,25 +19,21 @@ FIRST_GUESS_SECONDS = 60.0
 BOUND_FACTOR = 1.5
 BOUND_MARGIN_SECONDS = 0.05
 OWN_EPOCHS = 5
-"""Number of a trial's latest epochs that its forecast looks at."""
+"""Number of a trial's latest epochs that its forecast uses."""
 STARTS = 20
-"""Number of the latest starts of gangs that the forecast of a start looks at."""
+"""Number of the latest starts of gangs that the forecast of a start uses."""
 OWN_DEVIATION, TRIALS_DEVIATION = 0.2, 0.66
 """Prior standard deviations of the logarithm of a duration: between epochs of one trial, and between trials.
 
-The latter is that of a log-uniform distribution over 1:10. Each counts as one observation, beside the differences of
-trials, or the steps from epoch to epoch of all trials together.
+The second one is the deviation of a log-uniform distribution over 1:10. Each counts as one observation.
 """
 WORTH_DECISIONS = 5
-"""Decisions in a row that must find nothing worth its money before a study ends for that reason."""
+"""Number of decisions in a row that must find nothing worth its money before a study ends for that reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Limits that the user sets; None is no limit. Hours are those in which a controller is alive.
-
-    `finish` is the share that is kept for leaders that were cut short.
-    """
+    """User's limits; None is no limit. Hours count while a controller lives; `finish` is the share for leaders."""
 
     usd: float | None = None
     hours: float | None = None
@@ -53,16 +44,16 @@ class Limits:
     finish: float = 0.0
 
     def is_worthwhile(self, percents: Sequence[float]) -> bool:
-        """Whether a study should go on.
+        """Return whether a study should go on.
 
         Args:
-            percents: Expected growth of the hypervolume by ten more dollars at each decision, in percent, oldest first.
+            percents: Percent of hypervolume that ten more dollars would add, at each decision, oldest first.
         """
         least = self.least_percent_per_10_usd
         return least is None or len(percents) < WORTH_DECISIONS or max(percents[-WORTH_DECISIONS:]) >= least
 
     def trial_reason(self, paid_nano_usd: float, wall_seconds: float) -> str | None:
-        """Why a trial that has cost this much must end, or None."""
+        """Return why a trial with this cost must end, or None."""
         if self.usd_per_trial is not None and paid_nano_usd >= self.usd_per_trial * NANO:
             return f"budget.usd_per_trial: {paid_nano_usd / NANO:.6g} of {self.usd_per_trial:g} dollars are used up"
         if self.hours_per_trial is not None and wall_seconds >= self.hours_per_trial * 3600:
@@ -95,11 +86,7 @@ class BudgetClock:
         self.go_on(opened_at, spent_nano_usd, nano_usd_per_second)
 
     def go_on(self, now: float, spent_nano_usd: int, nano_usd_per_second: float) -> None:
-        """Take in that the pool has another price, or another number of slots that are charged for.
-
-        Args:
-            now: Moment from which on it costs that much, in seconds since 1970.
-        """
+        """Change the pool's cost per second from now on."""
         self.nano_usd_per_second = nano_usd_per_second
         self._usd_deadline = math.inf
         if self._limits.usd is not None and nano_usd_per_second > 0:
@@ -108,17 +95,17 @@ class BudgetClock:
 
     @property
     def deadline(self) -> float:
-        """Moment at which dollars or hours are used up, in seconds since 1970; infinite without such limits."""
+        """Return when dollars or hours are used up, in seconds since 1970; infinite without such limits."""
         return min(self._usd_deadline, self._hours_deadline)
 
     @property
     def binding(self) -> StopReason:
-        """Which of dollars and hours is used up first."""
+        """Return the limit that is used up first, dollars or hours."""
         return "budget_usd" if self._usd_deadline <= self._hours_deadline else "budget_hours"
 
     @property
     def total_seconds(self) -> float:
-        """The whole binding limit, in seconds of this pool; infinite without such limits."""
+        """Return the whole binding limit, in seconds of this pool; infinite without such limits."""
         if self.deadline == math.inf:
             return math.inf
         limits = self._limits
@@ -129,9 +116,7 @@ class BudgetClock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochForecast:
-    """Forecast of the start and of an epoch, for a gang of one world size.
-
-    The logarithm of an epoch's duration is taken for normally distributed.
+    """Forecast of a gang's start and epoch, whose duration is log-normal.
 
     Attributes:
         start_seconds: Expected time from the lease of the slots to the first step.
@@ -143,12 +128,12 @@ class EpochForecast:
     deviation: float
 
     def bound(self, epochs: int, *, starting: bool) -> float:
-        """Seconds within which `epochs` epochs will most probably end, with a checkpoint and a margin."""
+        """Return the seconds within which `epochs` epochs most probably end, with a checkpoint and a margin."""
         start = self.start_seconds if starting else 0.0
         return BOUND_FACTOR * (start + epochs * self.epoch_seconds) + BOUND_MARGIN_SECONDS
 
     def chance(self, seconds: float, *, epochs: int, starting: bool) -> float:
-        """Probability that `epochs` epochs end within so many seconds, all of them as long as the next one."""
+        """Return the probability that `epochs` equally long epochs end within `seconds`."""
         room = (seconds - (self.start_seconds if starting else 0.0)) / max(epochs, 1)
         if room <= 0:
             return 0.0
@@ -157,8 +142,6 @@ class EpochForecast:
 
 @dataclass(kw_only=True, slots=True)
 class _Durations:
-    """Sums of log durations over trials: an epoch costs as much with many trials as with few."""
-
     count: int = 0
     total: float = 0.0
     squares: float = 0.0
@@ -170,9 +153,9 @@ class _Durations:
 
 
 class Forecaster:
-    """Forecasts durations from a trial's own epochs, else from trials of its world size, else from all trials.
+    """Forecasts durations from a trial's own epochs, else from its world size's trials, else from all trials.
 
-    Durations of epochs are those with all ranks of a trial; on k of w ranks they are taken for w / k times as long.
+    Epochs on k of w ranks are assumed to take w / k times as long as on all ranks.
     """
 
     def __init__(self) -> None:
@@ -181,11 +164,7 @@ class Forecaster:
         self._steps, self._squared_steps = 1, OWN_DEVIATION**2
 
     def saw_epoch(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
-        """Record the latest epoch of a trial, and how far it was from what was expected of it.
-
-        Args:
-            own_epoch_seconds: Durations of all its epochs, the latest one last.
-        """
+        """Record the latest epoch of a trial, last in its durations, and the error of its forecast."""
         durations = self._epochs.setdefault(world_size, _Durations())
         if len(own_epoch_seconds) > 1:
             expected = _typical(own_epoch_seconds[-OWN_EPOCHS - 1 : -1])
@@ -206,11 +185,10 @@ class Forecaster:
     def forecast(
         self, world_size: int, own_epoch_seconds: Sequence[float], *, ranks: int | None = None
     ) -> EpochForecast | None:
-        """The forecast for a trial, or None as long as no epoch of any trial is known.
+        """Return the forecast for a trial on `ranks` (default: `world_size`); None until any epoch is known.
 
         Args:
-            own_epoch_seconds: Durations of all its epochs with so many ranks, the latest one last.
-            ranks: Number of ranks that it is forecast for; `world_size` if None.
+            own_epoch_seconds: Durations of its epochs on `world_size` ranks, the latest one last.
         """
         ranks = ranks or world_size
         start, longer = self._start(ranks), world_size / ranks
@@ -245,7 +223,7 @@ _LEAST_DEVIATION = 1e-3
 
 
 def _typical(latest: Sequence[float]) -> float:
-    """Median of the last three durations: one that a busy machine made long does not count."""
+    """Median of the last three durations, so that one slow epoch of a busy machine does not count."""
     return max(median(latest[-3:]), _LEAST_SECONDS)
 
 
@@ -256,8 +234,7 @@ def _squared_logarithm(seconds: float, expected: float) -> float:
 def _predictive_deviation(count: int, squares: float, prior: float) -> float:
     """Standard deviation of the next value, after `count` values with this sum of squared deviations from their mean.
 
-    The variance before any value counts as one observation beside the first one, and as less the more there are: values
-    that are all equal soon prove that the next one will be, too.
+    The prior variance counts as one observation, and less with more values: equal values soon predict the next one.
     """
     variance = (max(squares, 0.0) + prior / count) / count * (1.0 + 1.0 / count)
     return max(math.sqrt(variance), _LEAST_DEVIATION)

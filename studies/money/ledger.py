@@ -1,4 +1,4 @@
-"""Arithmetic of the ledger: every slot-second from opening to closing the pool is part of exactly one charge."""
+"""Arithmetic of the ledger: each slot-second from opening to closing the pool is in exactly one charge."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from studies.records.records import NANO, ChargeKind
 from studies.storage.writing.changes import Charged
 
 ABSORBS_ROUNDING: frozenset[ChargeKind] = frozenset({"lost", "idle"})
-"""Kinds of charges that take up what rounding left: they are part of no trial's objective."""
+"""Charges that absorb rounding errors: no trial's objective contains them."""
 
 
 def cost_nano_usd(slots: int, seconds: float, usd_per_slot_hour: float) -> int:
-    """Cost of `slots` slots over `seconds`, in whole nano-dollars, rounded once."""
+    """Return the cost of `slots` slots over `seconds` in nano-dollars, rounded once."""
     return round(slots * seconds * usd_per_slot_hour * NANO / 3600)
 
 
@@ -27,27 +27,27 @@ class PricedSpan(NamedTuple):
 
 
 class PriceHistory:
-    """Price of a slot over time: each second is charged at the price of its time."""
+    """Price of a slot over time."""
 
     def __init__(self, usd_per_slot_hour: float) -> None:
         self._prices = [(-math.inf, usd_per_slot_hour)]
 
     @property
     def usd_per_slot_hour(self) -> float:
-        """Price of one slot since the latest change."""
+        """Return the latest price."""
         return self._prices[-1][1]
 
     @property
     def changed_at(self) -> float:
-        """Moment of the latest change, in seconds since 1970; minus infinity before the first one."""
+        """Return the moment of the latest change, in seconds since 1970; minus infinity before the first one."""
         return self._prices[-1][0]
 
     def change(self, usd_per_slot_hour: float, at: float) -> None:
-        """Set the price from a moment on, in seconds since 1970, which is no earlier than that of the last change."""
+        """Set the price from a moment on, in seconds since 1970; changes must come in order."""
         self._prices.append((max(at, self.changed_at), usd_per_slot_hour))
 
     def spans(self, since: float, until: float) -> Iterator[PricedSpan]:
-        """Parts of an interval with one price each, in the order of time."""
+        """Return the parts of an interval with one price each, in order."""
         if since >= self.changed_at:  # nearly always
             yield PricedSpan(since, until, self.usd_per_slot_hour)
             return
@@ -59,10 +59,10 @@ class PriceHistory:
 
 
 class SlotMeter:
-    """Knows up to which moment each slot is charged, and makes charges of the time since then.
+    """Knows up to which moment each slot is charged, and charges the time since then.
 
-    Each charge of a trial is rounded by itself, so that equal epochs cost the same whenever they are trained. Overhead
-    absorbs the rounding errors, so that all charges together never exceed the cost of the pool's time.
+    Each charge of a trial is rounded by itself, so that equal epochs cost the same. Overhead absorbs rounding,
+    so that all charges together never exceed the cost of the pool's time.
 
     Args:
         opened_at: Moment at which the pool began to cost money, in seconds since 1970.
@@ -72,38 +72,38 @@ class SlotMeter:
         self._prices = PriceHistory(usd_per_slot_hour)
         self._opened_at = opened_at
         self._charged_until = dict.fromkeys(range(slots), opened_at)
-        # Of the slots that are charged for: their number, and the sum of what is charged since the opening, in seconds.
+        # Number of charged slots, and the sum of their charged seconds since the opening.
         self._charged_count, self._charged_seconds = slots, 0.0
         self._slot_seconds: dict[float, float] = {}  # charged so far, by price
         self._charged_nano_usd = 0
 
     @property
     def usd_per_slot_hour(self) -> float:
-        """Present price of one slot."""
+        """Return the present price of one slot."""
         return self._prices.usd_per_slot_hour
 
     @property
     def charged_slots(self) -> tuple[int, ...]:
-        """Numbers of the slots that are charged for: all but those that are paused."""
+        """Return the charged slots: all but the paused ones."""
         return tuple(sorted(slot for slot, since in self._charged_until.items() if since != math.inf))
 
     @property
     def nano_usd_per_second(self) -> float:
-        """Cost of the slots that are charged for, at the present price."""
+        """Return the present cost of the charged slots."""
         return self._charged_count * self.usd_per_slot_hour * NANO / 3600
 
     def change_price(self, usd_per_slot_hour: float, now: float) -> None:
-        """Charge the time from now on at another price; nothing happens if it is the present one."""
+        """Change the price from now on."""
         if usd_per_slot_hour != self.usd_per_slot_hour:
             self._prices.change(usd_per_slot_hour, now)
 
     def cost_nano_usd(self, slots: int, since: float, until: float) -> int:
-        """Cost of `slots` slots for an interval, each second at the price of its time; times in seconds since 1970."""
+        """Return the cost of slots for an interval in seconds since 1970, each second at the price of its time."""
         spans = self._prices.spans(since, until)
         return sum(cost_nano_usd(slots, span.end - span.begin, span.usd_per_slot_hour) for span in spans)
 
     def charged_until(self, slot: int) -> float:
-        """Moment up to which a slot is charged, in seconds since 1970."""
+        """Return the moment up to which a slot is charged, in seconds since 1970."""
         return self._charged_until[slot]
 
     def charge(
@@ -115,7 +115,7 @@ class SlotMeter:
         trial_id: int | None = None,
         attempt: int | None = None,
     ) -> list[Charged]:
-        """Charge slots for their time since they were last charged: one line for all slots with one span and price."""
+        """Charge slots for the time since their last charge; one line for all slots with one span and price."""
         spans: dict[float, list[int]] = {}
         for slot in slots:
             since = self._charged_until[slot]
@@ -145,7 +145,7 @@ class SlotMeter:
         return charges
 
     def pause(self, slots: Iterable[int]) -> None:
-        """Charge nothing for these slots, which are charged up to now, until they go on."""
+        """Stop charging these slots, which are charged up to now."""
         for slot in slots:
             if (since := self._charged_until[slot]) != math.inf:
                 self._charged_count -= 1
@@ -153,7 +153,7 @@ class SlotMeter:
             self._charged_until[slot] = math.inf
 
     def go_on(self, slots: Iterable[int], now: float) -> None:
-        """Charge those of these slots that are paused, or new, from now on."""
+        """Charge those of these slots that are paused or new from now on."""
         for slot in slots:
             if self._charged_until.get(slot, math.inf) == math.inf:
                 self._charged_count += 1
@@ -170,7 +170,7 @@ class SlotMeter:
         return max(min(cost, owed - self._charged_nano_usd), 0)
 
     def uncharged_nano_usd(self, now: float) -> int:
-        """Cost of the pool since the last charges, in nano-dollars."""
+        """Return the cost of the pool since the last charges, in nano-dollars."""
         if self._prices.changed_at == -math.inf:  # asked for at every commit, and a pool may have a thousand slots
             seconds = self._charged_count * (now - self._opened_at) - self._charged_seconds
             return cost_nano_usd(1, max(seconds, 0.0), self.usd_per_slot_hour)

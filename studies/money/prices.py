@@ -1,7 +1,7 @@
-"""List prices of slots by device type, with date and source: the default price of a slot-hour.
+"""List prices by device type: the default price of a slot-hour.
 
 Source: AWS EC2 on-demand list prices for Linux in us-east-1, as known in November 2025, divided by the instance's
-devices. They make trials comparable; the price that you pay is set by `resources.price_per_slot_hour`.
+devices. They make trials comparable; set the price that you pay by `resources.price_per_slot_hour`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _USD_PER_GPU_HOUR: tuple[tuple[str, float, str], ...] = (
 )
 _UNKNOWN_GPU = ("an unknown GPU, taken for an A10G", 1.006, "g5.xlarge")
 _SLICE = re.compile(r"\bMIG (?:\d+c\.)?(\d)g\.", re.IGNORECASE)
-"""What a driver calls a part of a GPU, such as `MIG 3g.40gb`: the first number counts its compute slices."""
+"""A driver's name of a part of a GPU, such as `MIG 3g.40gb`: the first number counts its compute slices."""
 _SLICES = 7
-"""Compute slices of the whole GPU: of each GPU here that can be cut up."""
+"""Compute slices of the whole GPU, for each listed GPU with MIG."""
 USD_PER_CPU_HOUR = 0.04463
 """Price of one vCPU: c7i.large / 2."""
 
 
 def price_of(device: str, device_name: str, cpus_per_rank: int) -> Price:
-    """The list price of a slot.
+    """Return the list price of a slot.
 
     Args:
         device: "cpu" or "cuda".

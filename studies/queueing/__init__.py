@@ -1,1 +1,1 @@
-"""Whose study is next, on which worker, and with whose money? The queue of a team, and the accounts behind it."""
+"""The queue of a team: turns, workers, and accounts."""

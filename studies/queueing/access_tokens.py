@@ -1,4 +1,4 @@
-"""Tokens of the service: who may ask, in which role. The store has their digests only."""
+"""Tokens of the service, which give a user and a role. The store holds digests only."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from studies.storage.study_store import Store
 Role = Literal["viewer", "member", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "member", "admin")
 PREFIX = "automl_"
-"""Begin of each token, by which programs that look for secrets in code find it."""
+"""Token prefix, so that secret scanners can detect leaked tokens."""
 USER_PATTERN = r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,99}"
-"""What the name of a user looks like."""
+"""Allowed user names."""
 PROJECT_PATTERN = r"[A-Za-z0-9_-]{1,60}"
-"""What the name of a project looks like: it is a folder, and stands before the first dot of its studies' names."""
+"""Allowed project names: a project is a folder, and the part of its studies' names before the first dot."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """Who asks.
+    """User who sends a request.
 
     Attributes:
-        project: Project that the user sees; an admin sees all of them.
+        project: The only visible project, except for an admin.
         role: viewer reads, member also submits and stops, admin does everything in all projects.
-        token_id: Id of the token's row; None on a machine's own loopback interface without tokens.
+        token_id: Id of the token's row; None on the loopback interface without tokens.
     """
 
     user: str
@@ -42,11 +42,11 @@ class Identity:
 
     @property
     def is_admin(self) -> bool:
-        """Whether it sees and changes everything."""
+        """Return whether the user sees and changes everything."""
         return self.role == "admin"
 
     def sees(self, project: str) -> bool:
-        """Whether it may read what belongs to a project."""
+        """Return whether the user may read a project."""
         return self.is_admin or self.project == project
 
 
@@ -66,17 +66,14 @@ class TokenLine:
 
 
 def digest_of(token: str) -> str:
-    """Return the SHA-256 of a token: it has 256 random bits, so a slow hash would gain nothing."""
+    """Return the SHA-256 of a token; its 256 random bits need no slow hash."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def create(
     store: Store, *, name: str, user: str, project: str, role: Role, days: float | None
 ) -> tuple[str, TokenLine]:
-    """Make a token, which is shown once.
-
-    Args:
-        days: Days for which it is valid; None is for ever.
+    """Make a token valid for some days, None for ever. Show it once: only its digest is stored.
 
     Raises:
         StoreError: The name of the user or of the project is not allowed.
@@ -102,10 +99,9 @@ def _made(store: Store, *, name: str, user: str, project: str, role: Role, days:
 
 
 def keep(store: Store, token: str, *, name: str, user: str, project: str, role: Role) -> None:
-    """Keep a token that somebody else has made, such as the secret of a cluster; one that is kept already stays.
+    """Keep a token made elsewhere, such as a cluster's secret, and revoke other valid tokens of this name.
 
-    Args:
-        name: What it is for; valid tokens of that name, which it takes the place of, are revoked.
+    A token that is kept already stays unchanged.
     """
     if identify(store, token) is not None:
         return
@@ -119,7 +115,7 @@ def keep(store: Store, token: str, *, name: str, user: str, project: str, role: 
 
 
 def identify(store: Store, token: str) -> Identity | None:
-    """Return who a token stands for; None if it is unknown, expired or revoked."""
+    """Return the token's user; None if the token is unknown, expired or revoked."""
     with store.snapshot() as connection:
         row = connection.execute(_lines(connection).where(t.tokens.c.digest == digest_of(token))).first()
     if row is None or not row.is_valid:
@@ -128,7 +124,7 @@ def identify(store: Store, token: str) -> Identity | None:
 
 
 def lasts(store: Store, identity: Identity) -> bool:
-    """Return whether the token by which somebody was let in is still accepted; without tokens everybody is."""
+    """Return whether the token of a request is still accepted; always true where no tokens are used."""
     if identity.token_id is None:
         return True
     with store.snapshot() as connection:
@@ -143,16 +139,12 @@ def listed(store: Store) -> list[TokenLine]:
 
 
 def any_valid(store: Store) -> bool:
-    """Whether there is a token that is accepted."""
+    """Return whether there is a valid token."""
     return any(line.is_valid for line in listed(store))
 
 
 def revoke(store: Store, token_id: int) -> TokenLine:
-    """Let a token be refused from now on.
-
-    Raises:
-        StoreError: There is no such token.
-    """
+    """Revoke a token from now on. Raises StoreError for an unknown token."""
     if all(line.id != token_id for line in listed(store)):  # no database is asked for a number that it cannot hold
         raise StoreError(f"token: found {token_id}, allowed: the id of a token (`automl token list`)")
     with store.engine.begin() as connection:
@@ -162,10 +154,7 @@ def revoke(store: Store, token_id: int) -> TokenLine:
 
 
 def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: float) -> tuple[str, TokenLine]:
-    """Make a token that stands for the same user, and let the old one expire.
-
-    Args:
-        days: Days for which the new token is valid; None is for ever.
+    """Make a new token for the same user, valid for some days (None for ever), and let the old one expire.
 
     Raises:
         StoreError: There is no such token, or it is not valid any more.

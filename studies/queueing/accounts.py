@@ -1,11 +1,9 @@
-"""The money of users and projects: what is spent, what is promised to running jobs, and what a job may have.
+"""Money of users and projects: spent, promised to running jobs, and available to a job.
 
-A study never passes its budget, since that is the deadline of its pool. So a run gets a cap, in the same way: what its
-study may have spent by the end of the run. Caps of running jobs and spending of the others together never pass a limit,
-so no limit is ever passed, whichever workers the jobs run on. A controller that dies leaves slot-time uncharged, so its
-cap stands until the pool is settled. A job that confirms a study of somebody else is charged
-to the ledger of that study, and paid by whoever asked for it: each cent counts for one user. A job whose cap has ended
-its run waits until it can have more: what it left pays for no epoch of it, and a start takes seconds.
+A study never passes its budget, the deadline of its pool; likewise a run gets a cap on its study's spending. Caps of
+running jobs and all other spending together never pass a limit. A dead controller leaves slot-time uncharged: its cap
+stands until the pool is settled. A job that confirms another user's study is charged to that study's ledger and paid by
+the job's user. A job whose run ended at its cap waits for more money: the rest pays for no epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from studies.records.records import NANO
 
 AccountKind = Literal["user", "project"]
 LEAST_SHARE = 0.01
-"""Share of what a job wants below which it waits for more money: starting a pool for less is a waste."""
+"""Share of a job's wanted money below which it waits: starting a pool for less is a waste."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,10 +25,8 @@ class Account:
     """A limit on the spending of a user or a project over all studies.
 
     Attributes:
-        limit_nano_usd: Largest sum in nano-dollars.
-        promised_nano_usd: What running jobs may spend beyond that, and what those may have spent whose controllers died
-            before they had charged it.
-        has_unlimited: Whether a job may spend without a limit, since it started before this one was set.
+        promised_nano_usd: Money that running jobs, and jobs whose controllers died, may still charge.
+        has_unlimited: Whether a job runs without a cap, since it started before this limit was set.
     """
 
     kind: AccountKind
@@ -42,13 +38,13 @@ class Account:
 
     @property
     def rest_nano_usd(self) -> int:
-        """What is neither spent nor promised; at least 0."""
+        """Return the money that is neither spent nor promised; at least 0."""
         return self._rest(self.promised_nano_usd)
 
     def rest_for(self, job: Job) -> int:
-        """What a new run of a job may have, in nano-dollars; at least 0.
+        """Return what a new run of a job may have, in nano-dollars; at least 0.
 
-        The new run settles what an earlier one has left uncharged, so the job is promised that anew.
+        The new run settles uncharged time of an earlier run, so that promise is added.
         """
         return self._rest(self.promised_nano_usd - (job.promised_nano_usd or 0))
 
@@ -61,16 +57,12 @@ class Account:
         return f"{self.kind} {self.name}: ${spent:.4g} of ${self.limit_nano_usd / NANO:.4g} are spent{running}"
 
     def is_of(self, job: Job) -> bool:
-        """Whether a job is paid from this account."""
+        """Return whether a job is paid from this account."""
         return (job.user if self.kind == "user" else job.project) == self.name
 
 
 def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Job]) -> Account:
-    """Return an account as the jobs leave it.
-
-    Args:
-        limit_nano_usd: Largest sum in nano-dollars.
-    """
+    """Return an account with its jobs' spending and promises."""
     empty = Account(kind=kind, name=name, limit_nano_usd=limit_nano_usd, spent_nano_usd=0, promised_nano_usd=0)
     spent, promised, has_unlimited = 0, 0, False
     for job in jobs:
@@ -94,7 +86,7 @@ class Allowance:
     """What a job may spend.
 
     Attributes:
-        cap_nano_usd: What its study may have spent by the end of the run; None is no limit.
+        cap_nano_usd: Limit on the study's spending up to the end of the run; None is no limit.
         problem: Why it cannot start, in one line; empty if it can.
     """
 
@@ -103,11 +95,7 @@ class Allowance:
 
 
 def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
-    """Return what a queued job may spend in its next run.
-
-    Args:
-        job: Job that does not run.
-    """
+    """Return what a job that does not run may spend in its next run."""
     mine = [one for one in accounts if one.is_of(job)]
     caps = [job.ledger_nano_usd + one.rest_for(job) for one in mine]
     if job.limit_nano_usd is not None:
@@ -128,10 +116,9 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
 
 
 def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
-    """Return running jobs that have to drain, since a limit was set or lowered after they had started.
+    """Return running jobs that must drain because a limit was set or lowered after their start.
 
-    They are queued again, and get what the limit leaves them, also where another run was late and has left them less. A
-    run that is itself over its cap is closing already.
+    They are queued again with what the limit leaves. A run over its own cap is closing already.
     """
     found = []
     for one in accounts:

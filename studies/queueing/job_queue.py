@@ -42,11 +42,7 @@ _STATES: Mapping[RunOutcome, JobState] = {
 
 
 def end_worker(connection: sa.Connection, worker_id: int) -> None:
-    """End a worker and what still runs there, which waits for another one.
-
-    Args:
-        worker_id: Id of the worker's row.
-    """
+    """End a worker, and return its running jobs to the queue."""
     for run_id in job_rows.open_runs_of(connection, worker_id):
         end_run(connection, run_id, "lost", "its worker has died or left; it goes on elsewhere")
     ended = sa.update(t.workers).where(t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
@@ -54,11 +50,7 @@ def end_worker(connection: sa.Connection, worker_id: int) -> None:
 
 
 def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason: str) -> None:
-    """End a run, and move its job on; nothing happens if the run was given up before.
-
-    Args:
-        run_id: Id of the run's row.
-    """
+    """End a run, and move its job on; ignores a run that was given up before."""
     ended = sa.update(t.job_runs).where(t.job_runs.c.id == run_id, t.job_runs.c.ended_at.is_(None))
     now = clock_of(connection)
     row = connection.execute(ended.values(ended_at=now, outcome=outcome).returning(t.job_runs.c.job_id)).first()
@@ -76,19 +68,19 @@ def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason:
 
 
 def _deaths(connection: sa.Connection, job_id: int) -> int:
-    """How many of a job's latest runs ended by the death of its process, one after the other."""
+    """Number of consecutive runs, up to the latest, that ended by the death of the process."""
     runs = sa.select(t.job_runs.c.outcome).where(t.job_runs.c.job_id == job_id, t.job_runs.c.ended_at.is_not(None))
     latest = connection.execute(runs.order_by(t.job_runs.c.id.desc()).limit(MOST_DEATHS)).scalars()
     return sum(1 for _ in itertools.takewhile(lambda outcome: outcome == "died", latest))
 
 
 TURN_LOCK = 7_209_432_117
-"""Number of PostgreSQL's lock under which workers take their turns; SQLite has one writer at a time anyway."""
+"""Id of PostgreSQL's lock for workers' turns; SQLite has one writer at a time anyway."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
-    """A job that somebody submits.
+    """A job to submit.
 
     Attributes:
         priority: Priority, 0 without one.
@@ -114,14 +106,8 @@ class JobQueue:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    # ------------------------------------------------------------------ jobs
-
     def submit(self, submission: Submission) -> Job:
-        """Insert a job, queued.
-
-        Raises:
-            StoreError: There is a job or a study of this name.
-        """
+        """Insert a queued job. Raises StoreError if there is a job or a study of this name."""
         taken = StoreError(f"study: found {submission.study!r}, which the store holds already; allowed: another name")
         try:
             with self.store.engine.begin() as connection:
@@ -142,12 +128,7 @@ class JobQueue:
         return self.require(submission.study)
 
     def jobs(self, *, project: str | None = None, states: Sequence[JobState] | None = None) -> list[Job]:
-        """Return jobs, oldest first.
-
-        Args:
-            project: Project whose jobs count; None takes those of all projects.
-            states: States that count; None takes all.
-        """
+        """Return jobs, oldest first; None means all projects or all states."""
         with self.store.snapshot() as connection:
             return job_rows.load(connection, project=project, states=states)
 
@@ -157,26 +138,22 @@ class JobQueue:
             return next(iter(job_rows.load(connection, study=study)), None)
 
     def require(self, study: str) -> Job:
-        """Return the job of a study.
-
-        Raises:
-            StoreError: No job has this study.
-        """
+        """Return the job of a study. Raises StoreError if no job has it."""
         job = self.find(study)
         if job is None:
             raise StoreError(f"study: found {study!r}, allowed: a study that was submitted")
         return job
 
     def spec_of(self, job: Job) -> tuple[Mapping[str, Any], str]:
-        """Return the spec of a job as it was submitted, and its base folder."""
+        """Return the submitted spec of a job, and its base folder."""
         with self.store.snapshot() as connection:
             row = connection.execute(sa.select(t.jobs.c.spec, t.jobs.c.base_folder).where(t.jobs.c.id == job.id)).one()
         return row.spec, row.base_folder
 
     def ask(self, job: Job, what: JobRequest) -> Job:
-        """Stop, cancel or preempt a job: at once while it waits, and by its worker while it runs.
+        """Stop, cancel or preempt a job: a waiting one at once, a running one through its worker.
 
-        What has ended stays as it is, but for a stopped one that is cancelled.
+        An ended job stays unchanged, except that a stopped one can be cancelled.
         """
         with self._turn() as connection:
             state = connection.execute(sa.select(t.jobs.c.state).where(t.jobs.c.id == job.id)).scalar_one()
@@ -191,14 +168,14 @@ class JobQueue:
         return self.require(job.study)
 
     def queue_again(self, job: Job, *, limit_nano_usd: int | None) -> Job:
-        """Let a job that has ended wait for another turn.
+        """Queue an ended job again.
 
         Args:
             limit_nano_usd: The study's own budget, which may have changed; None is no limit.
 
         Raises:
-            StoreError: The job has not ended, or is deleted: a new ledger would know nothing of what it has cost. Or
-                its study is being confirmed: of two jobs that charge one ledger one would be kept out.
+            StoreError: The job has not ended, is deleted, or its study is being confirmed (two jobs cannot charge one
+                ledger).
         """
         with self._turn() as connection:
             job_rows.check_may_go_on(connection, job)
@@ -208,7 +185,7 @@ class JobQueue:
         return self.require(job.study)
 
     def check_may_go_on(self, job: Job) -> None:
-        """Raise `StoreError` for a job that cannot be queued again now, as `queue_again` does."""
+        """Raise `StoreError` if `queue_again` would."""
         with self.store.snapshot() as connection:
             job_rows.check_may_go_on(connection, job)
 
@@ -219,9 +196,9 @@ class JobQueue:
         return self.require(job.study)
 
     def settle_deleted(self, job: Job) -> None:
-        """Mark a job as deleted whose study is about to be, and note what it has cost, which stays in its accounts.
+        """Mark a job as deleted before its study is, and keep its cost in its accounts.
 
-        Jobs that have confirmed the study are marked with it, since their charges are in its ledger.
+        Jobs that have confirmed the study are marked too, since their charges are in its ledger.
 
         Raises:
             StoreError: The job has not ended, or the study is being confirmed; nothing is marked then.
@@ -234,17 +211,15 @@ class JobQueue:
                 connection.execute(sa.update(t.jobs).where(t.jobs.c.id == one.id).values(settled))
 
     def free_name(self, job: Job) -> None:
-        """Let a study be submitted under the name of one that is deleted."""
+        """Free the name of a deleted study for another submission."""
         with self._turn() as connection:
             for one in job_rows.load_with_confirmations(connection, job.study):
                 if one.state == "deleted":
                     mine = sa.update(t.jobs).where(t.jobs.c.id == one.id)
                     connection.execute(mine.values(study=deleted_name(one)))
 
-    # ------------------------------------------------------------------ money
-
     def set_limit(self, kind: AccountKind, name: str, nano_usd: int | None) -> None:
-        """Limit the spending of a user or a project over all studies; None takes the limit away."""
+        """Limit the spending of a user or a project over all studies; None removes the limit."""
         mine = (t.spending_limits.c.kind == kind, t.spending_limits.c.name == name)
         with self._turn() as connection:
             connection.execute(sa.delete(t.spending_limits).where(*mine))
@@ -253,14 +228,12 @@ class JobQueue:
                 connection.execute(sa.insert(t.spending_limits).values(row))
 
     def accounts(self) -> list[Account]:
-        """Return all accounts, with what is spent and promised."""
+        """Return all accounts with their spending and promises."""
         with self.store.snapshot() as connection:
             return job_rows.load_accounts(connection, job_rows.load(connection))
 
-    # ------------------------------------------------------------------ workers
-
     def register(self, name: str, *, device: str, slots: int) -> int:
-        """Insert a worker that runs in this process; returns its id."""
+        """Insert this process as a worker; returns the worker's id."""
         pid = os.getpid()
         with self.store.engine.begin() as connection:
             now = clock_of(connection)
@@ -275,7 +248,7 @@ class JobQueue:
         """Renew a worker's heartbeat.
 
         Returns:
-            Seconds since the heartbeat before, and what is asked of each of its open runs, by the run's id.
+            Seconds since the last heartbeat, and the request for each of its open runs, by the run's id.
 
         Raises:
             WorkerGoneError: The heartbeat is too late: the worker has been given up.
@@ -292,26 +265,23 @@ class JobQueue:
             end_worker(connection, worker_id)
 
     def workers(self) -> list[WorkerLine]:
-        """Return the workers that are alive, oldest first."""
+        """Return the living workers, oldest first."""
         with self.store.snapshot() as connection:
             return job_rows.load_workers(connection)
 
     def now(self) -> float:
-        """The present moment by the database's clock, in seconds since 1970."""
+        """Return the database's time, in seconds since 1970."""
         with self.store.snapshot() as connection:
             return _now(connection)
 
-    # ------------------------------------------------------------------ turns
-
     def take_turn(self, worker_id: int, slots: int, *, gives_up_silent: bool = True) -> Start | MakeRoom | Wait:
-        """Give up dead workers, and let one worker start a job, or ask for room, if it is its turn.
+        """End dead workers, and let this worker start a job, or ask for room, if it is its turn.
 
         Args:
-            worker_id: Id of the worker's row.
-            gives_up_silent: Whether workers count as dead whose heartbeat has run out, as all do after an outage.
+            gives_up_silent: Whether workers without a recent heartbeat count as dead, like all of them after an outage.
 
         Raises:
-            WorkerGoneError: The worker has been given up itself.
+            WorkerGoneError: This worker has been given up itself.
         """
         with self.store.snapshot() as connection:  # workers look every second, and would keep writers waiting
             turn, changes = self._turn_of(connection, worker_id, slots)
@@ -336,7 +306,7 @@ class JobQueue:
     def _turn_of(
         self, connection: sa.Connection, worker_id: int, slots: int
     ) -> tuple[Start | MakeRoom | Wait, dict[int, dict[str, Any]]]:
-        """What is next for a worker, and columns of jobs that have to change."""
+        """Returns the worker's next step, and changed columns by job."""
         jobs, accounts = job_rows.load_for_turn(connection)
         now = _now(connection)
         queued = [job for job in jobs if job.state == "queued"]
@@ -373,11 +343,7 @@ class JobQueue:
         return next(job for job in job_rows.load(connection, study=turn.job.study))
 
     def end_run(self, run_id: int, outcome: RunOutcome, reason: str = "") -> None:
-        """End a run, and move its job on; nothing happens if the run was given up before.
-
-        Args:
-            run_id: Id of the run's row.
-        """
+        """End a run, and move its job on; ignores a run that was given up before."""
         with self._turn() as connection:
             end_run(connection, run_id, outcome, reason)
 
@@ -390,7 +356,7 @@ class JobQueue:
             yield connection
 
     def waiting(self) -> list[Job]:
-        """Return the jobs that wait, in the order of their turns."""
+        """Return the waiting jobs, in the order of their turns."""
         with self.store.snapshot() as connection:
             now = _now(connection)
             queued = job_rows.load(connection, states=("queued",))
@@ -398,7 +364,7 @@ class JobQueue:
 
 
 def _without_worker(connection: sa.Connection, jobs: Sequence[Job]) -> dict[int, str]:
-    """Why jobs that have money wait, by their ids, as far as no living worker can ever run them."""
+    """Reasons by job id, for jobs with money that no living worker can run."""
     workers = job_rows.load_workers(connection) if jobs else []
     found = {job.id: no_worker_for(job, workers) for job in jobs}
     return {id_: f"waits for a worker: {problem}" for id_, problem in found.items() if problem}

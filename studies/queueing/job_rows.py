@@ -34,10 +34,10 @@ _OPEN = t.job_runs.c.ended_at.is_(None)
 
 _READ = [one for one in t.jobs.c if one.name not in {"spec", "base_folder"}]
 JOBS = sa.select(*_READ, *_RESOURCES, *_GANGS).order_by(t.jobs.c.id)
-"""All jobs, oldest first; `device` and `cpus_per_rank` are NULL of those that have ended.
+"""All jobs, oldest first; `device` and `cpus_per_rank` are NULL for ended jobs.
 
-`submitted_gangs` and `stored_gangs` are the parameter `world_size` in the spec as submitted and in that of the study,
-of jobs that take all slots of their worker and have not ended.
+`submitted_gangs` and `stored_gangs` are the parameter `world_size` in the submitted and the study's spec, for open jobs
+that take all slots of their worker.
 """
 
 _OF_WORKER = (t.workers.c.name, t.workers.c.device)
@@ -53,7 +53,7 @@ _LATEST_RUNS_OF_QUEUED = (
 CAPS_THAT_ENDED_RUNS = sa.select(t.job_runs.c.job_id, t.job_runs.c.cap_nano_usd).where(
     t.job_runs.c.id.in_(_LATEST_RUNS_OF_QUEUED), t.job_runs.c.outcome == "capped"
 )
-"""Caps of the latest runs of jobs that wait, where the cap ended the run."""
+"""Caps of the latest runs of waiting jobs, where the cap ended the run."""
 
 _LEFT_POOLS = (
     t.leases.c.pool_opened_at.is_not(None),
@@ -68,11 +68,12 @@ LEFT_RUNS = (
     .join(t.jobs, sa.and_(*_LEFT_POOLS))
     .join(t.job_runs, t.job_runs.c.id == _LATEST_RUN.correlate(t.jobs).scalar_subquery())
     .join(t.workers, t.workers.c.id == t.job_runs.c.worker_id)
-    # Else somebody's command drives the study of a job that is over.
+    # Later leases belong to somebody's own command, not to the ended job.
     .where(t.leases.c.acquired_at < t.job_runs.c.ended_at)
 )
-"""Latest runs, ended, of jobs whose study has a pool that was opened before and not closed, with `name` and
-`device` of the worker and `study_id`."""
+"""Latest ended runs whose study's pool was opened before and not closed, with the worker's `name` and `device` and
+`study_id`.
+"""
 
 LOOK = (
     sa.select(
@@ -85,13 +86,13 @@ LOOK = (
     .outerjoin(t.studies, t.studies.c.name == t.jobs.c.study)
     .where(t.jobs.c.study == sa.bindparam("study"))
 )  # fmt: skip
-"""What changes whenever the status of the job of `study` does, without a look at its ledger."""
+"""Columns that change with the status of the job of `study`, without a look at its ledger."""
 
 
 ALL_REVISIONS = sa.select(t.studies.c.id, t.studies.c.uid, t.studies.c.name, t.studies.c.revision)
 """Id, uid, name and revision of all studies."""
 REVISIONS_OF = ALL_REVISIONS.where(t.studies.c.name.in_(sa.bindparam("names", expanding=True)))
-"""The same of the studies `names`."""
+"""The same for the studies `names`."""
 
 
 def _charges_of_jobs(*, of_some: bool) -> sa.Select[Any]:
@@ -105,18 +106,18 @@ def _charges_of_jobs(*, of_some: bool) -> sa.Select[Any]:
 
 
 ALL_CHARGES = _charges_of_jobs(of_some=False)
-"""Sums of charges in nano-dollars, by the id of their study and the job that has confirmed it, NULL for its own."""
+"""Sums of charges in nano-dollars, by study id and confirming job (NULL for the study's own)."""
 CHARGES_OF = _charges_of_jobs(of_some=True)
-"""The same of the studies `study_ids`."""
+"""The same for the studies `study_ids`."""
 
 
 MOST_NAMED = 500
-"""Number of studies up to which a query names them; of more it reads all."""
+"""Largest number of studies that a query names; for more it reads all."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Summed:
-    """Sums of a ledger at a revision: pairs of the job that has confirmed the study, if one has, and nano-dollars."""
+    """Sums of a ledger at a revision: pairs of confirming job or None, and nano-dollars."""
 
     revision: int
     by_job: tuple[tuple[int | None, int], ...]
@@ -126,13 +127,9 @@ _remembered: WeakKeyDictionary[sa.Engine, dict[str, _Summed]] = WeakKeyDictionar
 
 
 def ledger_sums(connection: sa.Connection, studies: Collection[str] | None) -> list[tuple[str, int | None, int]]:
-    """Return the name of each study, the job that has confirmed it or None for its own, and nano-dollars charged.
-
-    Args:
-        studies: Names of the studies that count; None takes all.
-    """
+    """Return study name, confirming job (None for its own job), and nano-dollars; `studies` None takes all."""
     known = _remembered.setdefault(connection.engine, {})  # which other threads change, too
-    # The revisions are read before the sums: without a snapshot, what is committed in between is summed again later.
+    # Revisions before sums: without a snapshot, charges committed in between are summed again later.
     rows = _rows(connection, studies)
     sums = {row.uid: one for row in rows if (one := known.get(row.uid)) and one.revision == row.revision}
     changed = [row for row in rows if row.uid not in sums]
@@ -152,7 +149,6 @@ def _rows(connection: sa.Connection, studies: Collection[str] | None) -> list[sa
 
 
 def _summed(connection: sa.Connection, study_ids: Collection[int]) -> dict[int, list[tuple[int | None, int]]]:
-    """Sums of ledgers, by the id of their study."""
     if not study_ids:
         return {}
     of_all = len(study_ids) > MOST_NAMED
@@ -175,13 +171,7 @@ def load(
     states: Sequence[JobState] | None = None,
     study: str | None = None,
 ) -> list[Job]:
-    """Return jobs with what they have spent and their open runs, oldest first.
-
-    Args:
-        project: Project whose jobs count; None takes those of all projects.
-        states: States that count; None takes all.
-        study: Study whose job counts; None takes all.
-    """
+    """Return jobs with their spending and open runs, oldest first; None means all projects, states or studies."""
     query = JOBS
     if project is not None:
         query = query.where(t.jobs.c.project == project)
@@ -198,7 +188,7 @@ def load(
 
 
 def load_for_turn(connection: sa.Connection) -> tuple[list[Job], list[Account]]:
-    """Return the jobs that wait or run, oldest first, and the accounts. Without a limit no other ledger is summed."""
+    """Return unfinished jobs, oldest first, and the accounts. Without a limit no other ledger is summed."""
     if connection.execute(sa.select(t.spending_limits.c.id).limit(1)).first() is None:
         return load(connection, states=_UNDER_WAY), []
     jobs = load(connection)
@@ -211,9 +201,9 @@ def names(connection: sa.Connection, project: str) -> frozenset[str]:
 
 
 def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
-    """Return the columns of a job and its study that change whenever its status does, None without a job.
+    """Return `project` and the columns that change with the status of a job; None without a job.
 
-    Cheaper than the job, for whoever looks each second: no ledger is summed.
+    Cheap enough for each second: sums no ledger.
 
     Returns:
         `project`, then state, reason, request, priority and limit of the job, id of its open run, and revision and
@@ -224,7 +214,7 @@ def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
 
 
 def load_with_confirmations(connection: sa.Connection, study: str) -> list[Job]:
-    """Return the job of a study, and those that confirm it or have done so."""
+    """Return the job of a study, and all jobs that confirm it or have done so."""
     prefix = study + CONFIRM_MARK  # LIKE would not tell small letters from capital ones in SQLite
     is_of_it = sa.func.substr(t.jobs.c.study, 1, len(prefix)) == prefix
     names = sa.select(t.jobs.c.study).where(t.jobs.c.kind == "confirm", is_of_it)
@@ -241,11 +231,7 @@ def load_accounts(connection: sa.Connection, jobs: Sequence[Job]) -> list[Accoun
 
 
 def load_stays(connection: sa.Connection, now: float) -> list[Stay]:
-    """Return what users had of the slots lately.
-
-    Args:
-        now: Present moment in seconds since 1970.
-    """
+    """Return what users recently had of the slots, as of `now` in seconds since 1970."""
     since = now - REMEMBERED_HALF_LIVES * HALF_LIFE_SECONDS
     r = t.job_runs.c
     query = sa.select(t.jobs.c.user, r.slot_numbers, r.started_at, r.ended_at).join(t.jobs, t.jobs.c.id == r.job_id)
@@ -254,7 +240,7 @@ def load_stays(connection: sa.Connection, now: float) -> list[Stay]:
 
 
 def load_workers(connection: sa.Connection) -> list[WorkerLine]:
-    """Return the workers that are alive, oldest first."""
+    """Return the living workers, oldest first."""
     w = t.workers.c
     alive = (w.ended_at.is_(None), w.expires_at > clock_of(connection))
     runs = sa.select(t.job_runs.c.worker_id, t.job_runs.c.slot_numbers).where(t.job_runs.c.ended_at.is_(None))
@@ -276,10 +262,10 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
 
 
 def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
-    """Return the room that living workers are making, or that has come free there since a moment.
+    """Return the room that other living workers are making, or that came free there recently.
 
     Args:
-        besides: Id of the worker that asks, whose own room does not count.
+        besides: Id of the asking worker, whose own room does not count.
         since: Moment in seconds since 1970 from which a worker may not have had its turn yet.
     """
     w, r = t.workers.c, t.job_runs.c
@@ -300,27 +286,24 @@ def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Ro
 
 
 def open_runs_of(connection: sa.Connection, worker_id: int) -> list[int]:
-    """Return the ids of the open runs of a worker."""
+    """Return the ids of a worker's open runs."""
     mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
     return list(connection.execute(sa.select(t.job_runs.c.id).where(*mine)).scalars())
 
 
 def _of_study(job: str) -> str:
-    """Name of the study whose ledger a job of this name is charged to."""
     return job.partition(CONFIRM_MARK)[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Charges:
-    """Sums of charges in nano-dollars."""
-
     own: Counter[str] = field(default_factory=Counter)
     confirmed: Counter[str] = field(default_factory=Counter)
     by_job: Counter[int] = field(default_factory=Counter)
 
 
 def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
-    """Return what was charged to the ledgers of studies, each cent once."""
+    """Return the charges of studies' ledgers, each cent once."""
     found = _Charges()
     for name, job_id, nano_usd in ledger_sums(connection, studies):
         if job_id is None:
@@ -332,7 +315,7 @@ def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
 
 
 def left_studies(connection: sa.Connection) -> list[int]:
-    """Return the ids of studies with a pool that was not closed, and whose job does not run."""
+    """Return the ids of studies with an open pool whose job does not run."""
     return sorted({row.study_id for row in connection.execute(LEFT_RUNS)})
 
 
@@ -341,7 +324,6 @@ def _runs(connection: sa.Connection, query: sa.Select[Any]) -> dict[int, Run]:
 
 
 def _caps_that_ended_runs(connection: sa.Connection) -> dict[int, int]:
-    """Caps of the latest runs of jobs that wait, where the cap ended the run."""
     return {row.job_id: row.cap_nano_usd for row in connection.execute(CAPS_THAT_ENDED_RUNS)}
 
 
@@ -388,11 +370,7 @@ def _job(row: Any, charges: _Charges, run: Run | None, left_run: Run | None, use
 
 
 def check_may_go_on(connection: sa.Connection, job: Job) -> None:
-    """Refuse a job that cannot be queued again now.
-
-    Raises:
-        StoreError: It has not ended, is deleted, or is being confirmed.
-    """
+    """Raise StoreError if a job has not ended, is deleted, or is being confirmed."""
     state = _state_of(connection, job)
     if state not in ENDED:
         raise StoreError(f"study: found {job.study!r}, which is {state}; allowed: one that has ended")
@@ -402,7 +380,7 @@ def check_may_go_on(connection: sa.Connection, job: Job) -> None:
 
 
 def _state_of(connection: sa.Connection, job: Job) -> JobState:
-    """State of a job; of one whose study was deleted before there was a mark for that, `deleted`."""
+    """A study deleted by an earlier version has no mark; its job counts as deleted too."""
     there = sa.exists().where(t.studies.c.name == t.jobs.c.study)
     row = connection.execute(
         sa.select(t.jobs.c.state, t.jobs.c.spent_nano_usd, there.label("there")).where(t.jobs.c.id == job.id)

@@ -1,4 +1,4 @@
-"""What a job needs of a worker, and which workers have it."""
+"""Slots that a job needs of a worker, and workers that have them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from studies.queueing.jobs import Job, WorkerLine
 
 
 def largest_gang(form: object) -> int:
-    """Return the largest number of ranks that trials of a study may have.
-
-    Args:
-        form: The parameter `world_size` of its space, as the store has it; None without one.
-    """
+    """Return the largest gang that a space allows, from its stored parameter `world_size` (None without one)."""
     if not isinstance(form, Mapping):
         return 1
     plain = {name: value for name, value in form.items() if name != "when"}  # at other values its trials have one rank
@@ -28,37 +24,29 @@ def largest_gang(form: object) -> int:
 
 
 def needed(job: Job, device: str) -> int:
-    """Return the number of slots that a worker must have to run a job.
-
-    Args:
-        device: "cpu" or "cuda", what the worker has.
-    """
+    """Return the number of slots that a worker with this device ("cpu" or "cuda") must have to run a job."""
     return (job.least_slots if job.slots is None else job.slots) * _worker_slots_each(job, device)
 
 
 def wanted(job: Job, slots: int, device: str) -> int:
-    """Return the number of slots that a job takes of a worker that has `slots` of a device."""
+    """Return the number of slots that a job takes of a worker with `slots` of a device."""
     return slots if job.slots is None else needed(job, device)
 
 
 def study_slots(job: Job) -> int:
-    """Return the number of slots that the study of a job has on those of its open run."""
+    """Return the number of slots of a job's study on its open run."""
     if job.run is None:
         return 1
     return max(len(job.run.slot_numbers) // _worker_slots_each(job, job.run.device), 1)
 
 
 def _worker_slots_each(job: Job, device: str) -> int:
-    """Number of a worker's slots that a slot of a study is: one GPU, or one CPU of those that each rank has."""
+    """A study's slot is one GPU, or all CPUs of a rank."""
     return 1 if "cuda" in {device, job.device} else job.cpus_per_rank
 
 
 def can_run(job: Job, slots: int, device: str) -> bool:
-    """Whether a worker can ever run a job.
-
-    Args:
-        device: "cpu" or "cuda", what the worker has.
-    """
+    """Return whether a worker with slots of this device ("cpu" or "cuda") can ever run a job."""
     return needed(job, device) <= slots and (job.device != "cuda" or device == "cuda")
 
 

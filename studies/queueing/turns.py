@@ -1,10 +1,8 @@
-"""What a worker does next: start a job, ask running ones to make room, or wait. Pure, with time handed in.
+"""Decides a worker's next step: start a job, ask running jobs for room, or wait. Pure, with time as an argument.
 
-Jobs go by priority, then by what their users have had lately, then by age. The first of them that can ever run on the
-worker is the head of the line: while it does not fit now, the worker's free slots are kept for it, since small jobs
-would otherwise take each slot as it comes free. Jobs of a lower priority are asked to make room for it, the latest ones
-first: they drain, and wait in the queue with all that they have trained. One worker makes room for a job: others go on
-with theirs while slots come free for it there.
+Jobs go by priority, then by their users' recent usage, then by age. The first job that the worker can ever run is the
+head: the worker keeps its free slots for it, since small jobs would take them otherwise. Jobs of a lower
+priority drain, latest first, to make room for it, on one worker only, and lose no training.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from studies.queueing.jobs import Job
 from studies.queueing.needs import can_run, wanted
 
 PATIENCE_SECONDS = 3.0
-"""Time for which a job waits before running ones make room for it: another worker may have room."""
+"""Time that a job waits for room elsewhere before running jobs make room for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +28,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakeRoom:
-    """Running jobs are asked to drain for one of a higher priority."""
+    """Running jobs must drain for a job of a higher priority."""
 
     job: Job
     displaced: tuple[Job, ...]
@@ -38,11 +36,7 @@ class MakeRoom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
-    """Room that another worker is making, or that has just come free there.
-
-    Attributes:
-        device: "cpu" or "cuda", what the worker has.
-    """
+    """Room that another worker ("cpu" or "cuda") is making, or that has just come free there."""
 
     slots: int
     worker_slots: int
@@ -51,17 +45,13 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wait:
-    """Nothing can start; `job` is the head of the line, None if the queue holds nothing for this worker."""
+    """Nothing can start; `job` is the head of the line, None without a job for this worker."""
 
     job: Job | None = None
 
 
 def in_order(queued: Sequence[Job], used: Mapping[str, float]) -> list[Job]:
-    """Return jobs in the order of their turns.
-
-    Args:
-        used: Slot-seconds by user.
-    """
+    """Return jobs in the order of their turns; `used` has slot-seconds by user."""
     return sorted(queued, key=lambda job: (-job.priority, used.get(job.user, 0.0), job.queued_at, job.id))
 
 
@@ -75,12 +65,12 @@ def next_turn(
     device: str = "cuda",
     rooms: Sequence[Room] = (),
 ) -> Start | MakeRoom | Wait:
-    """Return what a worker does next.
+    """Return a worker's next step.
 
     Args:
         used: Slot-seconds by user.
         now: Present moment in seconds since 1970.
-        device: "cpu" or "cuda", what the worker has; with GPUs it takes any job.
+        device: The worker's device, "cpu" or "cuda"; a worker with GPUs takes any job.
     """
     taken = {number for job in running if job.run is not None for number in job.run.slot_numbers}
     free = [number for number in range(slots) if number not in taken]
@@ -100,7 +90,7 @@ def next_turn(
 
 
 def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
-    """Ids of the jobs that start in room which other workers are making, as these give it away in the line's order."""
+    """Ids of the jobs that will start in other workers' room, given away in the line's order."""
     left, expected = dict(enumerate(rooms)), set()
     for job in line:
         able = [number for number, room in left.items() if can_run(job, room.worker_slots, room.device)]
@@ -116,7 +106,7 @@ def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
 
 
 def _displaced(head: Job, running: Sequence[Job], missing: int) -> tuple[Job, ...]:
-    """Jobs that have to leave as many slots to the head of the line, those that are asked already left out."""
+    """Jobs that leave their slots to the head, without those already asked."""
     lower = [job for job in running if job.run is not None and job.priority < head.priority]
     lower.sort(key=lambda job: (job.request is None, job.priority, -(job.run.started_at if job.run else 0.0)))
     chosen = []
@@ -129,19 +119,14 @@ def _displaced(head: Job, running: Sequence[Job], missing: int) -> tuple[Job, ..
 
 
 HALF_LIFE_SECONDS = 86_400.0
-"""Time after which slot-seconds count half."""
+"""Half-life of used slot-seconds."""
 EXPECTED_SECONDS = 60.0
-"""Seconds for which a slot that is in use counts ahead: of jobs that start together each user gets some."""
+"""Seconds charged ahead for a slot in use: when jobs start together, each user gets some."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stay:
-    """Slots that a user had for a while.
-
-    Attributes:
-        since: Begin in seconds since 1970.
-        until: End in seconds since 1970; None while it goes on.
-    """
+    """Slots of a user for a while, in seconds since 1970; `until` is None while it goes on."""
 
     user: str
     slots: int
@@ -150,12 +135,9 @@ class Stay:
 
 
 def usage(stays: Iterable[Stay], now: float) -> Mapping[str, float]:
-    """Return slot-seconds by user, decayed, and those that running jobs are expected to use next.
+    """Return slot-seconds by user, decayed, plus the expected use of running jobs.
 
     A stay from a to b on s slots counts s times the integral of 2^(-(now - t) / half-life) over t from a to b.
-
-    Args:
-        now: Present moment in seconds since 1970.
     """
     rate = math.log(2.0) / HALF_LIFE_SECONDS
     found: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Heartbeats of workers: which of them are alive, by the database's clock alone."""
+"""Heartbeats of workers, measured by the database's clock alone."""
 
 from __future__ import annotations
 
@@ -14,19 +14,15 @@ from studies.storage.schema.engine import StoreError, clock_of
 from studies.storage.study_store import Store
 
 EXPIRY_SECONDS = 10.0
-"""Time after its last heartbeat from which a worker counts as dead."""
+"""Time without a heartbeat after which a worker counts as dead."""
 
 
 class WorkerGoneError(StoreError):
-    """The worker did not renew its heartbeat in time: its jobs are other workers' now."""
+    """The worker did not renew its heartbeat in time; other workers have its jobs now."""
 
 
 def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
-    """Return a worker's row, with the present moment as `now` and `has_run_out`, locked against those who end it.
-
-    Raises:
-        WorkerGoneError: It has been given up.
-    """
+    """Return a worker's row, locked, with `now` and `has_run_out`. Raises WorkerGoneError if it was given up."""
     mine = (t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
     query = sa.select(t.workers, clock_of(connection).label("now"), _has_run_out(connection)).where(*mine)
     row = connection.execute(query.with_for_update()).first()
@@ -36,11 +32,7 @@ def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
 
 
 def renew(connection: sa.Connection, worker_id: int) -> float:
-    """Renew a worker's heartbeat; returns the seconds since the one before.
-
-    Raises:
-        WorkerGoneError: It has been given up.
-    """
+    """Renew a worker's heartbeat; returns the seconds since the last one. Raises WorkerGoneError if it was given up."""
     worker = living(connection, worker_id)
     mine = sa.update(t.workers).where(t.workers.c.id == worker_id)
     connection.execute(mine.values(expires_at=worker.now + EXPIRY_SECONDS))
@@ -48,11 +40,7 @@ def renew(connection: sa.Connection, worker_id: int) -> float:
 
 
 def dead_workers(connection: sa.Connection, *, silent: bool) -> list[int]:
-    """Return the ids of the workers whose process is known to be gone.
-
-    Args:
-        silent: Whether those count as well whose heartbeat has run out.
-    """
+    """Return the ids of workers whose process is gone; `silent` includes those whose heartbeat has run out."""
     rows = connection.execute(sa.select(t.workers, _has_run_out(connection)).where(t.workers.c.ended_at.is_(None)))
     return [
         row.id
@@ -73,9 +61,7 @@ class SilentWorker:
     """A worker that has not left, and whose heartbeat has stopped.
 
     Attributes:
-        fate: frozen if its process is stopped on this machine, gone if it has ended there, silent if it runs or cannot
-            be seen from here.
-        started_at: Begin in seconds since 1970.
+        fate: frozen or gone if its process on this machine is stopped or has ended, else silent.
         silent_seconds: Time since its heartbeat ran out.
     """
 
@@ -89,7 +75,7 @@ class SilentWorker:
 
 
 def silent_workers(store: Store) -> list[SilentWorker]:
-    """Return the workers that do not answer, oldest first; those that others have given up only while frozen here."""
+    """Return silent workers, oldest first; workers given up by others only if they are frozen on this machine."""
     w = t.workers.c
     with store.snapshot() as connection:
         now = clock_of(connection)
@@ -122,7 +108,7 @@ def _held(connection: sa.Connection) -> dict[int, list[str]]:
 
 
 def _fate(row: sa.Row[Any]) -> WorkerFate | None:
-    """What became of a worker; None if it answers, or has left."""
+    """None if it answers, or has left."""
     process = (row.process_space, row.pid, row.process_started_at)
     if processes.is_known_stopped(*process):
         return "frozen"

@@ -1,4 +1,4 @@
-"""Forecasts that a decision was made by: mean and deviation of each objective at the rungs to come, as plain values."""
+"""Forecasts behind a decision: mean and deviation of each objective at the next rungs, as plain values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """What one objective of a trial was expected to reach, in the objective's own direction and unit.
+    """Forecast of one objective of a trial, in the objective's own direction and unit.
 
     Attributes:
-        epochs: Epochs that are forecast, ascending: the rungs to come.
-        mean: Expected value at each epoch, that of its logarithm if `is_log`.
-        deviation: Standard deviation at each epoch, that of the logarithm if `is_log`; 0 where the value is known.
+        epochs: Forecast epochs, ascending: the next rungs.
+        mean: Expected value at each epoch, of its logarithm if `is_log`.
+        deviation: Standard deviation at each epoch, of the logarithm if `is_log`; 0 where the value is known.
         is_log: Whether the logarithm is normally distributed, and not the value.
     """
 
@@ -30,16 +30,16 @@ class Forecast:
     is_log: bool = False
 
     def median(self, place: int) -> float:
-        """Return the median at the epoch of this place."""
+        """Return the median at the epoch at index `place`."""
         return self._value(self.mean[place])
 
     def interval(self, place: int, probability: float = INTERVAL) -> tuple[float, float]:
-        """Return the central interval that holds the value with this probability, at the epoch of this place."""
+        """Return the central interval with this probability, at the epoch at index `place`."""
         reach = _NORMAL.inv_cdf((1 + probability) / 2) * self.deviation[place]
         return self._value(self.mean[place] - reach), self._value(self.mean[place] + reach)
 
     def quantile_of(self, place: int, value: float) -> float | None:
-        """Return the probability of less than this value; None where the forecast gives no spread to tell by."""
+        """Return the probability of a smaller value; None where the forecast has no spread."""
         if self.is_log and value <= 0:
             return 0.0
         if not math.isfinite(value) or self.deviation[place] <= 0:
@@ -56,7 +56,7 @@ Forecasts: TypeAlias = Mapping[str, Forecast]
 
 
 def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:
-    """Return forecasts as JSON holds them, with six digits; None without any."""
+    """Return forecasts as JSON, with six digits; None without any."""
     return {
         metric: {
             "epochs": list(one.epochs),
@@ -69,7 +69,7 @@ def as_plain(forecasts: Forecasts) -> dict[str, dict[str, Any]] | None:
 
 
 def from_plain(stored: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Forecast]:
-    """Return what `as_plain` made; nothing for decisions that were stored without forecasts."""
+    """Return the forecasts that `as_plain` stored; empty for None."""
     return {
         metric: Forecast(
             epochs=tuple(one["epochs"]), mean=tuple(one["mean"]), deviation=tuple(one["deviation"]), is_log=one["log"]

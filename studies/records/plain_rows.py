@@ -1,7 +1,6 @@
-"""Tables of a study for programs: its trials, its epochs and its charges as rows of plain values.
+"""Tables of a study for programs: trials, epochs and charges as rows of plain values, joined by `trial` and `attempt`.
 
-Names are those of `trials --json` and of the store's columns, with amounts in dollars. What one table says, the others
-leave out: `trial` and `attempt` join them.
+Names are those of `trials --json` and of the store's columns, with amounts in dollars.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from studies.results.analysis import trial_rows
 
 Row = Mapping[str, object]
 TRIAL_COLUMNS = ("trial", "state", "failure", "epochs", "world_size", "cost_usd", "reason")
-"""Columns of the trials of any study; parameters, objectives and constraints have more."""
+"""Columns of the trials of any study, before parameters, objectives and constraints."""
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Rows of `trial_rows` as CSV, one column for each parameter (`params.x`) and each objective (`values.y`)."""
+    """Return `trial_rows` as CSV, one column for each parameter (`params.x`) and each objective (`values.y`)."""
     columns, lines = flattened(rows, TRIAL_COLUMNS)
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -31,11 +30,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def flattened(rows: Sequence[Row], without_rows: Sequence[str]) -> tuple[list[str], list[dict[str, object]]]:
-    """Return the columns of a table, and its rows with a column for each entry of a mapping (`params.x`).
-
-    Args:
-        rows: Rows of one table: all have the same entries, of which some are mappings.
-    """
+    """Return a table's columns, and its rows with a column for each entry of a mapping (`params.x`)."""
     lines: list[dict[str, object]] = []
     for row in rows:
         line: dict[str, object] = {}
@@ -48,7 +43,7 @@ def flattened(rows: Sequence[Row], without_rows: Sequence[str]) -> tuple[list[st
     if not rows:
         return list(without_rows), []
     seen = dict.fromkeys(column for line in lines for column in line)
-    # A later row may be the first with a parameter: its column still stands beside the other parameters.
+    # A later row may be the first with a parameter: its column still stands beside the others.
     columns = [c for group in rows[0] for c in seen if c == group or c.startswith(f"{group}.")]
     return columns, lines
 
@@ -60,21 +55,16 @@ CHARGE_COLUMNS = ("kind", "trial", "attempt", "slots", "seconds", "usd_per_slot_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table of a study.
-
-    Attributes:
-        rows: Makes the rows; all have the same entries, some of which are mappings by users' names.
-    """
+    """A table; `rows` makes rows with equal entries, some of them mappings by users' names."""
 
     rows: Callable[[StudyRecord], Rows]
     columns: tuple[str, ...]
 
 
 def epoch_rows(study: StudyRecord) -> Rows:
-    """One row for each epoch of each trial, by trial and epoch.
+    """Return one row for each epoch of each trial.
 
-    `wall_seconds` and `cost_usd` are those of the epoch alone; `metrics` has the trial's sums up to it under the same
-    names.
+    `wall_seconds` and `cost_usd` are those of the epoch alone; `metrics` has the trial's sums under the same names.
     """
     return [
         {
@@ -93,7 +83,7 @@ def epoch_rows(study: StudyRecord) -> Rows:
 
 
 def charge_rows(study: StudyRecord) -> Rows:
-    """One row for each charge, oldest first; `trial` and `attempt` are None for what no trial pays."""
+    """Return one row for each charge, oldest first; `trial` and `attempt` are None for overhead."""
     return [
         {
             "kind": charge.kind,

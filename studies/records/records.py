@@ -1,4 +1,4 @@
-"""Records: the form in which every reader downstream of the store sees a study. Plain frozen values without SQL."""
+"""Records: a study as frozen plain values without SQL, for all readers of the store."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ STOP_REASONS: Mapping[StopReason, str] = {
     "storage": "checkpoints cannot be written; it goes on when they can, or by `automl resume {study}`",
     "error": "an error ended it",
 }
-"""Why a study ended, as a clause for people in which `{study}` stands for its name (`why_ended`)."""
+"""Reasons for a study's end as clauses for people, in which `{study}` stands for its name (`why_ended`)."""
 
 
 def why_ended(reason: StopReason | None, study: str) -> str:
-    """Why a study ended, as a clause for people; empty without a reason."""
+    """Return why a study ended, as a clause for people; empty without a reason."""
     return STOP_REASONS[reason].format(study=shlex.quote(study)) if reason else ""
 
 
@@ -53,7 +53,7 @@ NANO = 1_000_000_000
 MOST_USD = 1e9
 """Largest amount in dollars: as nano-dollars it fits 64 bits."""
 MOST_PRICE = 1e6
-"""Largest price of a slot in dollars per hour: what it charges fits, too."""
+"""Largest price of a slot in dollars per hour, whose charges fit 64 bits."""
 
 TRIAL_STATES: tuple[TrialState, ...] = ("queued", "running", "paused", "complete", "pruned", "failed")
 FINISHED_STATES: frozenset[TrialState] = frozenset({"complete", "pruned", "failed"})
@@ -62,14 +62,13 @@ CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confi
 OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")
 """Charges that a trial pays: its `cost_usd` is the sum of them."""
 CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
-"""Metrics that are sums over the epochs: a pruned trial's value is extrapolated to the last epoch."""
+"""Sums over the epochs: a pruned trial's value is extrapolated to the last epoch."""
 STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})
-"""Metrics of a configuration that training does not improve. Size and latency are constant; the peak of the memory may
-still grow from epoch to epoch, and never falls."""
+"""Metrics that training does not improve: size and latency are constant, and the memory's peak never falls."""
 
 
 def name_of_trial(trial_id: int, number: int | None) -> str:
-    """Name of a trial for commands: its number, or `q` and the id of its row before it has one."""
+    """Return the name of a trial for commands: its number, or `q` and the id of its row before it has a number."""
     return f"q{trial_id}" if number is None else str(number)
 
 
@@ -81,7 +80,7 @@ class Objective:
     direction: Direction = "minimize"
 
     def signed(self, value: float) -> float:
-        """The value with the sign for which smaller is better."""
+        """Return the value with the sign for which smaller is better."""
         return value if self.direction == "minimize" else -value
 
 
@@ -99,7 +98,7 @@ class EpochRecord:
     """One committed epoch of a trial.
 
     Attributes:
-        epoch: Number of the epoch, from 1, without holes.
+        epoch: Number of the epoch, from 1, without gaps.
         metrics: Metrics by name; `cost_usd` and `wall_seconds` are the trial's sums up to this epoch.
         wall_seconds: Duration of this epoch alone.
         cost_nano_usd: Cost of this epoch alone.
@@ -118,18 +117,14 @@ class EpochRecord:
 
 
 NEXT_10_USD_PERCENT = "next_10_usd_percent"
-"""Name among a decision's numbers: expected growth of the hypervolume by ten more dollars, in percent."""
+"""Key in a decision's numbers: percent of hypervolume that ten more dollars would add."""
 FINISHING = "finish: "
-"""Beginning of the reason of a decision by which a leader trains to its last epoch, or another trial waits for it."""
+"""Prefix of the reason of a decision by which a leader trains to its last epoch, or another trial waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
-    """Why a trial went on, was paused or was stopped at an epoch.
-
-    Attributes:
-        forecasts: What the trial was expected to reach, by the objective's metric; empty if nothing was forecast.
-    """
+    """Why a trial went on, was paused or was stopped at an epoch; `forecasts` by metric may be empty."""
 
     epoch: int
     action: Action
@@ -147,7 +142,6 @@ class AttemptRecord:
         attempt: Number of the attempt within its trial, from 1.
         start_epoch: Number of epochs that were recorded before it.
         outcome: "running", "complete", "paused", "pruned", "lost", "failed", ...
-        ended_at: Moment of the end, None while it runs.
         facts: The trainer's `TrialFacts` as a mapping, empty before the first step.
     """
 
@@ -182,9 +176,8 @@ class ConfirmationRecord:
 
     Attributes:
         epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
-        metrics: Metrics of the last epoch by name, those of the test part with their prefix.
-        checkpoint: Path or URL of the file with the model of this training, or of an earlier one with the same seed;
-            None if none was kept.
+        metrics: Metrics of the last epoch by name, test metrics with their prefix.
+        checkpoint: Path or URL of a kept model of this seed, from this or an earlier training; None without one.
     """
 
     trial: int
@@ -202,13 +195,12 @@ class TrialRecord:
     """One configuration, its training, decisions and cost.
 
     Attributes:
-        id: Id of the trial's row.
         number: Number of the trial from 0, in order of first start; None while it is queued.
-        failure: Kind of failure, set when and only when the state is failed.
+        failure: Kind of failure, set only for the state failed.
         error: Traceback or message of the last failure, kept although a later attempt may have succeeded.
         origin: "sampler", "enqueue" or "baseline".
         epochs: Recorded epochs, ascending.
-        resume_epoch: Epoch of that checkpoint, 0 without one.
+        resume_epoch: Epoch of the checkpoint to resume from, 0 without one.
     """
 
     id: int
@@ -233,11 +225,11 @@ class TrialRecord:
 
     @property
     def name(self) -> str:
-        """Name by which commands take it: its number, or `q` and the id of its row before it has one."""
+        """Return the name for commands: its number, or `q` and the id of its row before it has a number."""
         return name_of_trial(self.id, self.number)
 
     def values(self, objectives: tuple[Objective, ...]) -> dict[str, float]:
-        """Objectives of the last epoch by name, in the spec's order; empty before the first epoch."""
+        """Return the objectives of the last epoch by name, in the spec's order; empty before the first epoch."""
         if not self.epochs:
             return {}
         metrics = self.epochs[-1].metrics
@@ -246,7 +238,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetLine:
-    """One limit of the budget (None is no limit), what is spent of it, and what is reserved for running trials."""
+    """One limit of the budget (None is no limit), the amount spent, and the amount reserved for running trials."""
 
     limit: float | None
     spent: float
@@ -255,11 +247,7 @@ class BudgetLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewRecord:
-    """Progress of a view.
-
-    Attributes:
-        link: Address at which people see the study; empty if it has none of its own.
-    """
+    """Progress of a view; `link` is where people see the study, empty without an address of its own."""
 
     view: str
     behind: int
@@ -269,7 +257,7 @@ class ViewRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyLine:
-    """A study in a list of studies: what is known without reading its trials."""
+    """A study in a list, without its trials."""
 
     name: str
     state: StudyState
@@ -281,11 +269,9 @@ class StudyLine:
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that what is worked out once is kept
 class StudyRecord:
-    """A study with everything in it, as committed.
+    """A committed study with all its parts.
 
     Attributes:
-        stop_reason: Why the study ended, None while it runs.
-        error: Message of the error that ended the study, None without one.
         spec: Spec as a plain mapping, with defaults and without the store's URL.
         objectives: Objectives in the spec's order.
         reference_point: Reference point by metric, None until it is known.
@@ -293,7 +279,7 @@ class StudyRecord:
         mlflow_uri: Tracking URI of its MLflow view, or None.
         driven: Whether a living controller drives it; a study whose controller died stays `running`.
         slots_there: Number of slots that cost money now; None if no pool is open.
-        confirmations: What was measured with fresh seeds; of each trial, epoch and seed the latest.
+        confirmations: Measurements with fresh seeds, the latest of each trial, epoch and seed.
     """
 
     id: int
@@ -321,37 +307,37 @@ class StudyRecord:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether it was replayed from recorded curves: it has no models, and cannot be resumed."""
+        """Return whether it was replayed from recorded curves: it has no models, and cannot be resumed."""
         return self.spec.get("task") == SIMULATED_TASK
 
     @property
     def why_ended(self) -> str:
-        """Why the study ended, as a clause for people; empty while it runs."""
+        """Return why the study ended, as a clause for people; empty while it runs."""
         return why_ended(self.stop_reason, self.name)
 
     @property
     def most_slots(self) -> int | None:
-        """Number of slots up to which a cluster's autoscaler is asked for them; None if none is."""
+        """Return the largest number of slots requested from an autoscaler; None without an autoscaler."""
         resources = self.spec.get("resources")
         slots = resources.get("slots") if isinstance(resources, Mapping) and resources.get("autoscale") else None
         return slots if isinstance(slots, int) else None
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its controller died: its state is running, and no controller drives it."""
+        """Return whether its controller died: its state is running, and no controller drives it."""
         return self.state == "running" and not self.driven
 
     @property
     def cost_nano_usd(self) -> int:
-        """Cost of the study so far: the sum of the ledger."""
+        """Return the cost of the study so far: the sum of the ledger."""
         return sum(charge.cost_nano_usd for charge in self.charges)
 
     @property
     def enqueued(self) -> tuple[TrialRecord, ...]:
-        """What people have enqueued and has not started, oldest first; what a sampler prepares nobody waits for."""
+        """Return waiting configurations that people enqueued, oldest first; suggestions of the sampler do not count."""
         return tuple(trial for trial in self.trials if trial.state == "queued" and trial.origin != "sampler")
 
     @cached_property
     def started(self) -> tuple[TrialRecord, ...]:
-        """All started trials, by number."""
+        """Return all started trials, by number."""
         return tuple(sorted((t for t in self.trials if t.number is not None), key=lambda t: t.number or 0))

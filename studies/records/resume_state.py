@@ -1,4 +1,4 @@
-"""What earlier controllers of a study left in the store, for the controller that resumes it."""
+"""State that earlier controllers of a study left in the store, for the controller that resumes it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from studies.records.records import TrialRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTrial:
-    """A trial as the store has it, with what only a controller needs to know.
+    """A stored trial, with details for controllers only.
 
     Attributes:
-        record: The trial, without decisions and attempts, and of its epochs only those that are looked at again: the
-            milestones, the last one, and those that a search looks at.
+        record: The trial without decisions and attempts, with its milestones, last epoch and watched epochs.
         paused_by: "policy", "drain" or "fault" for a paused trial, else None.
-        slot_seconds: Slot time of that, in seconds.
+        slot_seconds: Slot time that it has trained, in seconds.
         epoch_seconds: Durations of all its epochs, in seconds.
-        epoch_costs_nano_usd: Costs of all its epochs, in nano-dollars.
-        epoch_ranks: Number of ranks of its epochs that were trained on fewer than all ranks, by epoch.
-        finished_from: Epoch after which it was trained on as a leader of the archive that had been cut short; None if
-            it was not.
+        epoch_ranks: Number of ranks by epoch, for epochs trained on fewer than all ranks.
+        finished_from: Epoch after which it was finished as a leader of the archive, else None.
     """
 
     record: TrialRecord
@@ -43,8 +40,8 @@ class ResumeState:
     """State from which a controller resumes a study; the default is a study without trials.
 
     Attributes:
-        trials: All trials in the order of their ids, queued ones included.
-        checkpoint_bytes: Size of each checkpoint file in bytes, by path, as far as it is known.
+        trials: All trials by id, queued ones included.
+        checkpoint_bytes: Known sizes of checkpoint files in bytes, by path.
     """
 
     trials: tuple[StoredTrial, ...] = ()
@@ -54,6 +51,6 @@ class ResumeState:
 
     @property
     def closed_trial_ids(self) -> list[int]:
-        """Ids of the trials that were pruned only because the study closed."""
+        """Return the ids of the trials that were pruned only because the study closed."""
         records = (stored.record for stored in self.trials)
         return [record.id for record in records if record.state == "pruned" and record.reason == "closed"]

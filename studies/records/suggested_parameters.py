@@ -1,7 +1,6 @@
-"""Parameters that trials asked for as they ran: what is stored of them, and the space as far as it is known by them.
+"""Parameters that trials requested at run time, and the space as far as these define it.
 
-They are among a trial's parameters like any other. Beside its sampler's attributes stand the domains that its calls
-named, and what the sampler has proposed for calls that the trial might make.
+The values are among the trial's parameters. Its attributes hold domains, and proposals for later calls.
 """
 
 from __future__ import annotations
@@ -19,21 +18,17 @@ ASKED, PROPOSED = "automl:asked", "automl:proposed"
 
 
 def asked_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
-    """Return what a trial has asked for, by its stored attributes."""
+    """Return the parameters that a trial requested, from its stored attributes."""
     return from_plain(attributes.get(ASKED))
 
 
 def proposed_in(attributes: Mapping[str, object]) -> dict[str, Asked]:
-    """Return what a sampler has proposed to a trial, by its stored attributes."""
+    """Return a sampler's proposals for a trial, from its stored attributes."""
     return from_plain(attributes.get(PROPOSED))
 
 
 def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
-    """Return the first domain of each name, with which those of later trials have to go together.
-
-    Args:
-        trials: What each trial has asked for, in the order of their numbers.
-    """
+    """Return the first domain of each name, which later trials have to match; trials in the order of their numbers."""
     first: dict[str, Domain] = {}
     for asked in trials:
         for name, one in asked.items():
@@ -43,7 +38,7 @@ def first_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
-    """Return the latest domain of each name that goes together with its first one: a range may change."""
+    """Return the latest domain of each name that matches its first one: a range may change."""
     trials = list(trials)
     first, latest = first_domains(trials), dict[str, Domain]()
     for asked in trials:
@@ -54,7 +49,7 @@ def latest_domains(trials: Iterable[Mapping[str, Asked]]) -> dict[str, Domain]:
 
 
 def known_space(study: StudyRecord) -> dict[str, Mapping[str, object]]:
-    """Return the form of each parameter of a study: the declared ones, then those that its trials have asked for."""
+    """Return the form of each parameter of a study, declared ones before those requested at run time."""
     declared = study.spec.get("space")
     known: dict[str, Mapping[str, object]] = dict(declared) if isinstance(declared, Mapping) else {}
     learnt = latest_domains(trial.asked for trial in study.started)

@@ -1,4 +1,4 @@
-"""Results and costs of a study: takes records, returns plain frozen values and dicts.
+"""Results and costs of a study, as frozen values and dicts.
 
 Amounts are whole nano-dollars until the last line of a function, so that sums are exact.
 """
@@ -37,12 +37,12 @@ from trainers.protocol import ParameterValue
 
 BUDGET_LINES = ("usd", "hours", "trials")
 MOST_PERCENT = 100.0
-"""Growth of the hypervolume beyond which no figure is given, in percent: the estimate holds for small steps only."""
+"""Largest growth of the hypervolume that is shown, in percent: the estimate holds for small steps only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrontPoint:
-    """A feasible complete trial that no other one dominates."""
+    """A feasible complete trial that no other trial dominates."""
 
     trial: int
     values: Mapping[str, float]
@@ -67,14 +67,14 @@ class ArchivePoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """The archive's hypervolume once the search had cost so many dollars."""
+    """The archive's hypervolume after the search had cost this many dollars."""
 
     cost_usd: float
     hypervolume: float
 
 
 def front(study: StudyRecord) -> list[FrontPoint]:
-    """The non-dominated feasible complete trials by number, all of equal ones; the same as Optuna's `best_trials`."""
+    """Return the non-dominated feasible complete trials by number, equal ones included, like Optuna's `best_trials`."""
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:
@@ -88,9 +88,9 @@ def front(study: StudyRecord) -> list[FrontPoint]:
 
 
 def archive(study: StudyRecord) -> list[ArchivePoint]:
-    """The non-dominated feasible milestones of all trials, pruned and failed ones too, by trial and epoch.
+    """Return the non-dominated feasible milestones of all trials, by trial and epoch.
 
-    Of equal points the earliest with a kept model is kept: controllers keep that of the one which they hear of first.
+    Of equal points the earliest with a kept model counts: controllers keep the model that they hear of first.
     """
     candidates = sorted(milestones(study), key=lambda one: (one[1].checkpoint is None, one[1].measured_at))
     kept = (candidates[i] for i in pareto.archive([values for _, _, values in candidates]))
@@ -107,11 +107,10 @@ def archive(study: StudyRecord) -> list[ArchivePoint]:
 
 
 def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
-    """The archive's hypervolume against the search's dollars, as milestones arrived; empty without a reference point.
+    """Return the archive's hypervolume against the search's dollars; empty without a reference point.
 
-    Confirmations are left out: they add no milestone, so their dollars would look like a search that finds nothing.
-    A milestone arrives with the charge that brings its trial's start and train charges up to what its own `cost_usd`
-    says; one that no charge reaches arrives at the end.
+    Confirmations are left out, since they add no milestone. A milestone counts once its trial's start and train
+    charges reach its own `cost_usd`, or at the end.
     """
     reference = reference_of(study)
     if reference is None:
@@ -149,7 +148,7 @@ def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
 def _grown(
     archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
 ) -> list[pareto.Point]:
-    """The archive with one more point; the curve gets a step if the point adds hypervolume."""
+    """Returns the archive with the new point, and adds a step to the curve if the hypervolume grows."""
     grown = pareto.grown(archived, new)
     if grown is None:
         return archived
@@ -160,12 +159,12 @@ def _grown(
 
 
 def money_by_kind(study: StudyRecord) -> dict[str, float]:
-    """Dollars by kind of charge, every kind named; they sum to the study's cost."""
+    """Return dollars by kind of charge, zeros included; they sum to the study's cost."""
     return dict.fromkeys(CHARGE_KINDS, 0.0) | _summed((charge.kind, charge) for charge in study.charges)
 
 
 def money_by_outcome(study: StudyRecord) -> dict[str, float]:
-    """Dollars by the state of the trial that they were paid for, overhead by its kind; they sum to the study's cost."""
+    """Return dollars by the state of the paying trial, and overhead by kind; they sum to the study's cost."""
     states = {t.number: t.state for t in study.started}
 
     def outcome(charge: ChargeRecord) -> str:
@@ -183,17 +182,15 @@ def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:
 
 
 def next_10_usd_percents(study: StudyRecord) -> list[float]:
-    """Expected growth of the hypervolume by ten more dollars at each decision, oldest first, in percent."""
+    """Return the percent of hypervolume that ten more dollars would add, at each decision, oldest first."""
     made = [d for trial in study.started for d in trial.decisions if d.numbers.get(NEXT_10_USD_PERCENT) is not None]
     return [float(d.numbers[NEXT_10_USD_PERCENT] or 0.0) for d in sorted(made, key=lambda d: d.decided_at)]
 
 
 def next_10_usd_percent(study: StudyRecord) -> float | None:
-    """Expected growth of the hypervolume by ten more dollars now, in percent: the median over the latest decisions.
+    """Return the percent of hypervolume that ten more dollars would add now: the median over the latest decisions.
 
-    Returns:
-        None with a search that gives no such estimate, and where slots cost nothing: the search takes a slot-hour for
-        a dollar there, so that its decisions tell what ten slot-hours bring.
+    None if the search has no estimate, or if slots are free: then decisions count ten slot-hours, not dollars.
     """
     latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
     is_free = bool(study.charges) and study.charges[-1].usd_per_slot_hour == 0
@@ -201,37 +198,27 @@ def next_10_usd_percent(study: StudyRecord) -> float | None:
 
 
 def next_10_usd_in_words(study: StudyRecord) -> str:
-    """The growth that ten more dollars would buy, such as `about 3.1 %`.
-
-    Returns:
-        Empty without an estimate, and where ten dollars are no small step for the study.
-    """
+    """Return the growth by ten more dollars, such as `about 3.1 %`; empty without an estimate or for a cheap study."""
     percent = next_10_usd_percent(study)
     return "" if percent is None or percent > MOST_PERCENT else growth_in_words(percent)
 
 
 def growth_in_words(percent: float) -> str:
-    """An expected growth of the hypervolume, such as `about 3.1 %` or `more than 100 %`.
-
-    Early in a study the archive's hypervolume is negligible, and a growth of millions of percent says nothing more.
-    """
+    """Return a growth of the hypervolume, such as `about 3.1 %`, or `more than 100 %` for any larger growth."""
     return f"more than {MOST_PERCENT:g} %" if percent > MOST_PERCENT else f"about {significant(percent, 2)} %"
 
 
 def earlier_names(study: StudyRecord) -> list[str]:
-    """Names of the earlier studies that the study learns from."""
+    """Return the names of the earlier studies that the study learns from."""
     search = study.spec.get("search")
     return list(search.get("from_studies") or ()) if isinstance(search, Mapping) else []
 
 
 def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:
-    """The JSON of `launch --json` and `status --json`.
+    """Return the JSON of `launch --json` and `status --json`, without NaN or infinity.
 
     Args:
         report: Path of the HTML page, None if there is none.
-
-    Returns:
-        Plain data without NaN or infinity.
     """
     states = [t.state for t in study.trials]
     document = {
@@ -268,7 +255,6 @@ def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, objec
 
 
 def _of_constraints(study: StudyRecord) -> dict[str, object]:
-    """Entries of a summary about constraints, if there are any."""
     if not study.constraints:
         return {}
     count = {bound: len(trials) for bound, trials in violators(study).items()}
@@ -301,10 +287,10 @@ def _line(line: BudgetLine | None) -> dict[str, float | None]:
 
 
 def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
-    """The JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity.
+    """Return the JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity.
 
-    With constraints a row also has the bounded metrics, and whether the trial keeps all bounds, None before its first
-    epoch; with confirmations what was found out about the trial, empty if nothing.
+    With constraints a row has the bounded metrics and the trial's feasibility (None before its first epoch), with
+    confirmations their result (empty without any).
     """
     named = baseline_trials(study)
     rows = (trial_row(study, trial, named) for trial in study.started)
@@ -312,7 +298,7 @@ def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
 
 
 def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) -> dict[str, object]:
-    """The columns of a trial, which all tables of trials take theirs from; `named` has baselines by number."""
+    """Return a trial's columns, as in all tables of trials; `named` has baselines by number."""
     row: dict[str, object] = {
         "trial": trial.number,
         "state": trial.state,
@@ -334,12 +320,12 @@ def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) 
 
 
 def measured_names(study: StudyRecord) -> list[str]:
-    """The metrics that tables show: objectives, and the other metrics that constraints bound."""
+    """Return the metrics that tables show: objectives, then other metrics that constraints bound."""
     return [column.metric for column in columns(study.objectives, study.constraints)]
 
 
 def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """The confirmed objectives of a trial's point that was confirmed last, flat; empty if none was."""
+    """Confirmed objectives of the trial's latest confirmed point, flat; empty without any."""
     found = confirmation_of(study, trial.number or 0)
     if found is None:
         return {}
@@ -351,7 +337,7 @@ def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def jsonable(value: object) -> object:
-    """Plain data that JSON can hold: NaN and infinity become None at any depth, the rest text."""
+    """Return plain data for JSON: NaN and infinity become None at any depth, other values text."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | bool | int):

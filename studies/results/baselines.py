@@ -1,4 +1,4 @@
-"""What a study's models are compared with: trials that the spec names baselines, and metrics that are known anyway."""
+"""Baselines: trials that the spec names, and metrics that are known without training."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from studies.results.pareto import point
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """Something that models are compared with, as far as it is known.
+    """A baseline for a study's models, as far as it is known.
 
     Attributes:
-        values: Objectives by name, in the spec's order: of a trial all of them, of a baseline without a trial those
-            that it is known to have. Empty before the trial's first epoch.
+        values: Known objectives by name, in the spec's order; empty before the first epoch of its trial.
         trial: Number of its trial; None if it needs no training.
         epoch: Epoch of the trial with the best value of the first objective; None if it needs no training.
-        is_finished: Whether its trial has come to the end of its training, so that its values are what it can do.
-        broken: Bounds of constraints that it does not keep, in words; empty if it may be taken as a model.
+        is_finished: Whether its values are final.
+        broken: Violated constraints in words; empty if it may be taken as a model.
     """
 
     name: str
@@ -34,18 +33,18 @@ class Baseline:
 
     @property
     def called(self) -> str:
-        """Name by which people read of it, which says if its training has not come to its end, or it breaks a bound."""
+        """Return its name for people, which says if its training goes on or it violates a constraint."""
         name = self.name if self.is_finished else f"{self.name}, unfinished"
         return f"{name}, infeasible" if self.broken else name
 
     @property
     def measured(self) -> Mapping[str, float]:
-        """What is known of it: objectives, and other metrics that constraints bound."""
+        """Return its known objectives and other bounded metrics."""
         return {**self.bounded, **self.values}
 
     @property
     def model(self) -> str:
-        """Name by which commands know its model, such as `0@15`; empty if it needs no training."""
+        """Return its model's name for commands, such as `0@15`; empty if it needs no training."""
         return "" if self.trial is None else f"{self.trial}@{self.epoch}"
 
     def plain(self) -> dict[str, Any]:
@@ -59,12 +58,12 @@ class Configured(Protocol):
 
     @property
     def id(self) -> int:
-        """Id of the trial's row."""
+        """Return the id of the trial's row."""
         ...
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Parameters by name."""
+        """Return parameters by name."""
         ...
 
 
@@ -72,9 +71,9 @@ T = TypeVar("T", bound=Configured)
 
 
 def trials_of(named: Sequence[Mapping[str, Any]], started: Iterable[T]) -> list[T | None]:
-    """Return for the parameters of each baseline the first trial that has them; None where there is none yet.
+    """Return the first trial with each baseline's parameters; None where there is none yet.
 
-    What the parameters leave open was drawn when the trial was suggested. A trial is that of one baseline.
+    Parameters left open were drawn when the trial was suggested. A trial belongs to one baseline.
 
     Args:
         named: Parameters of the baselines, in the spec's order.
@@ -95,7 +94,7 @@ def _has(trial: Configured, params: Mapping[str, Any]) -> bool:
 
 
 def baselines(study: StudyRecord) -> list[Baseline]:
-    """Return the baselines that have values, in the spec's order; none of a study that names none."""
+    """Return the baselines that have values, in the spec's order."""
     found = []
     trials = _trials(study)
     for one in _named(study):
@@ -136,7 +135,6 @@ def baseline_trials(study: StudyRecord) -> dict[int, str]:
 
 
 def _trials(study: StudyRecord) -> dict[str, TrialRecord]:
-    """Return the trials of the baselines that have any, by the baseline's name: each trial is that of one of them."""
     trained = [one for one in _named(study) if isinstance(one.get("params"), Mapping)]
     found = trials_of([one["params"] for one in trained], study.started)
     return {str(one["name"]): trial for one, trial in zip(trained, found, strict=True) if trial is not None}
@@ -148,7 +146,7 @@ def _named(study: StudyRecord) -> list[Mapping[str, Any]]:
 
 
 def _best_epoch(study: StudyRecord, trial: TrialRecord) -> EpochRecord | None:
-    """Return the epoch with the best value of the first objective among those that may be taken as models."""
+    """Best epoch in the first objective among those that may be taken as models."""
     measured = [epoch for epoch in trial.epochs if point(epoch, study.objectives) is not None]
     candidates = [epoch for epoch in measured if epoch.is_milestone] or measured[-1:]
     candidates = [epoch for epoch in candidates if is_feasible(epoch.metrics, study.constraints)] or candidates

@@ -1,4 +1,4 @@
-"""How often what was forecast came true: forecasts of decisions beside what their trials measured later."""
+"""Compares forecasts of decisions with later measurements."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from studies.records.records import DecisionRecord, StudyRecord, TrialRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A forecast beside the measurement that came later.
-
-    Attributes:
-        quantile: Probability that the forecast gave to less than what was measured.
-    """
+    """A forecast and its measurement; `quantile` is the forecast's probability of a smaller value."""
 
     trial: int
     made_at: int
@@ -28,16 +24,15 @@ class Checked:
 
 
 def checked(study: StudyRecord) -> list[Checked]:
-    """Return all forecasts whose epochs were measured, which takes trials that went on.
+    """Return all forecasts whose epochs were measured.
 
-    Where several decisions fell at the same epoch, such as a pause and a thaw, the last one counts. Values that a
-    forecast knows for certain, such as what an epoch costs, are left out.
+    The last of several decisions at one epoch counts. Values known for certain, such as an epoch's cost, are left out.
     """
     return [one for trial in study.started for made in _latest(trial) for one in _checked(trial, made)]
 
 
 def share_inside(checks: Sequence[Checked], probability: float) -> float:
-    """Return the share of measurements within their central interval; there has to be a measurement."""
+    """Return the share of measurements within their central interval; `checks` must not be empty."""
     return sum(one.is_inside(probability) for one in checks) / len(checks)
 
 

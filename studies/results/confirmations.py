@@ -1,4 +1,4 @@
-"""What `automl confirm` found out about a point: its metrics with fresh seeds, on data that the search never saw."""
+"""Results of `automl confirm` for a point: its metrics with fresh seeds, on data that the search never saw."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from trainers.protocol import OUR_METRICS, TEST_PREFIX
 
 
 def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -> dict[str, Any] | None:
-    """Return what was measured with fresh seeds, None if the point was not confirmed.
+    """Return a point's measurements with fresh seeds, None if it was not confirmed.
 
     Args:
-        epoch: Epoch of the point; None takes the one that was confirmed last.
+        epoch: Epoch of the point; None takes the latest confirmed one.
 
     Returns:
-        `epoch`; `seeds`, their number; `measured_on`, "test" where the task has such a part, else "validation";
-        `epochs`, the least number that a training lasted; and `metrics`, for each the mean, the standard deviation
-        (None of one value) and the values.
+        `epoch`; `seeds`, their number; `measured_on`, "test" if the task has such a part, else "validation"; `epochs`
+        of the shortest training; and `metrics`, each with mean, standard deviation (None for one value) and values.
     """
     runs = confirmed_runs(record, trial, epoch)
     return confirmation_by(runs) if runs else None
 
 
 def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
-    """Return what some trainings of one point have measured, at least one, as `confirmation_of` does."""
+    """Return the measurements of at least one training of one point, like `confirmation_of`."""
     has_test = all(any(name.startswith(TEST_PREFIX) for name in one.metrics) for one in runs)
     told = [_of_part(one.metrics, has_test=has_test) for one in runs]
     names = [name for name in told[0] if all(math.isfinite(one.get(name, math.nan)) for one in told)]
@@ -41,19 +40,19 @@ def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
 
 
 def confirmed_runs(record: StudyRecord, trial: int, epoch: int | None = None) -> list[ConfirmationRecord]:
-    """Return the trainings that confirm a point of a trial; without an epoch those of the point confirmed last."""
+    """Return the trainings that confirm a point of a trial; by default the latest confirmed point."""
     runs = [one for one in record.confirmations if one.trial == trial and epoch in {None, one.epoch}]
     latest = max(runs, key=lambda one: one.confirmed_at, default=None)
     return [one for one in runs if latest is not None and one.epoch == latest.epoch]
 
 
 def tested(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of the test part, by their names in the search."""
+    """Return the test metrics, by their names in the search."""
     return {name.removeprefix(TEST_PREFIX): value for name, value in metrics.items() if name.startswith(TEST_PREFIX)}
 
 
 def spread(values: list[float]) -> dict[str, Any]:
-    """Return `mean`, `deviation` and `values` of at least one value; of one value the standard deviation is None."""
+    """Return `mean`, `deviation` and `values` of at least one value; the deviation of one value is None."""
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "deviation": deviation, "values": values}
 

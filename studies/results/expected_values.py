@@ -1,13 +1,11 @@
-"""What points of the archive are worth after what `automl confirm` has found out: the best of many looks too good.
+"""Expected values of the archive's points after confirmations, since the best of many looks too good.
 
     lost        = confirmed mean - value in the search, of each confirmed point
-    reliability = max(0, 1 - (variance of a confirmed mean) / (variance of what was lost))
+    reliability = max(0, 1 - (variance of a confirmed mean) / (variance of lost))
     expected    = value in the search + mean lost + reliability x (lost - mean lost)
 
-That is the empirical Bayes estimate of how lucky each point was. Seeds differ: where their noise explains what the
-points have lost, all were equally lucky, and their order stays; where it does not, the confirmed means decide. A point
-that was not confirmed is taken for as lucky as the others on average. Without any confirmation the values are those of
-the search.
+This is the empirical Bayes estimate of each point's luck. If the noise of seeds explains the losses, the points' order
+stays; otherwise the confirmed means decide. A point without confirmation gets the mean luck of the others.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from studies.results.confirmations import confirmation_of
 
 
 def expected_values(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[list[float]]:
-    """Return the signed objectives (smaller is better) that are expected of points, in the spec's order."""
+    """Return the expected signed objectives (smaller is better) of points, in the spec's order."""
     found = [confirmation_of(study, point.trial, point.epoch) for point in points]
     confirmed = [{} if one is None else one["metrics"] for one in found]
     columns = [_column(objective, points, confirmed) for objective in study.objectives]
@@ -50,10 +48,7 @@ def _column(
 
 
 def _reliability(lost: Sequence[float], spreads: Sequence[Mapping[str, Any]]) -> float:
-    """Share of the differences between what points have lost that is not the noise of their seeds.
-
-    With one seed the noise is not known; then half of the differences counts.
-    """
+    """Share of the differences in `lost` that seeds' noise does not explain; half if there is one seed."""
     differences = variance(lost) if len(lost) > 1 else 0.0
     if differences <= 0:
         return 0.0

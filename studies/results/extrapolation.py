@@ -1,9 +1,8 @@
-"""A cumulative metric of a trial that was cut short, extrapolated to the last epoch of a full training.
+"""Extrapolates a cumulative metric of a trial that was cut short to a full training.
 
     value at epoch T = value at epoch t + (T - t) x mean amount of the epochs 1 .. t
 
-Starting and thawing a gang is in the value already and is not extrapolated: a full training pays for it once. A
-complete trial was not cut short, also if early stopping ended it before the planned last epoch: it ends where it ended.
+Starts and thaws are in the value already: a full training pays once. A complete trial ends where it ended, even early.
 """
 
 from __future__ import annotations
@@ -17,46 +16,33 @@ Planned = TypeVar("Planned", int, int | None)
 
 
 def end_of_training(*, is_complete: bool, epochs_done: int, planned: Planned) -> int | Planned:
-    """The epoch to extrapolate to: a complete trial's own last epoch, any other trial's planned one.
-
-    Args:
-        is_complete: Whether the trial is complete, at the planned last epoch or since it stopped improving.
-        planned: Epochs of a full training, None if they are not known.
-    """
+    """Return a complete trial's own last epoch, else the planned epochs (None if unknown)."""
     return epochs_done if is_complete else planned
 
 
 def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> float:
-    """The value at `to_epoch`.
+    """Return the value at `to_epoch`, unchanged if that is not after `epoch`.
 
     Args:
         value: Value after `epoch`, in dollars or seconds.
-        epoch: Number of epochs that are done, from 1.
-        to_epoch: Epoch to extrapolate to; one that is not after `epoch` leaves the value as it is.
         per_epoch: Mean amount of one epoch, without starts, in the unit of the value.
     """
     return value + per_epoch * max(to_epoch - epoch, 0)
 
 
 def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequence[int]) -> float:
-    """Mean amount of one epoch, in dollars for `cost_usd` and in seconds for `wall_seconds`.
-
-    Args:
-        metric: `cost_usd` or `wall_seconds`.
-        seconds: Duration of each epoch, at least one.
-        costs_nano_usd: Cost of each epoch in nano-dollars, as many.
-    """
+    """Return the mean amount of at least one epoch, in dollars for `cost_usd` and in seconds for `wall_seconds`."""
     if metric == "cost_usd":
         return sum(costs_nano_usd) / NANO / len(costs_nano_usd)
     return sum(seconds) / len(seconds)
 
 
 def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, planned: int | None) -> float:
-    """A recorded trial's cumulative metric at the end of its training, at its mean amount per epoch up to `epoch`.
+    """Return a cumulative metric at the end of a trial's training, at its mean amount per epoch up to `epoch`.
 
     Args:
         metric: `cost_usd` or `wall_seconds`.
-        planned: Epochs of a full training; None extrapolates complete trials only.
+        planned: Epochs of a full training; None leaves trials that are not complete unextrapolated.
     """
     value = float(epoch.metrics[metric])
     is_complete = trial.state == "complete"
@@ -73,15 +59,15 @@ DEFAULT_GRACE = 3
 
 
 def milestones(epochs: int, grace: int = DEFAULT_GRACE, rungs: Iterable[int] = ()) -> tuple[int, ...]:
-    """The milestones of a training of T epochs, ascending.
+    """Return the milestones of a training of T epochs, ascending.
 
     g_1 = min(grace, T) and g_{k+1} = max(g_k + 1, round(1.45 g_k)) as long as it is at most 0.87 T, with the pruner's
-    rungs and T itself. Halves are rounded up, and all of it in whole numbers, so that no platform differs.
+    rungs and T itself. Halves are rounded up in whole numbers, so that platforms agree.
 
     Args:
         epochs: T, at least 1.
         grace: First epoch at which a pruner may decide, at least 1.
-        rungs: Epochs at which the pruner decides, at least 1; those after T are left out.
+        rungs: Epochs at which the pruner decides, at least 1; rungs after T are left out.
 
     Raises:
         ValueError: If a number is below 1.

@@ -1,4 +1,4 @@
-"""What counts of a study: its feasible milestones, and the hypervolume that they dominate."""
+"""Feasible milestones of a study, and their hypervolume."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from studies.results.pareto import point, reference_of
 
 
 def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, pareto.Point]]:
-    """All feasible milestones with finite objectives, by trial and epoch, with signed values (smaller is better)."""
+    """Return all feasible milestones with finite objectives, by trial and epoch, signed (smaller is better)."""
     return [
         (trial, epoch, values)
         for trial in study.started
@@ -22,13 +22,10 @@ def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, paret
 
 
 def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None) -> float | None:
-    """Hypervolume of the archive.
+    """Return the hypervolume of the archive; None until a reference point is known.
 
     Args:
         reference: Reference point by metric, in the metrics' own signs; the study's own by default.
-
-    Returns:
-        None as long as no reference point is known.
     """
     reference = reference or reference_of(study)
     if reference is None:
@@ -38,22 +35,21 @@ def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None
 
 
 def best_values(study: StudyRecord) -> dict[str, float]:
-    """The best value of each objective among the feasible milestones, in the metrics' own signs; empty without any."""
+    """Return the best value of each objective among feasible milestones, in its own sign; empty without any."""
     points = [values for _, _, values in milestones(study)]
     columns = zip(study.objectives, zip(*points, strict=True), strict=True) if points else ()
     return {objective.metric: objective.signed(min(column)) for objective, column in columns}
 
 
 def is_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
-    """Whether the trial keeps all constraints at its last epoch; None before the first."""
+    """Return whether the trial keeps all constraints at its last epoch; None before the first."""
     return constraints.is_feasible(trial.epochs[-1].metrics, study.constraints) if trial.epochs else None
 
 
 def feasible_in_words(study: StudyRecord) -> str:
-    """How many measured trials keep all constraints, such as `3 of 12 measured trials`.
+    """Return how many measured trials keep all constraints, such as `3 of 12 measured trials`.
 
-    A trial that was pruned at a bound has kept it before, and a model from then may be the one to take: `0 of 12
-    measured trials at their last epoch, 2 more at an earlier one`.
+    Trials pruned at a bound count in words: `0 of 12 measured trials at their last epoch, 2 more at an earlier one`.
     """
     measured = [trial for trial in study.started if trial.epochs]
     kept = {trial.id for trial in measured if is_feasible(study, trial)}
@@ -64,18 +60,18 @@ def feasible_in_words(study: StudyRecord) -> str:
 
 
 def violations(study: StudyRecord, trial: TrialRecord) -> str:
-    """Constraints that the trial violates at its last epoch, in words; empty if it violates none."""
+    """Return the constraints that the trial violates at its last epoch, in words; empty without any."""
     return constraints.in_words(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ""
 
 
 def bounded(study: StudyRecord, trial: TrialRecord) -> dict[str, float]:
-    """Metrics with bounds at the trial's last epoch, by name; empty before the first epoch."""
+    """Return the bounded metrics at the trial's last epoch, by name; empty before the first epoch."""
     last = trial.epochs[-1].metrics if trial.epochs else {}
     return {one.metric: last[one.metric] for one in study.constraints if one.metric in last}
 
 
 def violators(study: StudyRecord) -> dict[constraints.Bound, list[TrialRecord]]:
-    """The trials that violate each bound at their last epoch, by number."""
+    """Return the trials that violate each bound at their last epoch, by number."""
     found: dict[constraints.Bound, list[TrialRecord]] = {one: [] for one in constraints.bounds_of(study.constraints)}
     for trial in study.started:
         for bound in constraints.violated(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ():
@@ -84,7 +80,7 @@ def violators(study: StudyRecord) -> dict[constraints.Bound, list[TrialRecord]]:
 
 
 def nothing_feasible(study: StudyRecord) -> str:
-    """A sentence about a study whose measured trials all violate constraints, with the nearest trial; else empty."""
+    """Return a sentence with the nearest trial if all measured trials violate constraints; else empty."""
     measured = [trial for trial in study.started if trial.epochs]
     if not study.constraints or not measured or milestones(study) or any(is_feasible(study, t) for t in measured):
         return ""

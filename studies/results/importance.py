@@ -1,4 +1,4 @@
-"""What an objective depends on: main effects of the parameters (functional ANOVA) by a forest fitted to the trials."""
+"""Parameters' main effects on an objective (functional ANOVA), by a forest fitted to the trials."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from studies.results.pareto import last_epoch
 from trainers.protocol import ParameterValue
 
 FEWEST_TRIALS = 8
-"""With fewer usable trials importance would be noise, and none is given."""
+"""Fewest usable trials: with fewer, importance would be noise."""
 MOST_TRIALS = 1000
-"""Most trials that the forest is fitted to, an even sample of them: with more a report takes seconds longer."""
+"""Size of the even sample that the forest is fitted to: more trials delay a report by seconds."""
 _TREES = 40
 _BACKGROUND = 128
 """Number of configurations over which a main effect is averaged."""
 _GRID = 16
-"""Number of values of a parameter at which its main effect is worked out."""
+"""Number of values of a parameter at which its main effect is computed."""
 _SURFACE = 24
 """Number of values of each of the two parameters of a surface."""
 _LEAST_SHARE = 1e-9
@@ -45,24 +45,20 @@ class Surface:
 
 
 def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
-    """Share of each parameter in the variance that single parameters explain, largest first; the shares sum to 1.
+    """Return each parameter's share in the variance explained by single parameters, largest first; they sum to 1.
 
-    See `effects`, which also gives surfaces.
-
-    Returns:
-        Empty when fewer than 8 trials are usable, when nothing varies, or when the forest explains nothing.
+    Empty with fewer than 8 usable trials, without variance, or if the forest explains nothing. See `effects`.
     """
     found = effects(study, objective)
     return dict(found.shares) if found else {}
 
 
 def effects(study: StudyRecord, objective: Objective) -> Effects | None:
-    """Return what an objective depends on; None when that is not known.
+    """Return an objective's dependence on the parameters; None if unknown.
 
-    All trials that ended or wait count with their last values, pruned ones too (cumulative objectives extrapolated to
-    the last epoch). The number of their epochs is no feature of the forest: a pruner stops a trial early because of
-    what its parameters did, and controlling for the epochs would hide that effect. An inactive parameter gets the
-    median of its active values.
+    Ended and waiting trials count with their last values (cumulative objectives extrapolated). Epochs are no feature: a
+    pruner stops trials because of their parameters, so controlling for epochs would hide effects. Inactive
+    parameters get the median of their active values.
     """
     usable = [(trial, value) for trial in study.started if (value := _value(study, trial, objective)) is not None]
     usable = usable[:: -(-len(usable) // MOST_TRIALS)] if usable else []
@@ -77,7 +73,7 @@ def effects(study: StudyRecord, objective: Objective) -> Effects | None:
 
 
 class _Absent:
-    """Stands for the value of a parameter that a trial has not; None is a choice like others."""
+    """Value of a parameter that a trial lacks; None is a choice like others."""
 
 
 _ABSENT = _Absent()
@@ -85,8 +81,6 @@ _ABSENT = _Absent()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Column:
-    """A parameter as numbers, of a logarithmic one the logarithms."""
-
     values: np.ndarray
     levels: np.ndarray
     is_numeric: bool
@@ -94,11 +88,10 @@ class _Column:
 
 
 class Effects:
-    """A forest over the parameters' ranges, and what it says of single parameters and of pairs.
+    """A forest over the parameters' ranges, with effects of single parameters and pairs.
 
-    The main effect of a parameter is the expected rank of a configuration by the value of the parameter, the others
-    drawn uniformly from the ranges that the trials had (Hutter, Hoos, Leyton-Brown 2014). Ranks, since with the values
-    themselves one diverging trial would be all that the forest explains.
+    A main effect is a configuration's expected rank by one parameter, others drawn uniformly from the trials' ranges
+    (Hutter, Hoos, Leyton-Brown 2014). Ranks, because one diverging trial would dominate the values.
 
     Args:
         distinct: Distinct values, ascending.
@@ -114,7 +107,7 @@ class Effects:
         self.shares = self._shares()
 
     def numeric(self) -> list[str]:
-        """Return the parameters that are numbers, the most important one first."""
+        """Return the numeric parameters, most important first."""
         return [name for name in self.shares if self._columns[name].is_numeric]
 
     def surface(self, first: str, second: str) -> Surface:
@@ -149,7 +142,7 @@ class Effects:
         return predicted
 
     def _drawn(self) -> np.ndarray:
-        """Configurations drawn uniformly from the ranges and choices of the trials; seeded, so that reports agree."""
+        """Seeded, so that reports agree."""
         rng = np.random.default_rng(0)
         drawn = [
             rng.uniform(one.levels[0], one.levels[-1], _BACKGROUND)
@@ -169,14 +162,14 @@ class Effects:
 
 
 def _fitted(features: np.ndarray, targets: np.ndarray) -> Any:
-    """A forest; seeded, so that a report is the same each time."""
+    """Seeded, so that reports agree."""
     from sklearn.ensemble import RandomForestRegressor
 
     return RandomForestRegressor(n_estimators=_TREES, min_samples_leaf=2, random_state=0).fit(features, targets)
 
 
 def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> float | None:
-    """The trial's last value of an objective, extrapolated if it is cumulative; None if there is no finite one."""
+    """None if there is no finite value."""
     if not trial.epochs or trial.state == "running":
         return None
     last = trial.epochs[-1]
@@ -187,7 +180,7 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
 
 
 def _column(study: StudyRecord, name: str, values: Sequence[ParameterValue | _Absent]) -> _Column:
-    """A parameter as numbers: values or indices of choices, and the median of the active ones where it is inactive."""
+    """An inactive parameter gets the median of its active values."""
     declared = known_space(study).get(name)
     given = [v for v in values if not isinstance(v, _Absent)]
     is_choice = isinstance(declared, Mapping) and declared.get("type") == "categorical"

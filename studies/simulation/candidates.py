@@ -1,7 +1,6 @@
-"""A finite set of configurations to search, as a table of recorded learning curves has, and suggesters from it.
+"""Finite sets of configurations, such as a table of recorded curves, and suggesters from them.
 
-A sampler that suggests any point of the space gets the nearest configuration that was not suggested yet; the trial has
-that configuration's parameters, and so has its observation.
+A suggested point becomes the nearest unused configuration, in the trial and in its observation.
 """
 
 from __future__ import annotations
@@ -42,28 +41,24 @@ class Candidates:
         self.points = np.stack([self._encoder.encode(one) for one in self.params])
 
     def row_of(self, params: Mapping[str, Value]) -> int:
-        """Returns the row that has these parameters.
-
-        Raises:
-            KeyError: No row has them.
-        """
+        """Returns the row with these parameters. Raises KeyError without one."""
         return self._rows[identity(params)]
 
     def nearest(self, params: Mapping[str, Value]) -> int:
-        """Returns the nearest unused row, of equally near ones the first; any row once all were used."""
+        """Returns the nearest unused row, of equally near rows the first; any row once all were used."""
         distance = ((self.points - self._encoder.encode(params)) ** 2).sum(axis=1)
         if self.unused.any():
             distance = np.where(self.unused, distance, np.inf)
         return int(np.argmin(distance))
 
     def take(self, row: int) -> Mapping[str, Value]:
-        """Returns the row's parameters; the row is used from now on."""
+        """Returns the row's parameters, and marks the row as used."""
         self.unused[row] = False
         return self.params[row]
 
 
 class NearestCandidate:
-    """A suggester whose every suggestion becomes the nearest unused candidate."""
+    """A suggester that replaces each suggestion by the nearest unused candidate."""
 
     def __init__(self, suggester: Suggester, candidates: Candidates) -> None:
         self._suggester, self._candidates = suggester, candidates
@@ -75,7 +70,7 @@ class NearestCandidate:
 
 
 class RandomCandidate:
-    """Suggests unused candidates, each with equal probability: what a random sampler does on a finite set."""
+    """Suggests unused candidates with equal probability: a random sampler on a finite set."""
 
     def __init__(self, candidates: Candidates, seed: int) -> None:
         self._candidates, self._seed = candidates, seed

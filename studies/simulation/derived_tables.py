@@ -1,4 +1,4 @@
-"""Tables made from other tables: several as one task, devices of different prices, several world sizes."""
+"""Tables made from other tables: pooled, with prices of devices, or with world sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studies.simulation.recorded_curves import TABLE, WORLD_SIZE, CurvesError, C
 
 
 def pooled(tables: Sequence[CurveTable]) -> CurveTable:
-    """Several tables as one task; which of them a configuration is from becomes the categorical parameter `table`.
+    """Returns several tables as one task, with the categorical parameter `table`.
 
     Raises:
         CurvesError: They differ in parameters, epochs, metrics or constants, or two have one name.
@@ -47,7 +47,6 @@ def pooled(tables: Sequence[CurveTable]) -> CurveTable:
 
 
 def _wider(parameters: Sequence[Parameter]) -> Parameter:
-    """A range that holds the ranges of all tables."""
     first = parameters[0]
     if isinstance(first, Categorical) or any(type(one) is not type(first) for one in parameters):
         raise CurvesError(f"found parameters of types that differ, allowed: equal ones to pool ({shown(first)})")
@@ -59,27 +58,18 @@ def _wider(parameters: Sequence[Parameter]) -> Parameter:
 
 
 def with_price_factors(table: CurveTable, factors: Sequence[float], seed: int = 0) -> CurveTable:
-    """The table as if configurations ran on devices of different prices, each on one that is drawn for it.
+    """Returns the table with a drawn price factor (above 0) for each configuration's device.
 
-    A device at f times the price is simulated as one that takes f times as long at the same price: dollars per epoch
-    are the same, and a study has one price per slot.
-
-    Args:
-        factors: Multiples of the price, above 0.
+    A device at f times the price is simulated as f times slower at the same price: a study has one price per slot.
     """
     drawn = np.random.default_rng(seed).choice(np.asarray(factors, dtype=float), size=len(table))
     return replace(table, seconds=table.seconds * drawn[:, None])
 
 
 def with_world_sizes(table: CurveTable, sizes: Sequence[int], efficiency: float) -> CurveTable:
-    """The table with `world_size` as one more parameter: every configuration at every world size.
+    """Returns the table with every configuration at every world size (at least 1).
 
-    k ranks are k * efficiency^log2(k) times as fast as one; the curves are those of one rank.
-
-    Args:
-        table: Table without world sizes.
-        sizes: World sizes, at least 1 each.
-        efficiency: Efficiency of each doubling of the ranks, above 0 and at most 1.
+    k ranks are k * efficiency^log2(k) times as fast as one, with the curves of one rank; 0 < efficiency <= 1.
     """
     entries: dict[str, Parameter] = {name: table.space.parameter(name) for name in table.space.names()}
     return replace(

@@ -1,7 +1,4 @@
-"""A store in memory, for thousands of simulated studies.
-
-It takes the changes that a controller writes and returns the same `StudyRecord` as a database would, without SQL.
-"""
+"""A store in memory, for thousands of simulated studies; returns the same `StudyRecord` as a database."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _QUEUED: Mapping[str, Any] = {
     "number": None, "state": "queued", "failure": None, "reason": "", "error": None, "resume_checkpoint": None,
     "resume_epoch": 0, "paused_by": None, "created_at": None, "started_at": None, "ended_at": None,
 }  # fmt: skip
-"""Columns of a trial's row before a controller has set them."""
+"""Columns of a new trial's row."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,11 +41,7 @@ class _Trial:
 
 
 class MemoryStore:
-    """One study, written by one controller.
-
-    Args:
-        created_at: Moment of the launch, in virtual or real seconds since 1970.
-    """
+    """One study, written by one controller; `created_at` is in virtual or real seconds since 1970."""
 
     def __init__(
         self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object], created_at: float = 0.0
@@ -74,7 +67,7 @@ class MemoryStore:
         lease_token: str | None = None,  # noqa: ARG002 - there are no rivals
         enqueue_id: str | None = None,  # noqa: ARG002 - no answer is ever lost
     ) -> int:
-        """Inserts a configuration that waits; returns its id."""
+        """Inserts a waiting configuration; returns its id."""
         trial_id = next(self._ids)
         row = {"params": dict(params), "world_size": world_size, "origin": origin}
         self._trials[trial_id] = _Trial(
@@ -83,15 +76,15 @@ class MemoryStore:
         return trial_id
 
     def cancel_requests(self, study_id: int) -> list[int]:  # noqa: ARG002 - as of a `Store`
-        """Returns no trial: nobody else knows of this store."""
+        """Returns nothing: no other process knows this store."""
         return []
 
     def price_that_was_set(self, study_id: int) -> float | None:  # noqa: ARG002 - as of a `Store`
-        """Returns None: nobody else knows of this store."""
+        """Returns None: no other process knows this store."""
         return None
 
     def queued(self, study_id: int) -> list[QueuedTrial]:  # noqa: ARG002 - there is one study
-        """Returns the configurations that wait, oldest first."""
+        """Returns the waiting configurations, oldest first."""
         return [
             QueuedTrial(
                 id=trial_id,

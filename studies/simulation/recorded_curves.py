@@ -1,4 +1,4 @@
-"""Recorded learning curves: what training each configuration of a table gives, epoch by epoch.
+"""Recorded learning curves of a table's configurations, epoch by epoch.
 
 A table is one `.npz` of the format `curves-v1`: `meta_json` (a string), `params` [n, d], `seconds` [n, T], and for
 every metric and every constant one array `metric_NAME` [n, T] or `static_NAME` [n]. It is read without pickle.
@@ -29,7 +29,7 @@ FORMAT = "curves-v1"
 CLIP_IQR = 100.0
 """Distance from the third quartile, in interquartile ranges, beyond which values are clipped."""
 TABLE = "table"
-"""Name of the parameter that says which of several pooled tables a configuration is from."""
+"""Name of the parameter that names a configuration's table among pooled tables."""
 WORLD_SIZE = "world_size"
 _EDGE = 1e-6  # relative: single precision rounds a value at the edge of its range to the other side
 
@@ -40,7 +40,7 @@ class CurvesError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveMetric:
-    """Direction in which a metric is better, and split of the data that it was measured on."""
+    """A metric's better direction, and the split of the data that it was measured on."""
 
     direction: Direction
     split: Split
@@ -69,30 +69,30 @@ class CurveTable:
 
     @property
     def epochs(self) -> int:
-        """T, the epochs of a full training."""
+        """Returns T, the epochs of a full training."""
         return int(self.seconds.shape[1])
 
     @property
     def world_sizes(self) -> NDArray[np.int64]:
-        """Ranks that train each configuration [n]."""
+        """Returns the number of ranks of each configuration [n]."""
         return np.array([int(params.get(WORLD_SIZE) or 1) for params in self.params], dtype=np.int64)
 
     @property
     def mean_epoch_seconds(self) -> Array:
-        """Mean duration of an epoch of each configuration, in seconds [n]."""
+        """Returns the mean duration of an epoch of each configuration, in seconds [n]."""
         mean: Array = self.seconds[:, -1] / self.epochs
         return mean
 
     def full_trial_usd(self, usd_per_slot_hour: float) -> Array:
-        """Returns what training each configuration to the end costs, without its start, in dollars [n]."""
+        """Returns the cost of each full training without its start, in dollars [n]."""
         cost: Array = self.seconds[:, -1] * self.world_sizes * usd_per_slot_hour / 3600.0
         return cost
 
     def test_metric(self, metric: str) -> str | None:
-        """Returns the test metric of a validation metric, as `test_loss` of `valid_loss`; None if there is none.
+        """Returns the test metric of a validation metric, as `test_loss` of `valid_loss`; None without one.
 
-        Without one of the same name it is the only test metric that ends in the same word and has the same direction,
-        as `test_balanced_error` does for `val_error`.
+        If no name matches, the only test metric with the same last word and direction counts: `test_balanced_error` of
+        `val_error`.
         """
         for prefix in ("val_", "valid_", "validation_"):
             if metric.startswith(prefix) and (name := f"test_{metric.removeprefix(prefix)}") in self.metrics:
@@ -105,15 +105,8 @@ class CurveTable:
         return like[0] if len(like) == 1 else None
 
 
-# ---------------------------------------------------------------------- reading
-
-
 def find_tables(paths: Sequence[str | Path]) -> list[Path]:
-    """Returns the `.npz` files that are named, and those inside folders in the order of their names.
-
-    Raises:
-        CurvesError: A path does not exist, or a folder holds none.
-    """
+    """Returns the named `.npz` files, and those in named folders by name. Raises CurvesError if a path has none."""
     files: list[Path] = []
     for path in map(Path, paths):
         inside = sorted(path.rglob("*.npz")) if path.is_dir() else [path]
@@ -128,8 +121,8 @@ def find_tables(paths: Sequence[str | Path]) -> list[Path]:
 def read_table(path: str | Path) -> CurveTable:
     """Read and check one table.
 
-    A metric that ends in `accuracy` gives another one that ends in `error` and is 1 - accuracy, to be minimised. Values
-    worse than Q3 + 100 IQR of their metric are clipped there, which `notes` says.
+    A metric that ends in `accuracy` also gives an `error`, 1 - accuracy, to be minimised. Values worse than Q3 + 100
+    IQR of their metric are clipped there, which `notes` says.
 
     Raises:
         CurvesError: The file is no table of this format; one line that says where and why.
@@ -278,7 +271,7 @@ def _about(name: str, told: object) -> CurveMetric:
 
 
 def _clipped(values: Array, name: str, direction: Direction) -> tuple[Array, list[str]]:
-    """Values no worse than Q3 + 100 IQR; infinite ones become NaN, as what diverged is."""
+    """Infinite values become NaN, like diverged ones."""
     values = np.where(np.isfinite(values), values, np.nan)
     sign = 1.0 if direction == "minimize" else -1.0
     finite = sign * values[~np.isnan(values)]

@@ -1,4 +1,4 @@
-"""Where a simulated study is written, and what is measured of its search."""
+"""Records simulated studies and the latency of their search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Recording(Protocol):
     """Where a simulated study is written.
 
     Attributes:
-        lease_token: Token of the lease that commits check; None where there can be no rival.
+        lease_token: Token of the lease that commits check; None without possible rivals.
         opened_at: Time at which the study begins, in seconds.
     """
 
@@ -61,7 +61,7 @@ class MemoryRecording:
 
 
 class StoreRecording:
-    """Keeps the study in a store like any other; its lease is released at the virtual end, for virtual hours.
+    """Keeps the study in a store; its lease is released at the virtual end, so that hours are virtual.
 
     Raises:
         CurvesError: The store has a study of this name already.
@@ -90,13 +90,10 @@ class StoreRecording:
 
 
 def recorded_spec(spec: StudySpec) -> dict[str, Any]:
-    """Returns the spec as a simulated study shows it: without the store of its default."""
+    """Returns the spec that a simulated study shows: without the default store."""
     mapping = spec.model_dump(mode="json")
     mapping.pop("store")
     return mapping
-
-
-# ---------------------------------------------------------------------- how long the search takes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +106,7 @@ class Latencies:
 
 
 class TimedSuggester:
-    """A suggester whose suggestions are timed."""
+    """Times a suggester's suggestions."""
 
     def __init__(self, suggester: Suggester, latencies: Latencies) -> None:
         self._suggester, self._latencies = suggester, latencies
@@ -123,7 +120,7 @@ class TimedSuggester:
 
 
 class TimedPruner:
-    """A pruner whose decisions are timed, and told to a listener."""
+    """Times a pruner's decisions, and passes them to a listener."""
 
     def __init__(self, pruner: Pruner, latencies: Latencies, on_decision: DecisionListener | None) -> None:
         self._pruner, self._latencies, self._on_decision = pruner, latencies, on_decision

@@ -1,4 +1,4 @@
-"""What a simulated study is made of: a table, objectives, slots and a budget; and what it can be asked for."""
+"""Parts of a simulated study: table, objectives, slots, budget, and its choices of search."""
 
 from __future__ import annotations
 
@@ -20,27 +20,22 @@ START_EPOCHS = 0.3
 
 
 def shared_milestones(epochs: int) -> tuple[int, ...]:
-    """Returns the milestones of every simulated study, whatever its pruner, so that none is scored on more models.
+    """Returns the milestones of every simulated study of this length, so that pruners are scored on the same models.
 
-    They are those of a study without pruner and the rungs of `break_even` and `mo_asha` at their defaults, since each
-    may hand over the models of its own; of 52 epochs 2 3 4 5 6 9 11 13 19 24 27 28 41 52.
-
-    Args:
-        epochs: Number of epochs of a full training.
+    The milestones without a pruner, plus the rungs of `break_even` and `mo_asha` at their defaults; of 52 epochs 2 3 4
+    5 6 9 11 13 19 24 27 28 41 52.
     """
     return milestones(epochs, rungs=(*decision_rungs(epochs), *MoAsha().rungs(epochs)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """A simulated study, as a sampler or a pruner made for it may look at it.
+    """A simulated study, as seen by a sampler or pruner made for it.
 
     Attributes:
         table: Table whose curves are replayed; a search must not look at them.
-        candidates: Configurations of the table, those that were used already, and what is known before training.
+        candidates: Configurations of the table, used ones, and facts known before training.
         epochs: Number of epochs of a full training.
-        usd_per_slot_hour: Price of one slot in dollars per hour.
-        budget_usd: Budget of the study in dollars.
         start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
         finish: Share of the budget that is kept for leaders that were cut short.
     """
@@ -60,15 +55,15 @@ class Setting:
 
 
 SamplerChoice = str | Callable[[Setting], Suggester]
-"""A sampler as `search.sampler` of a spec names it, or a function that makes a suggester."""
+"""A value of `search.sampler` in a spec, or a function that makes a suggester."""
 PrunerChoice = str | Mapping[str, object] | Callable[[Setting], Pruner]
-"""A pruner as `search.pruner` of a spec has it, or a function that makes a pruner."""
+"""A value of `search.pruner` in a spec, or a function that makes a pruner."""
 DecisionListener = Callable[[Pruner, History, int, int], None]
-"""Called after each decision at a rung with the pruner, the history it knew, the trial's number and the rung."""
+"""Called after each decision at a rung with the pruner, its history, the trial's number and the rung."""
 
 
 def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None:
-    """Raises `CurvesError` unless the search may see each of the objectives."""
+    """Raises `CurvesError` unless the search may see all objectives."""
     _check_metrics(table, "objective", [objective.metric for objective in objectives])
     if len({objective.metric for objective in objectives}) < len(objectives) or not objectives:
         names = listed(objective.metric for objective in objectives) or "none"
@@ -76,7 +71,7 @@ def check_objectives(table: CurveTable, objectives: Sequence[Objective]) -> None
 
 
 def check_constraints(table: CurveTable, constraints: Sequence[Constraint]) -> None:
-    """Raises `CurvesError` unless the search may see each of the bounded metrics."""
+    """Raises `CurvesError` unless the search may see all bounded metrics."""
     _check_metrics(table, "constraint", [constraint.metric for constraint in constraints])
 
 

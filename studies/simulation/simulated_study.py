@@ -1,7 +1,7 @@
-"""Studies over recorded learning curves in virtual time: the controller, policy, prices and budget are the real ones.
+"""Studies over recorded learning curves in virtual time, with the real controller, policy, prices and budget.
 
-Only training is replayed: an epoch takes the time that the table says and gives the metrics that it has. The search
-sees validation metrics; the same epochs are scored on test metrics as well.
+Only training is replayed, with the table's times and metrics. The search sees validation metrics; the same epochs are
+scored on test metrics as well.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from studies.spec.sections import FINISH
 from studies.storage.study_store import Store
 
 LOST_ATTEMPTS = 2
-"""Largest number of faults of a configuration: at the third lost attempt its trial would fail."""
+"""Largest number of faults of a configuration: a third lost attempt would fail its trial."""
 
 
 def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:
-    """Returns a pool in virtual time on which configurations train as the table says.
+    """Returns a pool in virtual time that trains configurations as the table says.
 
     Args:
         fault_rate: Probability of a fault in each of a trial's first attempts.
@@ -52,7 +52,7 @@ def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> 
 
 
 def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Curve:
-    """What the table has for a configuration; its seconds are those of its own world size."""
+    """Seconds are those of the configuration's own world size."""
     table, row = setting.table, setting.candidates.row_of(params)
     seen = columns(setting.objectives, setting.constraints)
     names = [column.metric for column in seen if column.metric not in CUMULATIVE_METRICS]
@@ -68,7 +68,6 @@ def _curve(setting: Setting, params: Mapping[str, Any], fault_rate: float) -> Cu
 
 
 def _values(table: CurveTable, row: int, metric: str) -> list[float]:
-    """A metric or a constant of one configuration after each epoch [T]."""
     if metric in table.metrics:
         values: list[float] = table.metrics[metric][row].tolist()
         return values
@@ -76,11 +75,11 @@ def _values(table: CurveTable, row: int, metric: str) -> list[float]:
 
 
 def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, Any]]:
-    """Epoch and kind of the fault of each attempt that has one, by number of the attempt."""
+    """Epoch and kind of each fault, by number of the attempt."""
     if not rate:
         return {}
     rng = np.random.default_rng(derived_seed("fault", setting.seed, row))
-    # Ascending, since an attempt goes on from where the one before it was lost.
+    # Ascending, since each attempt goes on from where the last one was lost.
     epochs = np.sort(rng.integers(1, setting.epochs + 1, size=LOST_ATTEMPTS))
     return {
         attempt: (int(epochs[attempt - 1]), "lost") for attempt in range(1, LOST_ATTEMPTS + 1) if rng.random() < rate
@@ -89,13 +88,13 @@ def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedMilestone:
-    """A model that a study could have handed over; it kept the constraints as the search saw it.
+    """A model that a study could have handed over, feasible by the search's metrics.
 
     Attributes:
         spent_usd: Cost of the study in dollars when the model was measured, idle slots included.
         epoch: Epoch of the trial, from 1.
-        values: Objectives as the search saw them, turned so that smaller is better.
-        test_values: The same with the test metric in place of each validation metric that has one; may hold NaN.
+        values: Objectives as the search saw them, signed so that smaller is better.
+        test_values: The same with test metrics where there are any; may hold NaN.
     """
 
     spent_usd: float
@@ -111,8 +110,6 @@ class SimulatedStudy:
     """A study after its end.
 
     Attributes:
-        record: Record as of any study; with a store the same can be read from there.
-        budget_usd: Budget of the study in dollars.
         milestones: Feasible models in the order of their measurement; `spent_usd` does not fall.
         latencies: Real seconds that the search took.
         wall_seconds: Virtual seconds from opening to closing the pool.
@@ -151,16 +148,15 @@ def simulate(
     """Run one study over a table's learning curves.
 
     Args:
-        table: Recorded curves. A configuration with `world_size` among its parameters takes so many slots.
+        table: Recorded curves. A configuration's `world_size`, if any, is its number of slots.
         objectives: Validation metrics, constants of the table, `cost_usd` or `wall_seconds`.
         sampler: Value of `search.sampler` of a spec, or a function that makes a suggester.
         pruner: Value of `search.pruner` of a spec, or a function that makes a pruner.
-        usd_per_slot_hour: Price of one slot in dollars per hour.
         start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
         finish: Value of `budget.finish` of a spec.
-        fault_rate: Probability of a fault in each of a trial's first two attempts, at an epoch drawn evenly over the
-            full training; an attempt that ends before it is spared.
-        constraints: Bounds of what may be an objective; milestones that violate them do not count.
+        fault_rate: Probability of a fault in each of a trial's first two attempts, at a random epoch of the full
+            training; an attempt that ends before that epoch has no fault.
+        constraints: Bounds on possible objectives; milestones that violate them do not count.
         store: Store that keeps the study; in memory by default.
 
     Raises:
@@ -212,7 +208,6 @@ def simulate(
 
 
 def _controller(setting: Setting, parts: SimulatedParts, pool: SimulatedPool, recording: Recording) -> Controller:
-    """The real controller, over recorded curves in virtual time."""
     machine = StudyMachine(parts.setup, ResumeState(), alive_since=recording.opened_at, pick=pool.pick, worn=pool.worn)
     return Controller(
         machine=machine,
@@ -224,9 +219,6 @@ def _controller(setting: Setting, parts: SimulatedParts, pool: SimulatedPool, re
         background=False,
         tick_seconds=0.5 * float(setting.table.mean_epoch_seconds.mean()),
     )
-
-
-# ---------------------------------------------------------------------- what came of it
 
 
 def _milestones(setting: Setting, record: StudyRecord, opened_at: float) -> tuple[SimulatedMilestone, ...]:

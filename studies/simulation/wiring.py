@@ -1,4 +1,4 @@
-"""Assembles a simulated study as any other one, but for what a table of recorded curves makes different."""
+"""Assembles a simulated study, with the exceptions that recorded curves need."""
 
 from __future__ import annotations
 
@@ -23,23 +23,14 @@ from studies.spec.study_spec import StudySpec, parse_spec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedParts:
-    """What drives a simulated study.
-
-    Attributes:
-        setup: Settings for the state machine, with a policy whose decisions are timed.
-        suggester: Suggests configurations of the table; its suggestions are timed.
-    """
+    """Drives a simulated study; decisions of the policy in `setup` and of `suggester` are timed."""
 
     setup: StudySetup
     suggester: Suggester
 
 
 def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: PrunerChoice) -> StudySpec:
-    """Returns the spec that a stored study shows.
-
-    Raises:
-        SpecError: The sampler's or the pruner's name is unknown, or an option is wrong.
-    """
+    """Returns the spec that a stored study shows. Raises SpecError for an unknown sampler, pruner or option."""
     search = {
         "sampler": sampler if isinstance(sampler, str) else "random",
         "pruner": "none" if callable(pruner) else pruner,
@@ -78,7 +69,7 @@ def wired(
     latencies: Latencies,
     on_decision: DecisionListener | None,
 ) -> SimulatedParts:
-    """Returns what drives a simulated study. All of it runs in one thread, so that there is one model.
+    """Returns the parts of a simulated study, with one model for its one thread.
 
     Raises:
         SpecError: The sampler or the pruner cannot be made.
@@ -107,7 +98,7 @@ def wired(
 
 
 def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequence[EarlierStudy]) -> Problem:
-    """What our own search may know: also the table's constants, as a count of parameters is known before training."""
+    """Adds the table's constants, such as a count of parameters, which are known before training."""
     candidates = setting.candidates
     return replace(
         problem_of(spec, pool, earlier),
@@ -122,7 +113,7 @@ def _problem(setting: Setting, spec: StudySpec, pool: PoolSpec, earlier: Sequenc
 
 
 def _setup(setting: Setting, spec: StudySpec, pool: PoolSpec, policy: Policy) -> StudySetup:
-    """No gang hangs here, however uneven its epochs are: the watchdog waits for ever."""
+    """The watchdog waits for ever: no simulated gang hangs, however uneven its epochs are."""
     return replace(
         setup_of(spec, pool, policy, Path("/nowhere"), None),
         milestones=shared_milestones(setting.epochs),

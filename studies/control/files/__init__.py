@@ -1,1 +1,1 @@
-"""Checkpoints on disk: which are kept, which are deleted, and what nobody mentions."""
+"""Checkpoints on disk: which are kept, which are deleted, and which no row mentions."""

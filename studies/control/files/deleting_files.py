@@ -1,4 +1,4 @@
-"""Deleting checkpoints that no row mentions any more, without making the controller wait for a store."""
+"""Deletes checkpoints without making the controller wait for an object store."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from trainers.checkpoints.checkpoint_stores import place_of
 from trainers.checkpoints.locations import MissingLibraryError, is_url
 
 WORKERS = 4
-"""Number of deletions that a store is asked for at the same time."""
+"""Number of simultaneous deletions in a store."""
 FINISH_SECONDS = 30.0
-"""Longest wait at the end of a study for deletions that a store has not confirmed; `automl gc` finds what is left."""
+"""Longest wait for unconfirmed deletions at the end of a study; `automl gc` finds the rest."""
 _LOOK_SECONDS = 0.05
 log = logging.getLogger(__name__)
 
 
 def delete_file(path: str) -> None:
-    """Delete a checkpoint that nobody needs; one that a read-only disk keeps costs room, and nothing else."""
+    """Delete a checkpoint; a failure costs disk space only."""
     try:
         place_of(path).delete(path)
     except (OSError, MissingLibraryError) as error:
@@ -28,10 +28,7 @@ def delete_file(path: str) -> None:
 
 
 class Deleter:
-    """Deletes files of this machine at once, and objects of a store in threads of its own.
-
-    The threads are daemons: a store that does not answer must not keep a process from its end.
-    """
+    """Deletes local files at once, and objects of a store in daemon threads, which cannot delay the process's end."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -53,7 +50,7 @@ class Deleter:
             thread.start()
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """Wait until everything is deleted, or so long."""
+        """Wait until everything is deleted, at most `seconds`."""
         deadline = time.monotonic() + seconds
         while self._unfinished and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""Which checkpoint files are kept: those of the archive, of the front, and those from which a trial can go on."""
+"""Chooses the checkpoint files to keep: archive, front, and files from which a trial can go on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CheckpointKeeper:
     total_bytes: int = 0
 
     def weigh(self, path: str, size: int) -> None:
-        """Note the size in bytes of a file that is kept; of any other nothing is noted."""
+        """Note the size in bytes of a kept file; other paths are ignored."""
         if path in self._reasons:
             self.total_bytes += size - self._bytes.get(path, 0)
             self._bytes[path] = size
@@ -50,13 +50,10 @@ class CheckpointKeeper:
         return self._members["archive"]
 
     def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
-        """Offer a milestone to the archive or the front.
-
-        Args:
-            to: "archive", which keeps the earliest of equal points, or "front", which keeps all of them.
+        """Offer a milestone to the "archive" (earliest of equal points) or the "front" (all equal points).
 
         Returns:
-            Whether it entered, and what may be deleted because of that.
+            Whether it entered, and what may be deleted as a result.
         """
         members = self._members[to]
         beaten = any(dominates(m.values, new.values) or (to == "archive" and m.values == new.values) for m in members)
@@ -69,7 +66,7 @@ class CheckpointKeeper:
         return True, self._release([(m, to) for m in leaving])
 
     def go_on_from(self, trial_id: int, path: str | None) -> Released:
-        """Make a file, or none, the one from which the trial goes on; returns what may be deleted because of that."""
+        """Set or clear the file from which the trial goes on; returns what may be deleted as a result."""
         before = self._resume.pop(trial_id, None)
         if path is not None:
             self._resume[trial_id] = path
@@ -79,12 +76,12 @@ class CheckpointKeeper:
         return Released(files=self._drop(before, "resume"))
 
     def frees_bytes(self, trial_id: int) -> int:
-        """Size of the file that is kept for nothing but that the trial can go on; 0 if there is none."""
+        """Return the size of the file that is kept only for resuming the trial; 0 without one."""
         path = self._resume.get(trial_id, "")
         return self._bytes.get(path, 0) if self._reasons.get(path) == {"resume"} else 0
 
     def other_than(self, path: str, trial_id: int, epoch: int) -> Milestone | None:
-        """The trial's latest milestone, up to an epoch, whose file is kept and is not this one."""
+        """Return the trial's latest kept milestone up to `epoch` with another file than `path`."""
         kept = [
             milestone
             for members in self._members.values()

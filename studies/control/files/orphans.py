@@ -1,12 +1,10 @@
-"""Checkpoints that no row of the store mentions: their controller or their rank died before they were committed.
+"""Finds checkpoints that no row mentions: their controller or rank died before the commit.
 
-Looked for in the folders of the study's trials only, among files that have the name of a checkpoint or of a draft of
-one; links are never followed. Whatever else is kept there is left alone. In an object store, parts and manifests of
-checkpoints count as well, and uploads that were never finished. Listings of a store may lag behind: each object that
-would be called an orphan is asked for by its name. One that a listing misses is found the next time.
+Searches only the folders of the study's trials, for names of checkpoints and drafts; never follows links. In an object
+store it also finds parts, manifests and unfinished uploads, and asks for each object by name, since listings may lag.
 
-A copy of a store has the study's folder in common with its source. The token of the last lease under which the folder
-was used stands in a note there: a token that a store does not know is that of a copy which has gone on.
+A copy of a store shares the study's folder with its source. A note in the folder holds the token of the last lease that
+used it; an unknown token there means that a copy has gone on.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ if TYPE_CHECKING:
     from trainers.checkpoints.object_store import ObjectStore, StoredObject
 
 YOUNG_SECONDS = 3600.0
-"""A file of a study that runs counts as young for so long: its measurement may still be on its way to the store."""
+"""Age below which a file of a running study stays: its measurement may not be committed yet."""
 RANK_SECONDS = 10.0
-"""Time that ranks of a controller which was killed have to notice that their cluster is gone."""
+"""Time in which ranks of a killed controller notice that their cluster is gone."""
 NOTE = ".lease"
 """Name of the note in a study's folder: a lease's token, or `shared`."""
 _SHARED = "shared"
@@ -61,10 +59,9 @@ class Orphan:
     """A file or a folder that no row mentions.
 
     Attributes:
-        path: Where it is; a URL in an object store.
-        bytes: Size of the file; 0 for a folder, and for an upload that was never finished.
-        modified_at: Moment of its last change, in seconds since 1970.
-        stored: What the object store calls it; None of a file.
+        bytes: Size of the file; 0 for a folder and for an unfinished upload.
+        modified_at: Last change, in seconds since 1970.
+        stored: The object in the store; None for a file.
     """
 
     path: Path | str
@@ -75,17 +72,12 @@ class Orphan:
 
 
 def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
-    """Find what could be deleted.
+    """Return deletable paths, files before the folders that they leave empty, manifests before their parts.
 
     Args:
-        folder: Path or URL of the folder of the study's checkpoints, in which each trial has a folder.
-        mentioned: Paths or URLs of the checkpoints that rows of the study mention. A file of the same trial, epoch and
-            attempt is none either: somebody has moved it here.
-        is_running: Whether ranks of the study may be at work: young files and all folders are left alone then, and what
-            a confirmation may be about to mention, which is at the end of its training.
-
-    Returns:
-        Orphans by path, files before the folders that they leave empty, manifests of objects before their parts.
+        folder: Path or URL of the study's checkpoint folder, with one folder per trial.
+        mentioned: Checkpoints that rows mention. A file of the same trial, epoch and attempt stays: it was moved here.
+        is_running: Whether ranks may be at work; then young files, folders and files of confirmations stay.
 
     Raises:
         OSError: The object store does not answer.
@@ -111,7 +103,7 @@ def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> 
 
 
 def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
-    """Delete orphans; returns those that are gone. What cannot be deleted is named in a warning."""
+    """Delete orphans; returns the deleted ones, and warns of the others."""
     gone = []
     for orphan in orphans:
         try:
@@ -124,7 +116,7 @@ def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
 
 
 def mark_used(folder: str, store: Store, lease: Lease) -> None:
-    """Note under which lease a study's folder is used, before anything is written there."""
+    """Write the lease's token into the study's folder. Call before anything else is written there."""
     try:
         shared = is_shared(folder, store, lease.study_id)
         place_of(folder).write_note(joined(folder, NOTE), _SHARED if shared else lease.token)
@@ -136,11 +128,7 @@ def mark_used(folder: str, store: Store, lease: Lease) -> None:
 
 
 def is_shared(folder: str, store: Store, study_id: int) -> bool:
-    """Return whether a copy of the study in another store has gone on in its folder, and may need files there.
-
-    Raises:
-        OSError: The disk or the object store does not answer.
-    """
+    """Return whether a copy of the study in another store uses the folder; raises OSError if it cannot be read."""
     note = joined(folder, NOTE)
     try:
         token = place_of(note).read_note(note)
@@ -150,12 +138,7 @@ def is_shared(folder: str, store: Store, study_id: int) -> bool:
 
 
 def check_not_shared(folder: str, store: Store, study_id: int) -> None:
-    """Check that what no row of the study mentions may be deleted from its folder; arguments as of `is_shared`.
-
-    Raises:
-        StoreError: A copy of the study in another store uses it as well.
-        OSError: The disk or the object store does not answer.
-    """
+    """Raise StoreError if a copy of the study uses its folder, OSError if the disk or object store does not answer."""
     if is_shared(folder, store, study_id):
         raise StoreError(
             f"checkpoints: found {folder}, in which a copy of the study in another store has gone on; allowed: "
@@ -164,17 +147,13 @@ def check_not_shared(folder: str, store: Store, study_id: int) -> None:
 
 
 def unmark(folder: str) -> None:
-    """Delete the note of a study that is deleted; a place that does not answer keeps it."""
+    """Delete the note of a deleted study; ignores a disk or store that does not answer."""
     with suppress(OSError):
         place_of(folder).delete_note(joined(folder, NOTE))
 
 
 def check_in_place(mentioned: Iterable[str]) -> None:
-    """Check that the folders of a study's checkpoints are where its rows mention them.
-
-    Raises:
-        StoreError: One is not there: trials that go on from it would begin again.
-    """
+    """Raise StoreError if a folder of mentioned checkpoints is missing: its trials would begin again."""
     for folder in sorted({path.rsplit("/", 2)[0] for path in mentioned}):
         with suppress(OSError, MissingLibraryError):  # a place that is away is waited for
             if not (any(_store_of(folder).objects_below(folder)) if is_url(folder) else Path(folder).is_dir()):
@@ -186,7 +165,7 @@ def check_in_place(mentioned: Iterable[str]) -> None:
 
 
 def sizes_of(paths: Iterable[str]) -> dict[str, int]:
-    """Return the size in bytes of each checkpoint that can be read."""
+    """Return the size in bytes of each readable checkpoint."""
 
     def size_of(path: str) -> int | None:
         with suppress(OSError, MissingLibraryError):
@@ -200,7 +179,7 @@ def sizes_of(paths: Iterable[str]) -> dict[str, int]:
 
 
 def wait_for_ranks(study_uid: str) -> None:
-    """Wait until no rank on this machine works for a controller that died, and writes checkpoints that nobody needs."""
+    """Wait until no rank of a dead controller works on this machine; it would write useless checkpoints."""
     deadline = time.monotonic() + RANK_SECONDS
     while any(_RANK in line for line in left_behind(study_uid).values()) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
@@ -246,10 +225,7 @@ def _store_of(url: str) -> ObjectStore:
 
 
 def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: float) -> list[StoredObject]:
-    """Objects and unfinished uploads of checkpoints that no row mentions, manifests first, but not those changed later.
-
-    What a manifest names is no checkpoint without it.
-    """
+    """Orphans unchanged since a moment, manifests first: without its manifest a part is no checkpoint."""
     store, kept = _store_of(folder), {_checkpoint_of(url, folder) for url in mentioned}
     listed = (one for one in store.objects_below(folder) if one.modified_at < changed_before)
     unmentioned = [one for one in listed if _checkpoint_of(one.url, folder) not in {None, *kept}]
@@ -266,6 +242,6 @@ def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: flo
 
 
 def _checkpoint_of(url: str, folder: str) -> str | None:
-    """What a checkpoint, its manifest and its parts have in common; None of an object that is none of them."""
+    """Common name of a checkpoint, its manifest and its parts; None for any other object."""
     named = _OBJECT.fullmatch(url.removeprefix(f"{folder}/")) if url.startswith(f"{folder}/") else None
     return url.removesuffix(name_of(url)) + named[1] if named else None

@@ -1,4 +1,4 @@
-"""Waiting for a disk or a store: a study whose checkpoints cannot be written pauses, and goes on when they can."""
+"""Pauses a study while its checkpoints cannot be written."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from trainers.checkpoints.checkpoint_stores import place_of
 from trainers.checkpoints.locations import MissingLibraryError, is_url
 
 TRY_BYTES = 4 * 1024**2
-"""Number of bytes that have to fit before a study goes on."""
+"""Number of bytes that must fit before a study goes on."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 _LOOK_SECONDS = 0.2
 
 
 def storage_problem(folder: str) -> str:
-    """Write a small file to a folder and remove it; returns what is wrong in one line, empty if nothing is."""
+    """Try to write a small file; returns the problem in one line, empty without one."""
     try:
         place_of(folder).try_out(folder, TRY_BYTES)
     except OSError as error:
@@ -27,18 +27,17 @@ def storage_problem(folder: str) -> str:
 
 
 class RoomWaiter:
-    """Waits until a folder can be written to; the pauses grow while no progress is made in between."""
+    """Waits until a folder can be written to; the pauses grow while no progress is made."""
 
     def __init__(self, folder: str, is_over: Callable[[], bool]) -> None:
         self._folder, self._is_over = folder, is_over
         self._pause_seconds = FIRST_PAUSE_SECONDS
 
     def wait(self, *, made_progress: bool) -> bool:
-        """Return True once there is room, False once somebody has ended the waiting.
+        """Return True once there is room, False once the waiting was ended.
 
         Args:
-            made_progress: Whether an epoch was recorded since the last call. If not, what has to be written is larger
-                than what is tried here, and the next try is later.
+            made_progress: Whether an epoch was recorded since the last call; otherwise the next try is later.
         """
         self._pause_seconds = FIRST_PAUSE_SECONDS if made_progress else self._pause_seconds
         while True:
@@ -55,7 +54,6 @@ class RoomWaiter:
                 return True
 
     def _problem(self) -> str | None:
-        """What is wrong with the folder; None if the waiting has ended before a store has answered."""
         if not is_url(self._folder):
             return storage_problem(self._folder)
         answers: list[str] = []

@@ -1,13 +1,10 @@
-"""Which slots a study does not need any more, on a cluster whose autoscaler brings them and takes them away.
+"""Releases slots that a study no longer needs, on a cluster with an autoscaler.
 
     needed = slots that gangs hold                                      if nothing is started any more
              min(slots, ranks of unfinished trials + ranks of new ones)  otherwise
 
-The second line never grows while a controller lives: trials end, and what the budget allows to start gets less. So a
-slot that was let go is never asked for again, and no node comes for nothing.
-
-One case is no knowledge but patience: no new trial may start, and the policy has had no use for a free slot for
-`PATIENCE_SECONDS`. A paused trial that the policy lets go on later takes a slot that another trial gives back.
+The second line never grows under one controller, so a released slot is never requested again. If no new trial may start
+and the policy has not used a free slot for `PATIENCE_SECONDS`, the slot goes too.
 """
 
 from __future__ import annotations
@@ -22,15 +19,11 @@ from studies.control.machine.live_study import LiveStudy
 SpareSlots = Callable[[tuple[int, ...], int], tuple[int, ...]]
 
 PATIENCE_SECONDS = 300.0
-"""Time for which a slot is kept although the policy has no use for it."""
+"""Time for which a slot is kept that the policy does not use."""
 
 
 class SlotNeeds:
-    """Lets slots go that no trial will need.
-
-    Args:
-        spare: Function of the pool: which of the free slots to let go.
-    """
+    """Releases slots that no trial will need; `spare` is the pool's function that chooses free slots."""
 
     def __init__(self, live: LiveStudy, draining: Draining, spare: SpareSlots) -> None:
         self._live, self._draining, self._spare = live, draining, spare
@@ -38,27 +31,27 @@ class SlotNeeds:
 
     @property
     def awaited(self) -> int:
-        """Number of slots that are not there, and that the autoscaler is asked for."""
+        """Return the number of missing slots that the autoscaler is asked for."""
         return len(self._live.missing - self._live.released)
 
     @property
     def there(self) -> int | None:
-        """Number of slots that are there; None while the pool is not open."""
+        """Return the number of slots that are there; None while the pool is not open."""
         return self._live.slots - len(self._live.missing) if self._live.account.is_open else None
 
     @property
     def let_go(self) -> int:
-        """Number of slots that were let go."""
+        """Return the number of released slots."""
         return len(self._live.released)
 
     def opened(self) -> None:
-        """Count no slot as there yet: what is there costs money once its process is ready, as what comes later does."""
+        """Count all slots as missing until their processes are ready: only then do they cost money."""
         if self._live.setup.autoscale:
             self._live.lose(tuple(range(self._live.slots)), with_device=True)
             self.look(has_no_use=False)
 
     def look(self, *, has_no_use: bool) -> None:
-        """Let go of slots that are not needed, after the free slots were filled."""
+        """Release slots that are not needed. Call after the free slots were filled."""
         live = self._live
         if not live.setup.autoscale or not live.account.is_open:
             return
@@ -69,7 +62,6 @@ class SlotNeeds:
             self._release(surplus)
 
     def _needed(self) -> int:
-        """Largest number of slots that may still be in use at once."""
         live = self._live
         running, paused = live.registry.running, live.registry.in_state("paused")
         held = sum(len(trial.attempt.slots) for trial in running if trial.attempt is not None)
@@ -84,12 +76,11 @@ class SlotNeeds:
         return min(begun + max(limit - live.registry.started_count, 0) * self._widest_new(), live.slots)
 
     def _widest_new(self) -> int:
-        """Ranks of the widest trial that may still be started."""
         queued = (trial.world_size for trial in self._live.registry.in_state("queued"))
         return max(*(self._live.setup.world_sizes or (1,)), *queued, 1)
 
     def _release(self, count: int) -> None:
-        """Let go of slots: those that nothing is paid for first, then those without a process, then free ones."""
+        """Release unpaid slots first, then slots without a process, then free ones."""
         live = self._live
         held = {slot for trial in live.registry.running if trial.attempt for slot in trial.attempt.slots}
         others = set(range(live.slots)) - held - live.released

@@ -1,4 +1,4 @@
-"""The budget of a study while its pool is open: what is spent, what is promised to gangs, and when it is used up."""
+"""The budget of a study while its pool is open: money spent, time promised to gangs, and the deadline."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from studies.records.records import NANO, OWN_CHARGES, ChargeKind, StopReason
 from studies.storage.writing.changes import Charged, PoolChanged, PoolColumns, PoolRateChanged, StudyColumns
 
 EPOCHS_AHEAD = 2
-"""A gang told to drain ends the epoch it is in; when the order is given it may just have begun the next one."""
+"""A draining gang ends its epoch, and may just have begun the next one when the order arrives."""
 MOST_GUARD_SHARE = 0.02
-"""Largest share of the budget that is given up so that an epoch is cut before the deadline and not after it."""
+"""Largest share of the budget that is given up to cut an epoch before the deadline."""
 SAME_MOMENT_SECONDS = 1e-6
-"""Difference within which two moments are the same: seconds since 1970 are not kept more exactly than that."""
+"""Difference below which two moments are equal: the precision of seconds since 1970."""
 LEAST_FRACTION = 0.1
-"""Part of an epoch that has to be done before its progress says when it ends."""
+"""Part of an epoch that must be done before its progress predicts its end."""
 LATE_TICKS = 100
-"""Number of the watchdog's latest looks whose delay counts for the next one."""
+"""Number of recent watchdog delays that count for the next one."""
 
 
 class BudgetAccount:
-    """Charges slots, promises time to gangs, and knows the deadline at which the budget is used up.
+    """Charges slots, promises time to gangs, and knows the deadline of the budget.
 
     Args:
         alive_since: Moment at which this controller took the lease, in seconds since 1970.
 
     Attributes:
-        forecaster: Learns how long starts and epochs take.
         trained_slot_seconds: Slot time of all starts and trained epochs, in seconds.
     """
 
@@ -48,8 +47,6 @@ class BudgetAccount:
         self._meter: SlotMeter | None = None
         self._clock: BudgetClock | None = None
         self._late_seconds: deque[float] = deque(maxlen=LATE_TICKS)
-
-    # ------------------------------------------------------------------ limits
 
     def open(self, now: float) -> None:
         """Start charging for the slots of the pool."""
@@ -72,47 +69,43 @@ class BudgetAccount:
 
     @property
     def is_open(self) -> bool:
-        """Whether the slots are being charged for."""
+        """Return whether slots are being charged."""
         return self._meter is not None
 
     @property
     def deadline(self) -> float:
-        """Moment at which dollars or hours are used up, in seconds since 1970; infinite without such a limit."""
+        """Return when dollars or hours are used up, in seconds since 1970; infinite without such a limit."""
         return self._clock.deadline if self._clock else math.inf
 
     @property
     def cut_at(self) -> float:
-        """Moment at which running epochs are cut, in seconds since 1970: as long before the deadline as a cut takes.
-
-        That is the least time that the settings allow for it, or twice the delay with which the watchdog has looked
-        lately, on a busy machine or with a slow store.
-        """
+        """Return when running epochs are cut: before the deadline by the set time, or twice the watchdog's delay."""
         if self._clock is None or self._clock.deadline == math.inf:
             return math.inf
         wanted = max(self._setup.cut_seconds, 2.0 * max(self._late_seconds, default=0.0))
         return self._clock.deadline - min(wanted, MOST_GUARD_SHARE * self._clock.total_seconds)
 
     def looked(self, late_seconds: float) -> None:
-        """Note with which delay the watchdog has looked."""
+        """Note the delay of the watchdog."""
         self._late_seconds.append(late_seconds)
 
     def left_seconds(self, now: float) -> float:
-        """Time in which gangs may train; infinite without a limit of dollars or hours."""
+        """Return the time left for training; infinite without a limit of dollars or hours."""
         return max(self.cut_at - now, 0.0)
 
     def left_share(self, now: float) -> float:
-        """Share of the budget that is left; one without a limit of dollars or hours."""
+        """Return the share of the budget that is left; 1 without a limit of dollars or hours."""
         if self._clock is None or self._clock.deadline == math.inf:
             return 1.0
         return (self._clock.deadline - now) / self._clock.total_seconds
 
     @property
     def binding(self) -> StopReason:
-        """Which of dollars and hours is used up first."""
+        """Return the limit that is used up first, dollars or hours."""
         return self._clock.binding if self._clock else "budget_usd"
 
     def used_up(self) -> StopReason | None:
-        """Which limit was used up before the pool was opened, or None."""
+        """Return the limit that was used up before the pool opened, or None."""
         limits = self._setup.limits
         if limits.usd is not None and self.spent_nano_usd >= limits.usd * NANO:
             return "budget_usd"
@@ -122,14 +115,12 @@ class BudgetAccount:
 
     @property
     def overshoot_nano_usd(self) -> int:
-        """Nano-dollars spent beyond the budget: the watchdog cuts an epoch that takes too long, at its next tick."""
+        """Return the nano-dollars beyond the budget, spent until the watchdog's next tick cut an epoch."""
         limit = self._setup.limits.usd
         return 0 if limit is None else max(0, self.spent_nano_usd - round(limit * NANO))
 
-    # ------------------------------------------------------------------ charges
-
     def slots_gone(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots up to now, and not any more: their devices are gone."""
+        """Charge slots up to now and stop: their devices are gone."""
         if self._meter is not None:
             before, slots = self._meter.charged_slots, tuple(slots)
             self._book(self._meter.charge(slots, "idle", now))
@@ -138,7 +129,7 @@ class BudgetAccount:
                 self._rate_changed(now)
 
     def slots_back(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots again from now on, if they were not."""
+        """Resume charging slots from now on, if they were not charged."""
         if self._meter is not None:
             before = self._meter.charged_slots
             self._meter.go_on(slots, now)
@@ -146,18 +137,17 @@ class BudgetAccount:
                 self._rate_changed(now)
 
     def price_changed(self, usd_per_slot_hour: float, now: float) -> None:
-        """Charge the time from now on at another price; nothing happens if it is the present one."""
+        """Change the price from now on."""
         if self._meter is not None and usd_per_slot_hour != self._meter.usd_per_slot_hour:
             self._meter.change_price(usd_per_slot_hour, now)
             self._rate_changed(now)
 
     @property
     def usd_per_slot_hour(self) -> float:
-        """Present price of one slot."""
+        """Return the present price of one slot."""
         return self._setup.usd_per_slot_hour if self._meter is None else self._meter.usd_per_slot_hour
 
     def _rate_changed(self, now: float) -> None:
-        """Write down what the pool costs from now on, and move the deadline of the dollars."""
         if self._meter is None or self._clock is None:
             return
         meter = self._meter
@@ -167,22 +157,20 @@ class BudgetAccount:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Numbers of the slots that are charged for."""
+        """Return the charged slots."""
         return () if self._meter is None else self._meter.charged_slots
 
     def charge_idle(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots that no trial used."""
+        """Charge slots as idle."""
         if self._meter is not None:
             self._book(self._meter.charge(slots, "idle", now))
 
     def charge_trial(self, trial: Trial, kind: ChargeKind, now: float, *, seconds: float | None = None) -> Paid:
-        """Charge a running trial's slots for the time since they were last charged.
+        """Charge a running trial's slots for the time since their last charge.
 
         Args:
-            now: Moment up to which it may be charged, in seconds since 1970.
-            seconds: Time to charge as rank 0 measured it; None charges up to `now`. What is left over is charged with
-                what follows, at last as idle time when the slots are given back: messages come late when a store or the
-                controller is busy, and that is no time of an epoch.
+            now: Latest moment to charge, in seconds since 1970.
+            seconds: Time measured by rank 0; None charges up to `now`. Any rest is charged later, at last as idle.
         """
         if self._meter is None or trial.attempt is None:
             return Paid()
@@ -200,7 +188,6 @@ class BudgetAccount:
         return paid
 
     def _end_of(self, slots: Sequence[int], seconds: float, now: float) -> float:
-        """End of a time that was measured, which begins where the slots are charged up to."""
         assert self._meter is not None  # noqa: S101 - the caller has looked
         end = max(self._meter.charged_until(slot) for slot in slots) + seconds
         return now if abs(end - now) < SAME_MOMENT_SECONDS else min(end, now)
@@ -211,10 +198,8 @@ class BudgetAccount:
         self.spent_nano_usd += cost
         return cost
 
-    # ------------------------------------------------------------------ promises
-
     def forecast(self, trial: Trial, ranks: int | None = None) -> EpochForecast | None:
-        """Forecast for a trial on so many ranks, else on those that it has, else on all; None if no epoch is known."""
+        """Return the trial's forecast on `ranks` (default: those that it holds, else all); None without any epoch."""
         held = trial.world_size if trial.attempt is None else len(trial.attempt.slots)
         return self.forecaster.forecast(trial.world_size, trial.whole_epoch_seconds, ranks=ranks or held)
 
@@ -228,15 +213,12 @@ class BudgetAccount:
         epochs: int = 1,
         wait_seconds: float = 0.0,
     ) -> float:
-        """Probability that a trial ends its next epochs before running epochs are cut.
-
-        It is one without a limit of dollars or hours, and as long as no epoch of any trial is known.
+        """Return the probability that a trial ends its next epochs before the cut; 1 without deadline or any epoch.
 
         Args:
-            now: Present moment, in seconds since 1970.
-            ranks: Number of ranks on which it is started; those that it holds, else all, if None.
-            epochs: Number of epochs; fewer count if the trial has fewer left.
-            wait_seconds: Time until it can be started.
+            ranks: Ranks at its start; by default those that it holds, else all.
+            epochs: Number of epochs, at most those that the trial has left.
+            wait_seconds: Time until it can start.
         """
         left = self.left_seconds(now) - wait_seconds
         if left == math.inf:
@@ -247,14 +229,10 @@ class BudgetAccount:
         return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
 
     def ends_in_seconds(self, trial: Trial, fraction: float, now: float) -> tuple[float, float] | None:
-        """Time until a trial ends its running epoch, by its progress, and the expected duration of the next one.
+        """Return the seconds to the end of the running epoch, and the expected duration of the next one.
 
         Args:
-            fraction: Part of its epoch's work that is done.
-            now: Present moment, in seconds since 1970.
-
-        Returns:
-            Both times in seconds; None if too little of the epoch is done to tell.
+            fraction: Part of the epoch that is done; below `LEAST_FRACTION` the result is None.
         """
         if self._meter is None or trial.attempt is None or fraction - trial.attempt.saved_fraction < LEAST_FRACTION:
             return None
@@ -265,10 +243,7 @@ class BudgetAccount:
         return whole * (1.0 - fraction), whole if forecast is None else forecast.epoch_seconds
 
     def promise(self, trial: Trial, now: float, *, starting: bool, ranks: int | None = None) -> float:
-        """Moment by which the trial will most probably have ended its next two epochs; the deadline, if it is earlier.
-
-        A first guess is promised as long as no epoch of any trial is known.
-        """
+        """Return when the trial will most probably have ended two more epochs, or the deadline if it is earlier."""
         forecast = self.forecast(trial, ranks)
         epochs = min(EPOCHS_AHEAD, self._setup.epochs - trial.epochs_done)
         seconds = FIRST_GUESS_SECONDS if forecast is None else forecast.bound(epochs, starting=starting)
@@ -279,18 +254,13 @@ class BudgetAccount:
         attempt.promised_until = min(now + max(now - attempt.leased_at, 1.0), max(self.deadline, now))
 
     def reserved(self, now: float, until: float) -> StudyColumns | None:
-        """Columns that say what is reserved: the whole pool up to a moment; None before the pool is open.
-
-        Args:
-            now: Moment of the commit, in seconds since 1970.
-            until: Latest moment promised to a gang, in seconds since 1970.
-        """
+        """Return the columns that reserve the whole pool from `now` to `until`; None before the pool is open."""
         if self._clock is None or self._meter is None:
             return None
         seconds = max(until - now, 0.0)
         nano_usd = round(seconds * self._clock.nano_usd_per_second) + self._meter.uncharged_nano_usd(now)
         if self._setup.limits.usd is not None:
-            # Promises end at the deadline; but charges are rounded singly, which may add up to some nano-dollars.
+            # Promises end at the deadline, but rounding of each charge may add up to a few nano-dollars.
             left = math.floor(self._setup.limits.usd * NANO) - self.spent_nano_usd
             nano_usd = max(min(nano_usd, left), 0)
         return {"reserved_nano_usd": nano_usd, "reserved_seconds": seconds}

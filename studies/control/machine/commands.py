@@ -13,11 +13,7 @@ from trainers.protocol import TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggest:
-    """Ask the sampler for the parameters of the trial that will probably get this number, given this history.
-
-    Attributes:
-        most_ranks: World size that a larger one is replaced by; None leaves it as it is suggested.
-    """
+    """Ask the sampler for the parameters of trial `number`; `most_ranks` replaces a larger world size, None none."""
 
     number: int
     history: tuple[Observation, ...]
@@ -36,7 +32,7 @@ class StartGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grant:
-    """Let a gang train up to epoch `until`; may be sent before its commit, since an epoch can be repeated."""
+    """Let a gang train up to epoch `until`; may precede its commit, since an epoch can be repeated."""
 
     trial_id: int
     attempt: int
@@ -45,7 +41,7 @@ class Grant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainGang:
-    """Let a gang stop at the end of its epoch, or within it if that would take longer than so many seconds."""
+    """Let a gang stop at the end of its epoch, or within it after `within_seconds`."""
 
     trial_id: int
     attempt: int
@@ -54,7 +50,7 @@ class DrainGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndGang:
-    """Take the slots of a gang that waits; the processes of the slots in `retire` are replaced."""
+    """Take the slots of a waiting gang; the processes of the slots in `retire` are replaced."""
 
     trial_id: int
     attempt: int
@@ -63,7 +59,7 @@ class EndGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KillGang:
-    """Take the slots of a gang that does not wait, by killing its processes."""
+    """Take the slots of a training gang by killing its processes."""
 
     trial_id: int
     attempt: int
@@ -71,7 +67,7 @@ class KillGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseSlots:
-    """Let go of slots that no trial will need any more, so that the cluster can take their devices away."""
+    """Release slots that no trial will need, so that the cluster can remove their devices."""
 
     slots: tuple[int, ...]
 
@@ -93,14 +89,14 @@ Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | Release
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """Answer of the state machine to events: rows to commit together, and commands in order."""
+    """The state machine's answer to events: rows to commit together, and commands in order."""
 
     changes: tuple[Change, ...] = ()
     commands: tuple[Command, ...] = ()
 
 
 class Outbox:
-    """Collects changes and commands until the step is handed over."""
+    """Collects changes and commands of a step."""
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
@@ -108,19 +104,19 @@ class Outbox:
 
     @property
     def has_changes(self) -> bool:
-        """Whether there is anything to commit."""
+        """Return whether there is anything to commit."""
         return bool(self._changes)
 
     def write(self, *changes: Change) -> None:
-        """Add rows to commit, in this order."""
+        """Add rows to commit."""
         self._changes += changes
 
     def order(self, *commands: Command) -> None:
-        """Add commands to carry out, in this order."""
+        """Add commands to carry out."""
         self._commands += commands
 
     def release(self, released: Released) -> None:
-        """Order the deletion of files that are no longer needed, and remove them from their epochs' rows."""
+        """Delete files that are no longer needed, and remove them from their epochs' rows."""
         self.order(*(DeleteFile(path=path) for path in released.files))
         self.write(
             *(CheckpointKept(trial_id=trial_id, epoch=epoch, checkpoint=None) for trial_id, epoch in released.epochs)

@@ -1,10 +1,9 @@
-"""Trials of a list in place of a search, for `automl confirm`: the same machine, and other rows.
+"""Trains a given list for `automl confirm`: same machine as a search, other rows.
 
     specs ─► paused trials ─► StudyMachine ─► charges of kind `confirm`, and a `Confirmed` row for each point
 
-To the machine the trainings are trials that an earlier controller has paused before their first step: it starts them in
-their order, watches them, tries lost ones again, lets slots go and cuts what the money does not reach. No trial of the
-study changes, and nothing is saved from which a training could go on: one that is lost begins anew.
+The machine sees the trainings as trials that were paused before their first step. No trial of the study changes, and no
+checkpoint is saved: a lost training begins anew.
 """
 
 from __future__ import annotations
@@ -38,16 +37,15 @@ from studies.storage.writing.changes import (
 from trainers.protocol import TrialSpec
 
 PATIENCE_SECONDS = 60.0
-"""Time without any training for which devices are waited for that were lost with their node: another node may have
-some, on which processes have to start, or the node itself starts anew."""
+"""Time without any training to wait for devices lost with their node."""
 AUTOSCALER_PATIENCE_SECONDS = 1800.0
-"""The same time where an autoscaler brings the devices: a machine has to be had, and to start."""
+"""The same with an autoscaler, which has to get and start a machine."""
 RESERVE_SECONDS = 2.0
 """Time before the money is used up at which trainings are cut."""
 
 
 class SpentError(RunError):
-    """The money for the trainings is used up: what was trained to its end is kept. Give more, or train fewer."""
+    """The money for the trainings is used up; finished trainings are kept. Give more money, or train fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +53,8 @@ class Retrained:
     """One training that is over.
 
     Attributes:
-        points: What it measured at each epoch of its spec's `test_at`; of one that failed only what it has cost.
-        failure: Message of the failure, empty if there was none.
+        points: Measurements at the epochs in the spec's `test_at`; after a failure only the cost.
+        failure: Message of the failure, empty without one.
     """
 
     spec: TrialSpec
@@ -64,14 +62,12 @@ class Retrained:
     failure: str = ""
 
     def at(self, epoch: int) -> Confirmed:
-        """Return what was measured at an epoch of `test_at`; of one that stopped improving before, its last epoch."""
+        """Return the measurement at an epoch of `test_at`, or at the last epoch of a training that stopped before."""
         return next(point for point in self.points if point.epoch == epoch)
 
 
 @dataclass(kw_only=True, slots=True)
 class _Training:
-    """What is known of a training so far."""
-
     spec: TrialSpec
     epochs: list[EpochMeasured] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
@@ -80,17 +76,14 @@ class _Training:
 
 
 class ConfirmingMachine(StudyMachine):
-    """Decides which trainings of a list run where, as a study does for its trials.
+    """Decides which trainings of a list run where.
 
     Args:
         specs: The trainings; each ends at the last epoch of its `test_at`.
-        most_nano_usd: What all of it may cost, in nano-dollars; None is no limit.
+        most_nano_usd: Limit for all of them together, in nano-dollars; None is no limit.
 
     Raises:
         PoolError: A training has more ranks than there are slots.
-
-    Attributes:
-        error: Why it ended, if a pool or a person has said so.
     """
 
     def __init__(
@@ -129,14 +122,12 @@ class ConfirmingMachine(StudyMachine):
         )
 
     def pool_refused(self, message: str, now: float) -> Step:  # noqa: ARG002 - as of a study
-        """Raise `PoolError`: nothing has begun of which books were to be closed."""
+        """Raise `PoolError`: there are no charges to close."""
         raise PoolError(message)
 
     def handle(self, events: Sequence[Event], now: float) -> Step:
-        """Answer events as a study does, and end where devices are waited for in vain."""
+        """Handle events as a study does, and end when lost devices do not come back in time."""
         return super().handle([*events, *self._gives_up(now)], now)
-
-    # ------------------------------------------------------------------ events
 
     def _take_in(self, event: Event) -> None:
         if isinstance(event, DrainRequested):  # nothing of a training could go on
@@ -149,7 +140,7 @@ class ConfirmingMachine(StudyMachine):
         super()._take_in(event)
 
     def _without_file(self, event: Measured) -> Measured:
-        """The same epoch, with which the training is over if it is its last one; its file is no concern of a search."""
+        """End the training at its last epoch, and hide its file from the search."""
         training, epoch = self._trainings[event.trial_id], event.measurement
         if epoch.checkpoint is not None:
             training.files[epoch.epoch] = epoch.checkpoint
@@ -161,7 +152,7 @@ class ConfirmingMachine(StudyMachine):
         return False  # the trainings that wait have a use for each slot, once there are enough of them
 
     def _gives_up(self, now: float) -> list[Event]:
-        """What ends the waiting for lost devices if it is in vain: the slots that are left cost money meanwhile."""
+        """Events that end a vain wait for lost devices: the slots that are left cost money."""
         live = self._live
         waiting = [self._trainings[trial.id].spec for trial in live.registry.in_state("paused")]
         needed = min((spec.world_size for spec in waiting), default=0)
@@ -181,8 +172,6 @@ class ConfirmingMachine(StudyMachine):
         )
         return [DrainRequested(reason="error", message=message)]
 
-    # ------------------------------------------------------------------ rows and commands
-
     def _step(self) -> Step:
         step = super()._step()
         return Step(
@@ -198,7 +187,7 @@ class ConfirmingMachine(StudyMachine):
         return replace(command, spec=training.spec, until=max(training.spec.test_at))
 
     def _rows(self, change: Change) -> Iterator[Change]:
-        """What the store gets of a row: charges, measurements and the pool's, and none of a trial."""
+        """Keeps charges, measurements and the pool's rows; drops rows of trials."""
         match change:
             case Charged():
                 if change.trial_id is not None:
@@ -217,7 +206,7 @@ class ConfirmingMachine(StudyMachine):
                 self.error = message or self.error
 
     def _end(self, number: int, *, failure: str = "") -> tuple[Confirmed, ...]:
-        """Note the result of a training; returns a row for each of its points."""
+        """Returns a row for each point of the training that ended."""
         training = self._trainings[number]
         points = tuple(self._point(training, epoch, failed=bool(failure)) for epoch in training.spec.test_at)
         self.done[number] = Retrained(spec=training.spec, points=points, failure=failure)
@@ -253,16 +242,14 @@ def train_again(
     lease_token: str | None,
     on_end: Callable[[Retrained], None] = lambda _: None,
 ) -> list[Retrained]:
-    """Train what a machine is to confirm; the result of a failed training has its message.
+    """Run a machine's trainings; a failed one has its message in the result.
 
     Args:
         pool: Pool that trains; it is opened and closed here.
-        study_id: Id of the study's row.
-        lease_token: Token of the study's lease; None where there can be no rival.
+        lease_token: Token of the study's lease; None without possible rivals.
 
     Raises:
-        PoolError: The slots are not available, or were taken away, or what is left to train is wider than what a
-            lost node leaves.
+        PoolError: Slots are missing or were taken away, or the remaining trainings need more ranks than are left.
         StoppedError: A signal or `automl stop` ended it.
         SpentError: The money is used up.
         LeaseLostError: A controller has taken the study over.

@@ -1,13 +1,4 @@
-"""How an attempt ends: the trial is complete, pruned, paused or failed, and its slots are free or come back.
-
-* `complete`, `prune`, `pause`: the gang waits at the end of an epoch, and its slots are free at once;
-* `evict`: a paused trial loses its checkpoint;
-* `cancel`: a person ended the trial;
-* `cut`: the gang is stopped within an epoch, which is lost;
-* `reject`: the epoch cannot be recorded;
-* `lose`, `hang`: the gang is gone; its trial goes on from its checkpoint, or has failed;
-* `end_study`: no attempt runs any more.
-"""
+"""Ends attempts and trials, and frees their slots."""
 
 from __future__ import annotations
 
@@ -42,16 +33,12 @@ ENDS_BY_BUDGET: frozenset[StopReason] = frozenset({"budget_usd", "budget_hours",
 
 
 def closed_by(setup: StudySetup, usd_per_slot_hour: float) -> dict[str, float | None]:
-    """What is stored of a study that its budget closes."""
+    """Return the limits to store when a study's budget closes it."""
     return {**dataclasses.asdict(setup.limits), "usd_per_hour": setup.slots * usd_per_slot_hour}
 
 
 def has_more(setup: StudySetup, stored: Mapping[str, float | None]) -> bool:
-    """Whether a study may do more now than when its budget closed it.
-
-    Args:
-        stored: What `closed_by` said then.
-    """
+    """Return whether a study may do more than when its budget closed it with the limits `stored` by `closed_by`."""
     now = closed_by(setup, setup.usd_per_slot_hour)
     is_cheaper = _number(now["usd_per_hour"]) < _number(stored.get("usd_per_hour"))
     keeps_more = setup.limits.finish > (stored.get("finish") or 0.0)
@@ -63,14 +50,14 @@ def _number(limit: float | None) -> float:
 
 
 COMPLETE_FOR_REFERENCE = 3
-"""Trials that must be complete before the reference point is frozen."""
+"""Number of complete trials that freezes the reference point."""
 CANCELLED = "cancelled: a person ended it (automl cancel)"
 RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})
 """Failures after which another attempt may succeed."""
 
 
 def complete(live: LiveStudy, trial: Trial) -> None:
-    """The trial has recorded its last epoch: the last planned one, or the one that exhausted the trainer's patience."""
+    """Complete a trial at its last planned epoch, or when its early-stopping patience is used up."""
     done, planned = trial.epochs_done, live.setup.epochs
     stopped = f"val_loss stopped improving: complete after {done} of {planned} epochs (early_stop_patience)"
     trial.expect_end_of(done, constraints.columns(live.setup.objectives, live.setup.constraints))
@@ -80,7 +67,7 @@ def complete(live: LiveStudy, trial: Trial) -> None:
 
 
 def prune(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """The trial ends while its gang waits."""
+    """Prune a trial whose gang waits."""
     _finish(live, trial, "pruned", reason)
 
 
@@ -97,7 +84,7 @@ def _write_end(live: LiveStudy, trial: Trial, state: Literal["complete", "pruned
 
 
 def _discard(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """Prune a trial that no rung has judged; the policy cannot thaw it any more."""
+    """Prune a trial outside a rung, and keep the policy from thawing it."""
     live.history.paused.pop(trial.started_number, None)
     _write_end(live, trial, "pruned", reason)
     live.decided(trial, decision("stop", reason))
@@ -105,16 +92,16 @@ def _discard(live: LiveStudy, trial: Trial, reason: str) -> None:
 
 
 def pause(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
-    """The gang waits and gives its slots back; the trial can go on from its checkpoint."""
+    """Pause a trial whose gang waits, and free its slots; its checkpoint is kept."""
     mark_paused(live, trial, by, reason)
     _take_slots(live, trial, "paused", waits=True)
 
 
 def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
-    """Change the state of the trial only; the caller takes care of its gang.
+    """Change the trial's state only; the caller ends its gang.
 
     Args:
-        by: "policy"; or "drain" or "fault", after which the trial goes on before any other one starts.
+        by: "policy"; or "drain" or "fault", after which the trial goes on before any other starts.
     """
     live.registry.move(trial, "paused")
     trial.paused_by = by
@@ -123,12 +110,12 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
 
 
 def evict(live: LiveStudy, trial: Trial, limit: str) -> None:
-    """Prune a paused trial, whose checkpoint is deleted; `limit` says which room for checkpoints is used up."""
+    """Prune a paused trial and delete its checkpoint; `limit` names the storage limit in the reason."""
     _discard(live, trial, f"evicted: {limit}, and it was worth least")
 
 
 def cancel(live: LiveStudy, trial: Trial) -> None:
-    """Prune a trial that runs or waits since a person asked for it; an epoch that has begun is lost."""
+    """Prune a running or waiting trial at a person's request; a running epoch is lost."""
     if trial.state == "queued":
         live.registry.forget(trial)
         live.outbox.write(cancelled_in_queue(trial.id, live.now))
@@ -142,7 +129,7 @@ def cancel(live: LiveStudy, trial: Trial) -> None:
 
 
 def cancelled_in_queue(trial_id: int, now: float) -> TrialChanged:
-    """The row of a configuration that a person has cancelled before it started: it never gets a number."""
+    """Return the row of a configuration that was cancelled before its start; it gets no number."""
     return TrialChanged(trial_id=trial_id, columns={"state": "pruned", "reason": CANCELLED, "ended_at": now})
 
 
@@ -154,7 +141,7 @@ def cut(live: LiveStudy, trial: Trial, reason: str) -> None:
 
 
 def reject(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, waits: bool) -> None:
-    """Fail a trial whose epoch cannot be recorded; a gang that has already begun the next epoch is killed."""
+    """Fail a trial whose epoch cannot be recorded; a gang that trains the next epoch is killed."""
     _write_failure(live, trial, failure, message)
     _take_slots(live, trial, "failed", waits=waits)
 
@@ -168,10 +155,9 @@ def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
 
 
 def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, counts: bool = True) -> None:
-    """End the attempt of a gang that is gone.
+    """End the attempt of a lost gang.
 
-    A trial that was lost or hung goes on from its checkpoint, unless `faults.attempts` attempts were lost; any other
-    one has failed.
+    A lost or hung trial goes on from its checkpoint, up to `faults.attempts` lost attempts; other failures are final.
     """
     outcome = failure if counts else "unstarted"
     if failure == "unreadable":
@@ -192,7 +178,7 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, count
 
 
 def _go_back(live: LiveStudy, trial: Trial) -> None:
-    """Replace an unreadable checkpoint by that of an earlier milestone, or else by the trial's beginning."""
+    """Go back from an unreadable checkpoint to the latest readable milestone, else to the beginning."""
     earlier = live.keeper.other_than(str(trial.resume_checkpoint), trial.id, trial.resume_epoch)
     live.outbox.release(live.keeper.go_on_from(trial.id, earlier.path if earlier else None))
     trial.resume_checkpoint, trial.resume_epoch = (earlier.path, earlier.epoch) if earlier else (None, 0)
@@ -221,7 +207,7 @@ def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
 
 
 def _close_paused(live: LiveStudy) -> None:
-    """Prune all paused trials; more budget reopens them."""
+    """Only more budget reopens them."""
     for trial in live.registry.in_state("paused"):
         live.registry.move(trial, "pruned")
         columns: TrialColumns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
@@ -251,7 +237,7 @@ def _forget_checkpoint(live: LiveStudy, trial: Trial) -> None:
 
 
 def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> None:
-    """End the attempt; the slots of a waiting gang are free at once, unless worn, others once the pool says so."""
+    """Slots of a waiting gang are free at once, unless worn; others once the pool reports them."""
     attempt = trial.attempt
     assert attempt is not None  # noqa: S101 - an invariant of the callers
     live.account.charge_idle(attempt.slots, live.now)  # what neither start nor epochs explain
@@ -272,12 +258,11 @@ def _close_attempt(live: LiveStudy, trial: Trial, outcome: str) -> None:
 
 
 def freeze(live: LiveStudy) -> None:
-    """Write the automatic reference point, the same that `reference_point` finds in the records of the study."""
+    """Write the automatic reference point, equal to `reference_point` of the study's records."""
     live.outbox.write(StudyChanged(columns={"reference_point": _point(live)}))
 
 
 def _point(live: LiveStudy) -> dict[str, float] | None:
-    """The point by metric, in the metrics' own signs; None without a milestone."""
     objectives = live.setup.objectives
     ends = [
         trial.ends_of(objectives, epoch, values, live.setup.epochs)

@@ -1,4 +1,4 @@
-"""Recording an epoch: its charge, its row, its milestone, and the checkpoint to go on from; or a saved part of it."""
+"""Records epochs and saved parts: charges, rows, milestones and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from trainers.protocol import EpochPart, Measurement
 
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
-    """Charge and record an epoch.
-
-    Returns:
-        False if an objective or a bounded metric is missing or not finite; the trial has failed then.
-    """
+    """Charge and record an epoch. If an objective or bound is not finite, fail the trial and return False."""
     ended_at = live.now - measurement.age_seconds
     paid = live.account.charge_trial(trial, "train", ended_at, seconds=measurement.wall_seconds)
     metrics = dict(measurement.metrics)
@@ -50,7 +46,7 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
 
 
 def record_part(live: LiveStudy, trial: Trial, part: EpochPart) -> None:
-    """Charge a part of an epoch that was saved, and make it the place from which the trial goes on."""
+    """Charge a saved part of an epoch, from which the trial now goes on."""
     saved_at = live.now - part.age_seconds
     is_new = part.epoch > trial.epochs_done
     paid = live.account.charge_trial(trial, "train" if is_new else "lost", saved_at, seconds=part.wall_seconds)
@@ -61,7 +57,7 @@ def record_part(live: LiveStudy, trial: Trial, part: EpochPart) -> None:
 
 
 def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
-    """Charge an epoch that was recorded before a fault and had to be trained again; it gets no second row."""
+    """Charge an epoch that was recorded before a fault and trained again; it gets no second row."""
     ended_at = live.now - measurement.age_seconds
     live.account.charge_trial(trial, "lost", ended_at, seconds=measurement.wall_seconds)
     _note_end(live, trial, measurement, ended_at)
@@ -94,9 +90,9 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
 def hand_to_search(
     live: LiveStudy, trial: Trial, epoch: int, metrics: Mapping[str, float], *, is_milestone: bool
 ) -> Values:
-    """Hand an epoch to the search, if it is one that the search looks at; returns the signed objectives.
+    """Pass a milestone or a watched epoch to the search; returns the signed objectives.
 
-    The search looks at each milestone: one that was not planned ends a training that stopped improving.
+    An unplanned milestone ends a training that stopped improving.
     """
     setup = live.setup
     shown = columns(setup.objectives, setup.constraints)
@@ -113,11 +109,7 @@ def hand_to_search(
 
 
 def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool) -> bool:
-    """Offer a milestone to the archive, and to the front if it is a trial's last epoch.
-
-    Returns:
-        Whether one of them keeps its file; files that it displaces are released.
-    """
+    """Offer a milestone to the archive, and a last epoch to the front; returns whether one of them keeps its file."""
     wanted = False
     for to in ("archive", "front") if is_last else ("archive",):
         enters, released = live.keeper.offer(milestone, to)
@@ -135,7 +127,6 @@ def _note_end(live: LiveStudy, trial: Trial, measurement: Measurement, ended_at:
 
 
 def _go_on_from(live: LiveStudy, trial: Trial, checkpoint: str, size: int, epoch: int) -> None:
-    """Make a checkpoint of so many bytes after, or within the one after, this epoch the one to go on from."""
     live.outbox.release(live.keeper.go_on_from(trial.id, checkpoint))
     live.keeper.weigh(checkpoint, size)
     trial.resume_checkpoint, trial.resume_epoch = checkpoint, epoch

@@ -1,16 +1,14 @@
-"""The end of a study: leaders of the archive that were cut short go on to the last epoch of their schedule.
+"""Trains leaders of the archive that were cut short to the last epoch of their schedule.
 
     leaders = trials of the knee of the archive, of its best first objective, and of the knee's neighbours
     needed  = slots of a leader x (its start + its epochs to come)
     kept    = share / (1 - share) x slot time that the search has trained       (share: `budget.finish`)
 
-While the search goes on, a leader is finished if what all of them need is within what is kept. Where time ends the
-study, leaders go first as soon as they would otherwise not be ready in time, and the other slots go on searching; so
-keeping the share idles no slot, and what no leader needs is the search's. Where nothing else ends it (all trials are
-started, or nothing is left to try), they go on afterwards, and may use all that the budget has left. A leader whose
-latest epoch was worse than the one that leads is left alone, unless the study would end without any complete trial.
+A leader is finished if all leaders need no more than is kept. If time ends the study, leaders start as late as they can
+be ready in time, and other slots go on searching. Otherwise they start after the search and may use the whole rest.
+A leader whose latest epoch is worse than its leading one is skipped, unless the study would have no complete trial.
 
-Nothing is stored of this but the decisions, by which another controller knows what was kept and is spent.
+Only the decisions are stored; another controller restores from them what was kept and spent.
 """
 
 from __future__ import annotations
@@ -28,18 +26,18 @@ from studies.results.pareto import knee_of, least_ranges
 from studies.search.policy import Decision, Thaw
 
 LEAST_TRAININGS = 3.0
-"""Full trainings that a search has to have paid before anything is kept from it."""
+"""Number of full trainings that a search has paid before anything is kept for leaders."""
 MARGIN = 1.2
-"""Factor on the time that leaders are expected to need: epochs vary, and slots are free at rungs only."""
+"""Factor on the expected time of leaders: epochs vary, and slots become free at rungs only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finish(Thaw):
-    """A free slot trains a leader to the last epoch of its schedule."""
+    """The decision that a free slot finishes a leader."""
 
 
 class Finishing:
-    """Chooses leaders to be finished, and says when."""
+    """Chooses the leaders to finish, and the time."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
@@ -50,26 +48,25 @@ class Finishing:
                 self._restore(trial, trial.finished_from)
 
     def _restore(self, trial: Trial, begun: int) -> None:
-        """Count a leader that an earlier controller had go on, after an epoch that it had trained."""
         seconds = trial.whole_epoch_seconds
         to_come = max(self._live.setup.epochs - begun, 0) * sum(seconds) / max(len(seconds), 1)
         self._needed[trial.id] = trial.world_size * to_come
         self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[begun:])
 
     def instead_of(self, natural: Chosen) -> Chosen:
-        """Return what a free slot does: what the search would start, or a leader whose time has come."""
+        """Return a leader whose time has come, else the search's own choice for a free slot."""
         leaders = self._leaders() if self._may_be_due(natural[0]) else []
         if not leaders or not self._is_due(leaders, natural[0]):
             return natural
         return self._finish(leaders[0], "it would not be ready later")
 
     def after_search(self) -> Chosen | None:
-        """Return the leader that goes on now that nothing else can be started; None if none does."""
+        """Return the leader to finish after the search; None without one."""
         leaders = self._leaders(is_over=True)
         return self._finish(leaders[0], "the search is over") if leaders else None
 
     def at_rung(self, trial: Trial) -> Decision | None:
-        """Return the decision about a trial at its rung where it is not the pruner's; else None."""
+        """Return the decision about a trial at its rung if it overrides the pruner's; else None."""
         if trial.id in self._needed:
             return decision("continue", f"{FINISHING}goes on to the last epoch of its schedule")
         leaders = self._leaders(at_rung=trial) if self._may_be_due(trial) else []
@@ -84,7 +81,7 @@ class Finishing:
         return decision("pause", FINISHING + why)
 
     def begun(self, trial: Trial, thaw: Thaw | None) -> bool:
-        """Note that a trial was started; returns whether it is to be finished."""
+        """Note the start of a trial; returns whether it is to be finished."""
         if isinstance(thaw, Finish):
             self._begin(trial)
         return trial.id in self._needed
@@ -101,10 +98,8 @@ class Finishing:
         cut = f"leads and was cut short at epoch {trial.epochs_done} of {epochs}"
         return decision("continue", f"{FINISHING}{cut}; {why}")
 
-    # ------------------------------------------------------------------ who
-
     def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
-        """The leaders that were cut short and for which there is enough, the most important one first."""
+        """The affordable leaders that were cut short, most important first."""
         share = self._live.setup.limits.finish
         if not share:
             return []
@@ -128,9 +123,9 @@ class Finishing:
         return chosen
 
     def _places(self) -> Iterator[int]:
-        """Places in the archive: its knee, its best first objective, and the neighbours of the knee.
+        """Places of the knee, the best first objective and the knee's neighbours in the archive.
 
-        The next worse neighbour is left out where it is cheaper or quicker to train: finishing it would end that.
+        Skips the next worse neighbour where it is cheaper or quicker to train: finishing would end that advantage.
         """
         values = [one.values for one in self._live.keeper.archive]
         if not values:
@@ -146,7 +141,6 @@ class Finishing:
             yield from ranked[place + 1 : place + 2]
 
     def _is_cut_short(self, trial: Trial, *, at_any_epoch: bool) -> bool:
-        """Whether the trial has epochs to come, leads with its latest milestone, and may still be paid."""
         latest = max(trial.milestones, default=0)
         mine = [one for one in self._live.keeper.archive if one.trial_id == trial.id]
         leads = any(at_any_epoch or one.epoch == latest for one in mine)
@@ -158,16 +152,12 @@ class Finishing:
         paid = trial.paid_nano_usd + ranks * seconds * self._live.account.usd_per_slot_hour / 3600 * 1e9
         return self._live.setup.limits.trial_reason(paid, trial.wall_seconds + seconds) is None
 
-    # ------------------------------------------------------------------ how much, and when
-
     def _searched(self) -> float:
-        """Slot time that was trained, without that of finishing, in seconds."""
         by_id = self._live.registry.by_id
         finished = sum(by_id[one].slot_seconds - since for one, since in self._since.items())
         return self._live.account.trained_slot_seconds - finished
 
     def _kept(self) -> float:
-        """Slot time that is kept for leaders, in seconds."""
         share = self._live.setup.limits.finish
         return share / (1.0 - share) * self._searched()
 
@@ -181,7 +171,6 @@ class Finishing:
         return forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done) * forecast.epoch_seconds
 
     def _full(self, trial: Trial) -> float:
-        """Slot time of a full training of the trial, in seconds."""
         forecast = self._live.account.forecast(trial, self._live.ranks(trial))
         return 0.0 if forecast is None else self._live.ranks(trial) * self._live.setup.epochs * forecast.epoch_seconds
 
@@ -190,7 +179,7 @@ class Finishing:
         return max(self._live.slots - len(self._live.missing), 1)
 
     def _seconds(self, leaders: Sequence[Trial]) -> float:
-        """Time until all leaders are ready if they began now on all slots, each as soon as there is room."""
+        """Time until all leaders are ready if they begin now on all slots, each as soon as there is room."""
         free = [0.0] * max(self._slots, *(self._live.ranks(trial) for trial in leaders))
         for trial in leaders:
             held = [heapq.heappop(free) for _ in range(self._live.ranks(trial))]
@@ -199,12 +188,12 @@ class Finishing:
         return max(free)
 
     def _may_be_due(self, natural: Trial) -> bool:
-        """Whether leaders could be due if they needed all that is kept, one after the other; this costs little."""
+        """Cheap check: assumes that leaders need all that is kept, one after the other."""
         left = self._live.account.left_seconds(self._live.now)
         return left <= MARGIN * self._kept() + self._left_of_full(natural)
 
     def _is_due(self, leaders: Sequence[Trial], natural: Trial) -> bool:
-        """Whether leaders would not be ready in time if the search had the slot once more."""
+        """Whether one more turn of the search on the slot would delay the leaders too long."""
         live = self._live
         left = live.account.left_seconds(live.now)
         need = MARGIN * self._seconds(leaders)

@@ -1,4 +1,4 @@
-"""How far a gang may train: to a rung, and from rung to rung, as policy, constraints and budget allow."""
+"""Grants epochs to gangs, from rung to rung, as policy, constraints and budget allow."""
 
 from __future__ import annotations
 
@@ -20,17 +20,13 @@ GIB = 2**30
 
 
 class Granting:
-    """Starts gangs, and answers each of their epochs: train on, stop, wait or end.
-
-    Args:
-        finishing: Leaders that go on to their last epoch.
-    """
+    """Starts gangs, and answers each of their epochs: train on, stop, wait or end."""
 
     def __init__(self, live: LiveStudy, draining: Draining, finishing: Finishing) -> None:
         self._live, self._draining, self._finishing = live, draining, finishing
 
     def start(self, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...]) -> None:
-        """Dispatch a trial, for one epoch if the budget will hardly have a second one for it."""
+        """Dispatch a trial, for one epoch if the budget will hardly allow a second one."""
         live = self._live
         promised_until = live.account.promise(trial, live.now, starting=True, ranks=len(slots))
         until = self._until(trial, is_finished=self._finishing.begun(trial, thaw))
@@ -56,7 +52,7 @@ class Granting:
             self._renew_promise(trial, attempt)
 
     def part_saved(self, trial: Trial, attempt: Attempt, event: PartSaved) -> None:
-        """Record a part of an epoch; a gang that was told to stop within it has done so."""
+        """Record a saved part of an epoch; it ends a gang that had to stop within the epoch."""
         part = event.part
         self._live.watchdog.heard(trial.id)
         attempt.saved_fraction = part.fraction
@@ -65,7 +61,7 @@ class Granting:
             endings.pause(self._live, trial, "drain", f"drained within epoch {part.epoch}, of which a part is saved")
 
     def progressed(self, trial: Trial, attempt: Attempt, event: Progress) -> None:
-        """Let a gang end with its epoch if, by the progress of that, no other one is expected to fit after it."""
+        """End a gang with this epoch if its progress shows that no other epoch fits."""
         live = self._live
         ahead = live.account.ends_in_seconds(trial, event.fraction, live.now)
         if ahead is None or event.epoch != trial.epochs_done + 1:
@@ -77,7 +73,7 @@ class Granting:
             self._draining.drain_gang(trial, attempt)
 
     def outlived_promise(self, trial: Trial, attempt: Attempt) -> None:
-        """Give more time to a gang that exceeds its bound; it ends with this epoch if no second one will fit."""
+        """Give more time to a gang that exceeds its bound; it ends with this epoch if no second one fits."""
         self._live.account.extend(attempt, self._live.now)
         self._drain_if_last(trial, attempt, starting=False)
 
@@ -100,10 +96,7 @@ class Granting:
             self._renew_promise(trial, attempt)
 
     def _must_stop(self, trial: Trial, attempt: Attempt) -> Decision | None:
-        """The end of a trial that needs no comparison: it can never become feasible, or its own budget is used up.
-
-        It ends at its rung, or at the end of the next epoch if that comes first.
-        """
+        """Ends a trial that can never be feasible or has used up its own budget, at its rung or the next epoch."""
         setup = self._live.setup
         if never := stop_for_good(trial.last_metrics, setup.constraints):
             return never
@@ -126,7 +119,7 @@ class Granting:
                 self._grant(trial, attempt, rung)
 
     def _decision_at(self, trial: Trial, rung: int) -> Decision:
-        """A baseline is no candidate: what the others are compared with is its full training."""
+        """A baseline always trains to its end: others are compared with its full training."""
         live = self._live
         if live.is_baseline(trial):
             return decision("continue", "a baseline is trained to its last epoch")
@@ -134,11 +127,9 @@ class Granting:
         return finished or live.setup.policy.at_rung(live.look(), trial.started_number, rung)
 
     def _ends_here(self, attempt: Attempt) -> bool:
-        """Whether a gang that waits at a rung ends although the policy lets it train on."""
         return self._draining.reason is not None or self._draining.must_leave(attempt)
 
     def _evict_if_crowded(self) -> None:
-        """Prune paused trials while they have no room."""
         live, setup = self._live, self._live.setup
         most, most_gib = setup.most_paused, setup.most_checkpoint_gib
         while most is not None and len(live.history.paused) > most:
@@ -147,21 +138,21 @@ class Granting:
             self._evict(freeing, f"checkpoints may take {most_gib:g} GiB (checkpoints.max_gib)")
 
     def _evict(self, paused: dict[int, int], limit: str) -> None:
-        """Prune the one of these trials, by number with their rungs, that the policy values least, or the oldest."""
+        """Prune the paused trial (rungs by number) that the policy values least, or the oldest."""
         live = self._live
         number = live.setup.policy.worth_least(replace(live.look(), paused=paused))
         endings.evict(live, live.registry.numbered(number), limit)
 
     def _freeing_room(self) -> dict[int, int]:
-        """Rungs of the paused trials whose end frees room: a file that is a model of the archive as well is kept."""
+        """Rungs of paused trials whose end frees room: files that the archive needs as well stay."""
         live = self._live
         by_number = live.registry.numbered
         return {one: rung for one, rung in live.history.paused.items() if live.keeper.frees_bytes(by_number(one).id)}
 
     def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
-        """Let the gang train to the next rung, or pause it if the budget will hardly have another epoch for it.
+        """Let the gang train to the next rung, or pause it if the budget will hardly allow another epoch.
 
-        A paused trial may still get the rest of the budget, if no other one is more likely to end an epoch in it.
+        A paused trial may still get the rest of the budget if no other one is more likely to end an epoch in it.
         """
         live = self._live
         if live.account.chance(trial, live.now, starting=False) < EXPECTED:
@@ -174,7 +165,6 @@ class Granting:
         self._drain_if_last(trial, attempt, starting=False)
 
     def _until(self, trial: Trial, *, is_finished: bool) -> int:
-        """The next rung, or the last epoch for a trial that is finished."""
         live = self._live
         return live.setup.epochs if is_finished else next(rung for rung in live.rungs if rung > trial.epochs_done)
 
@@ -183,7 +173,7 @@ class Granting:
         self._drain_if_last(trial, attempt, starting=False)
 
     def _drain_if_last(self, trial: Trial, attempt: Attempt, *, starting: bool) -> None:
-        """Let a gang end with its epoch if a second one is not expected to fit; its slots may suit another trial."""
+        """Ends the gang with its epoch if a second one is not expected to fit; its slots may suit another trial."""
         chance = self._live.account.chance(trial, self._live.now, starting=starting, epochs=EPOCHS_AHEAD)
         if chance < EXPECTED:
             self._draining.drain_gang(trial, attempt)

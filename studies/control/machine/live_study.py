@@ -1,4 +1,4 @@
-"""What a controller knows of its study while it drives it: the state on which the parts of a state machine work."""
+"""State of a study that a controller drives, shared by the parts of the state machine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ T = TypeVar("T")
 
 
 class SearchedTrials:
-    """Keeps snapshots and observations of the started trials.
-
-    Args:
-        registry: All trials; it tells which of them changed.
-    """
+    """Keeps snapshots and observations of the started trials, updated by what changed in the registry."""
 
     def __init__(self, setup: StudySetup, registry: TrialRegistry) -> None:
         self._setup, self._registry = setup, registry
@@ -37,11 +33,11 @@ class SearchedTrials:
         self._unobserved: set[int] = set()
 
     def snapshots(self) -> Sequence[Snapshot]:
-        """Snapshots by number; what is returned does not change when trials do."""
+        """Return snapshots by number; the result does not change when trials do."""
         changed = self._registry.take_changed()
         if changed:
             self._unobserved |= changed
-            # A copy, since a policy may keep the list that it saw: copying pointers is cheap.
+            # A copy, since a policy may keep the list.
             self._snapshots = _extended(self._snapshots, self._registry.started_count)
             for number in sorted(changed):
                 trial = self._registry.numbered(number)
@@ -49,7 +45,7 @@ class SearchedTrials:
         return self._snapshots
 
     def observations(self) -> tuple[Observation, ...]:
-        """Observations by number, each with its snapshot; one of a trial that did not change is the same object."""
+        """Return observations by number; an unchanged trial keeps its object."""
         snapshots, setup = self.snapshots(), self._setup
         self._observations = _extended(self._observations, len(snapshots))
         for number in sorted(self._unobserved):
@@ -61,14 +57,13 @@ class SearchedTrials:
 
 
 def _extended(items: list[T], length: int) -> list[T]:
-    """A copy with room for so many items; the new places are filled by the caller."""
     return [*items, *([None] * (length - len(items)))]  # type: ignore[list-item]
 
 
 def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
-    """Number of ranks with which a trial goes on if there are devices for so many; its own if it has to wait for them.
+    """Return the ranks with which a trial goes on when `most_ranks` have devices, or its own if it has to wait.
 
-    A trial that has not begun waits, and so does one whose model is sharded, which fewer devices may not hold.
+    New trials wait, and so do sharded models, which fewer devices may not hold.
     """
     own = trial.world_size
     if own <= most_ranks or setup.on_lost_node == "wait" or trial.number is None:
@@ -81,7 +76,7 @@ def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
 
 
 def params_on(setup: StudySetup, trial: Trial, ranks: int) -> Mapping[str, Any]:
-    """Parameters with which that many ranks begin to train the trial."""
+    """Return the parameters with which `ranks` ranks begin to train the trial."""
     if ranks == trial.world_size:
         return trial.declared_params
     passes = trial.world_size * accumulated(setup, trial.declared_params) // ranks
@@ -89,7 +84,7 @@ def params_on(setup: StudySetup, trial: Trial, ranks: int) -> Mapping[str, Any]:
 
 
 def accumulated(setup: StudySetup, params: Mapping[str, Any]) -> int:
-    """Number of micro-batches in a step of each rank of a trial with its own world size."""
+    """Return the micro-batches per step of each rank at the trial's own world size."""
     return int(_option(setup, params, "accumulate", 1))
 
 
@@ -106,15 +101,14 @@ class LiveStudy:
 
     Attributes:
         now: Moment of the event that is being handled, in seconds since 1970.
-        worn: Function of the pool: which of some slots should get a new process before another trial.
+        worn: The pool's function that chooses slots to get a new process before another trial.
         rungs: Epochs up to which gangs are granted training: the policy's rungs and the last epoch.
-        history: What the policy may look at; `look` brings it up to date.
-        missing: Slots whose devices are gone, or are not there yet.
-        released: Slots that were let go for good, which are among the missing ones.
-        leaving: Slots whose devices will be gone soon, and which get nothing new.
-        reference_due: Whether it is to be written with this step: enough trials are complete, or the study ends.
-        worth_percents: Expected growth of the hypervolume by ten more dollars at each decision, in percent, oldest
-            first.
+        history: View for the policy; `look` updates it.
+        missing: Slots without a device, released ones included.
+        released: Slots that were released for good.
+        leaving: Slots whose devices will be gone soon; they get no new trial.
+        reference_due: Whether to write the reference point with this step.
+        worth_percents: Percent of hypervolume that ten more dollars would add, at each decision, oldest first.
     """
 
     setup: StudySetup
@@ -143,10 +137,7 @@ class LiveStudy:
         self.searched = SearchedTrials(self.setup, self.registry)
 
     def gain(self, slots: tuple[int, ...]) -> None:
-        """Slots can take a rank; those whose devices were gone, and new ones, are charged for from now on.
-
-        One that was let go in the meantime stays so: the pool had told of it before it heard of that.
-        """
+        """Add slots that can take a rank, and charge them. Ignores slots that were released after the pool's event."""
         slots = tuple(slot for slot in slots if slot not in self.released)
         self.joined.update(slot for slot in slots if slot >= self.setup.slots)
         self.leaving.difference_update(slots)
@@ -155,11 +146,11 @@ class LiveStudy:
         self.give_back(slots)
 
     def give_back(self, slots: Iterable[int]) -> None:
-        """Slots are free, but for those whose devices will be gone."""
+        """Free slots, except those whose devices will be gone."""
         self.free.update(set(slots) - self.leaving)
 
     def lose(self, slots: tuple[int, ...], *, with_device: bool) -> None:
-        """Slots cannot take a rank until they are gained again; nothing is paid for those without a device."""
+        """Remove slots until they are gained again; a slot without its device is not charged."""
         self.free.difference_update(slots)
         if with_device:
             self.leaving.difference_update(slots)
@@ -167,43 +158,43 @@ class LiveStudy:
             self.account.slots_gone(slots, self.now)
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """Do without slots for good; nothing is paid for them any more."""
+        """Remove slots for good, and stop charging them."""
         self.lose(slots, with_device=True)
         self.released.update(slots)
 
     def leave(self, slots: tuple[int, ...]) -> None:
-        """Slots get nothing new: their devices will be gone soon. They are paid for as long as they are there."""
+        """Give slots nothing new, since their devices will be gone soon; they are charged while they are there."""
         self.leaving.update(set(slots) - self.missing)
         self.free.difference_update(slots)
 
     @property
     def most_ranks(self) -> float:
-        """Number of ranks of the widest trial for which there are devices now; infinite as long as none is gone."""
+        """Return the ranks of the widest trial that the devices allow now; infinite if none is gone."""
         gone = len(self.missing) + len(self.leaving)
         return self.slots - gone if gone else math.inf
 
     @property
     def slots(self) -> int:
-        """Number of slots that the pool has had: those with which it was opened, and those that joined."""
+        """Return the number of slots that the pool has had: those at its opening, and those that joined."""
         return self.setup.slots + len(self.joined)
 
     def ranks(self, trial: Trial) -> int:
-        """Number of ranks with which a trial would be started now, or once there are devices for it."""
+        """Return the ranks of a trial if it started now, or once there are devices for it."""
         return ranks_for(self.setup, trial, min(self.most_ranks, self.slots))
 
     def is_baseline(self, trial: Trial) -> bool:
-        """Whether others are compared with a trial, so that it is trained to its end whatever it looks like."""
+        """Return whether a trial is a baseline, which always trains to its end."""
         named = self.setup.baselines
         return bool(named) and any(trial is one for one in trials_of(named, self.registry.started))
 
     @property
     def fresh_allowed(self) -> bool:
-        """Whether the budget allows one more trial to be started."""
+        """Return whether the budget allows one more trial to start."""
         limit = self.setup.limits.trials
         return limit is None or self.registry.started_count < limit
 
     def look(self) -> History:
-        """Everything that the policy may look at, brought up to date."""
+        """Return the updated history for the policy."""
         history = self.history
         history.trials = self.searched.snapshots()
         queued = self.registry.next_queued()
@@ -228,11 +219,11 @@ class LiveStudy:
         self.outbox.write(trial.decided)
 
     def freeze_reference(self) -> None:
-        """Have the reference point written with all epochs of this step, unless there is one."""
+        """Write the reference point after all epochs of this step, unless there is one."""
         if not self.reference_frozen:
             self.reference_frozen = self.reference_due = True
 
 
 def decision(action: Action, reason: str) -> Decision:
-    """A decision that no comparison of numbers led to."""
+    """Return a decision that compared no numbers."""
     return Decision(action=action, reason=reason)

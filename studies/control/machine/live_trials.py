@@ -1,4 +1,4 @@
-"""Trials and attempts as the state machine keeps them: mutable, unlike the records that all other code reads."""
+"""Trials and attempts of the state machine: mutable, unlike the records that other code reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
     "running": frozenset({"paused", "complete", "pruned", "failed"}),
     "paused": frozenset({"running", "pruned"}),
     "complete": frozenset(),
-    # Only a trial that was pruned because its study closed may return, when the study gets more budget.
+    # When the study gets more budget.
     "pruned": frozenset({"paused"}),
     "failed": frozenset(),
 }
@@ -39,19 +39,18 @@ def check_transition(before: TrialState, after: TrialState) -> None:
 
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
-"""Failures that the configuration causes: a search takes it for worse than everything measured."""
+"""Failures that the configuration causes; a search ranks them below everything measured."""
 _LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running", "paused": "paused"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paid:
-    """Amount and duration of what was charged for a training."""
+    """Cost and duration of a training."""
 
     cost_nano_usd: int = 0
     seconds: float = 0.0
 
     def __add__(self, other: Paid) -> Paid:
-        """Both together."""
         return Paid(cost_nano_usd=self.cost_nano_usd + other.cost_nano_usd, seconds=self.seconds + other.seconds)
 
 
@@ -62,13 +61,12 @@ class Attempt:
     Attributes:
         number: Number of the attempt within its trial, from 1.
         leased_at: Moment of the dispatch, in seconds since 1970.
-        promised_until: Moment by which the gang will have ended the next epoch, up to which the budget is reserved.
+        promised_until: Expected end of the next epoch, up to which the budget is reserved.
         is_repair: Whether a fault made the attempt necessary; its start is then charged as lost.
-        drains_within: Seconds within which the gang was told to stop, infinite if at the end of its epoch; None if it
-            was not told so.
-        stop_reason: Why the trial must end with the present epoch, since its own budget is used up; else None.
-        progress: What was last heard of the epoch that the ranks train; None after its end.
-        saved_fraction: Part of that epoch's work that was saved, and is charged.
+        drains_within: Seconds within which the gang must stop, infinite for the epoch's end; None without an order.
+        stop_reason: Why the trial must end with the present epoch; None if it need not.
+        progress: Latest report on the running epoch; None after its end.
+        saved_fraction: Part of that epoch that was saved and charged.
     """
 
     number: int
@@ -84,7 +82,7 @@ class Attempt:
     saved_fraction: float = 0.0
 
     def heard(self, progress: Progress, *, has_part: bool) -> None:
-        """Note how far the epoch has come; the first time after a part, what is done is what was saved, about."""
+        """Note the progress of the epoch; the first report after a saved part counts as what was saved."""
         if progress.epoch == 0:  # the gang is still in its start, and nothing is known of what was saved
             return
         if self.progress is None and has_part:
@@ -93,7 +91,7 @@ class Attempt:
 
     @property
     def is_draining(self) -> bool:
-        """Whether the gang was told to stop."""
+        """Return whether the gang must stop."""
         return self.drains_within is not None
 
 
@@ -102,25 +100,19 @@ class Trial:
     """One configuration and its training so far.
 
     Attributes:
-        id: Id of the trial's row.
         number: Number of the trial from 0, in order of first start; None while it is queued.
         origin: "sampler", "enqueue" or "baseline".
-        failure: Kind of failure of a failed trial, else None.
         epochs_done: Number of recorded epochs.
-        last_metrics: Metrics of the last recorded epoch by name.
         epoch_seconds: Durations of the recorded epochs, in seconds.
-        epoch_costs_nano_usd: Costs of the recorded epochs, in nano-dollars.
-        part: Duration and cost of the saved part of an epoch that has not ended.
-        epoch_ranks: Number of ranks of those recorded epochs that were trained on fewer than all ranks, by epoch.
-        slot_seconds: Slot time of that, in seconds: less than all ranks would have taken where there were fewer.
-        resume_checkpoint: File of the checkpoint to go on from, None to begin anew.
+        part: Duration and cost of the saved part of an unfinished epoch.
+        epoch_ranks: Number of ranks by epoch, for epochs trained on fewer than all ranks.
+        slot_seconds: Slot time that it has trained, in seconds.
+        resume_checkpoint: Checkpoint to go on from, None to begin anew.
         points: Signed objectives and other bounded metrics (smaller is better), by epoch that a search looks at.
         ends: The same values with cumulative metrics extrapolated to the last epoch.
         milestones: Signed objectives of the milestones, by epoch.
-        paused_by: "policy", "drain" (goes on before any other trial starts) or "fault" (likewise, and its start is
-            charged as lost).
-        finished_from: Epoch after which earlier controllers had it go on as a leader that was cut short, else None.
-        attempt: Attempt that holds slots now, else None.
+        paused_by: "policy"; "drain" (goes on before new trials); or "fault" (likewise, start charged as lost).
+        finished_from: Epoch after which an earlier controller finished it as a leader, else None.
         decided: Latest decision of this controller about the trial, else None.
         failed: Reason and moment of a failure under this controller, else None.
     """
@@ -161,60 +153,52 @@ class Trial:
 
     @property
     def started_number(self) -> int:
-        """Number of a trial that was started."""
+        """Return the number of a started trial."""
         assert self.number is not None, f"trial {self.id} was never started"  # noqa: S101 - an invariant
         return self.number
 
     @property
     def declared_params(self) -> Mapping[str, ParameterValue]:
-        """Its parameters without those that it asked for as it ran: what its attempts begin with."""
+        """Return its parameters without those requested at run time: what its attempts begin with."""
         if not self.asked:
             return self.params
         return {name: value for name, value in self.params.items() if name not in self.asked}
 
     def has_asked(self, name: str, asked: Asked) -> None:
-        """Note a parameter that it has asked for."""
+        """Record a parameter that the trial requested at run time."""
         self.asked = {**self.asked, name: asked}
         self.params = {**self.params, name: asked.value}
         self._observation = self._snapshot = None
 
     @property
     def whole_epoch_seconds(self) -> Sequence[float]:
-        """Durations of the recorded epochs with all ranks: an epoch of s seconds on k of w ranks counts s k / w."""
+        """Return durations of the recorded epochs with all ranks: s seconds on k of w ranks count s k / w."""
         if not self.epoch_ranks:
             return self.epoch_seconds
         ranks = (self.epoch_ranks.get(epoch, self.world_size) for epoch in range(1, len(self.epoch_seconds) + 1))
         return [seconds * k / self.world_size for seconds, k in zip(self.epoch_seconds, ranks, strict=True)]
 
     def move(self, state: TrialState) -> None:
-        """Change the state.
-
-        Raises:
-            IllegalTransitionError: The new state may not follow the present one.
-        """
+        """Change the state. Raises IllegalTransitionError if it may not follow the present one."""
         check_transition(self.state, state)
         self.state = state
         self._observation = self._snapshot = None
 
     def values(self, objectives: tuple[Objective, ...]) -> tuple[float, ...] | None:
-        """Objectives of the last epoch, in the spec's order; None before the first epoch."""
+        """Return the objectives of the last epoch, in the spec's order; None before the first epoch."""
         if not self.epochs_done:
             return None
         return tuple(self.last_metrics[o.metric] for o in objectives)
 
     def measured(self, epoch: int, point: Columns, end: Columns, *, is_watched: bool) -> None:
-        """Note a recorded epoch, and its values if a search looks at this epoch.
-
-        Args:
-            end: The same values with cumulative metrics extrapolated to the last epoch.
-        """
+        """Note a recorded epoch, and its values if a search watches it; `end` has cumulative metrics extrapolated."""
         if is_watched:
             self.points = {**self.points, epoch: point}
             self.ends = {**self.ends, epoch: end}
         self._snapshot = None
 
     def snapshot(self, usd_per_slot_hour: float) -> Snapshot:
-        """What the policy may know of the trial; the same object until something changes."""
+        """Return the policy's view of the trial; the same object until something changes."""
         if self._snapshot is None:
             seconds = self.whole_epoch_seconds
             mean_seconds = sum(seconds) / len(seconds) if seconds else None
@@ -237,21 +221,21 @@ class Trial:
 
     @property
     def _last_model(self) -> int | None:
-        """Epoch of the model with which it is complete; None without one, as of a program that ended unsaved."""
+        """Epoch of a complete trial's model; None without one, as when a program ended unsaved."""
         is_there = self.state == "complete" and self.epochs_done in self.milestones
         return self.epochs_done if is_there else None
 
     def _paid_usd(self, usd_per_slot_second: float) -> float:
-        """Dollars at the price by which the search counts: those paid, unless that was another one at times."""
+        """Dollars at the search's price; those paid if the price did not change."""
         paid, worth = self.paid_nano_usd / NANO, self.slot_seconds * usd_per_slot_second
         return paid if math.isclose(paid, worth, rel_tol=1e-3) else worth
 
     def observation(
         self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()
     ) -> Observation:
-        """What the sampler may know of the trial: the last values, cumulative ones extrapolated to the last epoch.
+        """Return the sampler's view of the trial: last values, cumulative ones extrapolated to the last epoch.
 
-        A diverged trial counts as finished with values that are not finite, which become the worst values so far.
+        A diverged trial counts as finished with infinite values, which become the worst values so far.
         """
         if self._observation is not None:
             return self._observation
@@ -285,7 +269,7 @@ class Trial:
         )
 
     def _excesses(self, constraints: tuple[Constraint, ...], epochs: int) -> dict[str, float | None]:
-        """Relative excess over each bound by its name, positive if it is violated; None before the first epoch."""
+        """Relative excess by bound, positive if violated; None before the first epoch."""
         return {
             bound.name: bound.relative_excess(self._extrapolated(bound.metric, epochs)) if self.epochs_done else None
             for bound in bounds_of(constraints)
@@ -298,11 +282,7 @@ class Trial:
         return self.extrapolated(metric, value, self.epochs_done, epochs)
 
     def ends_of(self, shown: Sequence[Objective], epoch: int, point: Columns, planned: int) -> Columns:
-        """Signed values after an epoch, cumulative ones extrapolated to the end of the training.
-
-        Args:
-            epoch: A recorded epoch.
-        """
+        """Return signed values after a recorded epoch, cumulative ones extrapolated to the end of the training."""
         return tuple(
             one.signed(self.extrapolated(one.metric, one.signed(value), epoch, planned))
             if one.metric in CUMULATIVE_METRICS
@@ -311,12 +291,12 @@ class Trial:
         )
 
     def expect_end_of(self, epochs: int, shown: Sequence[Objective]) -> None:
-        """Extrapolate all noted epochs to the end of a trial that stopped improving before the planned one."""
+        """Extrapolate all noted epochs to the early end of a trial that stopped improving."""
         self.ends = {epoch: self.ends_of(shown, epoch, point, epochs) for epoch, point in self.points.items()}
         self._snapshot = None
 
     def extrapolated(self, metric: str, value: float, epoch: int, planned: int) -> float:
-        """A cumulative metric extrapolated from one of the recorded epochs (`studies.results.extrapolation`)."""
+        """Return a cumulative metric extrapolated from a recorded epoch (`studies.results.extrapolation`)."""
         is_complete = self.state == "complete"
         to_epoch = end_of_training(is_complete=is_complete, epochs_done=self.epochs_done, planned=planned)
         per_epoch = mean_per_epoch(metric, self.epoch_seconds[:epoch], self.epoch_costs_nano_usd[:epoch])
@@ -324,7 +304,7 @@ class Trial:
 
 
 def restored(stored: StoredTrial) -> Trial:
-    """A trial as the store has it, still running if its controller died meanwhile."""
+    """Return a stored trial; one whose controller died is still running."""
     record = stored.record
     last = record.epochs[-1] if record.epochs else None
     return Trial(

@@ -1,4 +1,4 @@
-"""Which trial a free slot gets next, and the one configuration that is kept ready for it."""
+"""Chooses the next trial for a free slot, and keeps one configuration ready."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from studies.search.samplers.suggester import Suggestion
 
 
 class FirstErrors:
-    """Counts the trials that failed by errors of the user's code under this controller: they may be mended since."""
+    """Counts trials that failed by errors of the user's code under this controller; the code may be mended since."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
@@ -32,10 +32,7 @@ class FirstErrors:
 
     @property
     def nothing_works(self) -> bool:
-        """Whether `faults.errors_at_start` trials failed so and no trial has trained an epoch.
-
-        Those that are running may still show that the code works; meanwhile no other one is started.
-        """
+        """Return whether `faults.errors_at_start` trials failed and no trial has trained an epoch."""
         most = self._live.setup.faults.errors_at_start
         registry = self._live.registry
         if most is None or registry.count("failed") < most or any(one.epochs_done for one in registry.by_id.values()):
@@ -44,7 +41,7 @@ class FirstErrors:
 
 
 def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
-    """Largest world size of the space that fits the devices; None if the space has no choice, or none so small."""
+    """Return the largest world size of the space that fits the devices; None without a choice that fits."""
     if space is None or "world_size" not in space:
         return None
     parameter = space.parameter("world_size")
@@ -52,9 +49,9 @@ def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
 
 
 def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number: int) -> Suggestion:
-    """The suggestion with a smaller world size, if its own is larger.
+    """Return the suggestion with a world size of at most `most_ranks`.
 
-    Parameters that do not exist at the smaller one are left out, and those that exist there alone are drawn.
+    Parameters that do not exist at the smaller size are dropped, and those that exist only there are drawn.
     """
     space, params = setup.space, suggestion.params
     if space is None or int(params.get("world_size") or 1) <= most_ranks:
@@ -66,7 +63,7 @@ def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number:
 
 
 MOST_TOO_WIDE = 8
-"""Most configurations that may wait for devices which are gone; from then on wider suggestions are narrowed."""
+"""Most configurations that may wait for lost devices; beyond it wider suggestions are narrowed."""
 
 
 class NextTrial:
@@ -78,11 +75,10 @@ class NextTrial:
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
-        """The next trial, with the policy's decision if a paused one goes on by it; None if nothing can be started.
+        """Return the next trial, with the policy's decision if it thaws a paused one; None if nothing can start.
 
-        Drained and lost trials come first, then configurations that people enqueued, then the policy's choice, and at
-        last leaders of the archive that were cut short; where time ends the study they go first in time. Trials with
-        more ranks than there are devices now wait, and let others pass.
+        Order: drained and lost trials, enqueued configurations, the policy's choice, leaders that were cut short (first
+        in time where time ends the study). Trials with more ranks than there are devices wait and let others pass.
         """
         chosen = self._of_search()
         return chosen and self._finishing.instead_of(chosen)
@@ -114,7 +110,7 @@ class NextTrial:
         return None
 
     def _narrower_one(self) -> tuple[Trial, Thaw] | None:
-        """The paused trial with the best first objective among those for which there are devices; None if none is."""
+        """Paused trial with the best first objective among those with enough devices."""
         first = self._live.setup.objectives[0]
         fitting = [trial for trial in self._live.registry.in_state("paused") if self._fits(trial)]
         if not fitting:
@@ -127,7 +123,7 @@ class NextTrial:
         return self._live.ranks(trial) <= self._live.most_ranks
 
     def _ask_for_a_narrower_one(self) -> None:
-        """Ask for another suggestion where those that wait need devices that are gone."""
+        """Asks for another suggestion where waiting ones need lost devices."""
         if self._live.most_ranks < math.inf and (not self._too_many_wait or self._narrow_size() is not None):
             self.want_suggestion()
 
@@ -139,7 +135,7 @@ class NextTrial:
         return widest_that_fits(self._live.setup.space, self._live.most_ranks)
 
     def why_none(self) -> StopReason | None:
-        """Why nothing could be started even if all slots were free, or None if something could."""
+        """Return why nothing could start even if all slots were free, or None if something could."""
         if self._live.registry.next_returning():
             return None
         if self._first_errors.nothing_works:
@@ -149,7 +145,7 @@ class NextTrial:
         return "exhausted" if self._live.fresh_allowed else "budget_trials"
 
     def want_suggestion(self) -> None:
-        """Ask for a suggestion ahead of time, unless one is ready or no more trials may be started."""
+        """Request a suggestion ahead of time, unless one is ready or no more trials may start."""
         live = self._live
         if self._suggesting or not live.fresh_allowed or live.registry.next_queued(live.most_ranks):
             return
@@ -159,13 +155,13 @@ class NextTrial:
         live.outbox.order(Suggest(number=number, history=live.searched.observations(), most_ranks=most_ranks))
 
     def prepare(self) -> None:
-        """Let the policy prepare its choice for the next free slot while there is none."""
+        """Let the policy prepare its next choice while no slot is free."""
         live = self._live
         if not live.free and (live.registry.next_queued() or not live.fresh_allowed):
             live.setup.policy.prepare(live.look())
 
     def queued(self, event: TrialQueued) -> None:
-        """Register a configuration that was suggested or enqueued."""
+        """Register a suggested or enqueued configuration."""
         self._suggesting = self._suggesting and event.origin != "sampler"
         trial = Trial(
             id=event.trial_id,

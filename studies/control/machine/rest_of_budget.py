@@ -1,12 +1,11 @@
-"""What a free slot does with the rest of a budget: the policy's choice, or else what is likely to end an epoch in it.
+"""Chooses what a free slot does with the rest of a budget.
 
     chance(trial) = probability that the trial starts and ends its next epoch before running epochs are cut
 
-* The policy's choice is started if it is expected to end an epoch, with a chance of one half or more.
-* Else a trial that is expected to do so is started: a drained one first, then the paused one with the best objective,
-  then an untried configuration.
-* Else the trial with the largest chance is started, since the pool costs the same while a slot is idle.
-* Nothing is started if the largest chance is slight and only a negligible share of the budget is left.
+* The policy's choice starts if its chance is one half or more.
+* Else another trial with such a chance: a drained one, the paused one with the best objective, or an untried one.
+* Else the trial with the largest chance, since an idle slot costs the same.
+* Nothing, if that chance is slight and only a negligible share of the budget is left.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from studies.control.machine.live_trials import Trial
 from studies.search.policy import Thaw
 
 Chosen: TypeAlias = "tuple[Trial, Thaw | None]"
-"""A trial, and the decision by which it goes on if the policy had paused it."""
+"""A trial, and the policy's decision if it thaws the trial."""
 
 EXPECTED = 0.5
-"""Chance from which on an epoch is expected to end."""
+"""Chance from which an epoch is expected to end."""
 SLIGHT = 0.05
 """Chance below which an epoch is a waste."""
 NEGLIGIBLE_SHARE = 0.05
-"""Share of a budget that may be left over when nothing fits into it."""
+"""Share of a budget that may be left over when nothing fits."""
 
 
 class RestOfBudget:
@@ -36,7 +35,7 @@ class RestOfBudget:
         self._live = live
 
     def choose(self, natural: Chosen) -> Chosen | None:
-        """Return what to start; None if the rest of the budget is negligible and no epoch is likely to fit into it."""
+        """Return what to start; None if the rest is negligible and no epoch is likely to fit into it."""
         if self._chance(natural[0]) >= EXPECTED:
             return natural
         best, best_chance = natural, self._chance(natural[0])
@@ -52,7 +51,6 @@ class RestOfBudget:
         return best
 
     def _others(self) -> Iterator[Chosen]:
-        """All that could be started on the free slots, in the order of preference."""
         live, room = self._live, len(self._live.free)
         paused = [trial for trial in live.registry.in_state("paused") if live.ranks(trial) <= room]
         for trial in sorted((one for one in paused if one.paused_by != "policy"), key=lambda one: one.started_number):
@@ -66,7 +64,6 @@ class RestOfBudget:
             yield queued, None
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
-        """Order of paused trials: the best first objective of the last epoch first."""
         first = self._live.setup.objectives[0]
         return first.signed(trial.last_metrics[first.metric]), trial.started_number
 
@@ -76,7 +73,7 @@ class RestOfBudget:
         return self._live.account.chance(trial, self._live.now, starting=True, ranks=ranks, wait_seconds=wait)
 
     def _free_in_seconds(self, slots: int) -> float:
-        """Expected time until so many slots are free, if no running gang goes on beyond its rung."""
+        """Expected time until `slots` are free, if no running gang goes on beyond its rung."""
         live, room = self._live, len(self._live.free)
         if slots <= room:
             return 0.0
@@ -90,7 +87,7 @@ class RestOfBudget:
 
 
 def stint_seconds(live: LiveStudy, trial: Trial) -> float:
-    """Return the expected time until a trial is at its rung: that of its gang, else the next one if it went on now."""
+    """Return the expected time until a trial's gang reaches its rung, or its next rung if it went on now."""
     forecast = live.account.forecast(trial)
     if forecast is None:
         return 0.0

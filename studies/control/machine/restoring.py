@@ -1,4 +1,4 @@
-"""Resuming a study: what the policy knew, which files stay, which trials ran or were closed."""
+"""Restores a study that is resumed: search history, files, and running or closed trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from studies.storage.writing.changes import (
 
 
 def restore(live: LiveStudy, resume_state: ResumeState) -> None:
-    """Restore forecasts, search history and checkpoints from all epochs as measured, then the paused trials."""
+    """Restore forecasts, search history, checkpoints and paused trials."""
     measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
     measured.sort(key=lambda one: one[1].measured_at)
     for record, epoch in measured:
@@ -30,7 +30,7 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
         values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics, is_milestone=epoch.is_milestone)
         if epoch.is_milestone:
             trial.milestones[epoch.epoch] = values
-    # Of equal milestones the first one heard of was kept, which need not be the one that was measured first.
+    # Of equal milestones the first report was kept, which need not be the first measurement.
     for record, epoch in sorted(measured, key=lambda one: one[1].checkpoint is None):
         if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
             values = live.registry.by_id[record.id].milestones[epoch.epoch]

@@ -1,4 +1,4 @@
-"""Dispatching a trial to slots: its attempt, its row, and the frozen spec for its ranks."""
+"""Dispatches a trial to slots: its attempt, its row, and the frozen spec for its ranks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,12 @@ from trainers.protocol import Diagnostics, TrialSpec
 
 
 def proposed(setup: StudySetup, trial: Trial) -> Mapping[str, Asked] | None:
-    """What an attempt gets for parameters that it may ask for: what earlier ones got, else what the sampler proposed.
-
-    Returns:
-        None if the space of the study is whole, so that a trial may ask for nothing beside it.
-    """
+    """Return earlier or proposed values of parameters requested at run time; None if the space is whole."""
     return {**proposed_in(trial.sampler_attributes), **trial.asked} if setup.learns_space else None
 
 
 def note(live: LiveStudy, trial: Trial, event: ParameterAsked) -> None:
-    """Make what a trial has asked for one of its parameters; a later attempt asks for the same again."""
+    """Record a parameter that the trial requested at run time, so that later attempts get the same value."""
     if trial.asked.get(event.name) == event.asked:
         return
     trial.has_asked(event.name, event.asked)
@@ -39,7 +35,7 @@ def note(live: LiveStudy, trial: Trial, event: ParameterAsked) -> None:
 def start(
     live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...], *, promised_until: float, until: int
 ) -> Attempt:
-    """Dispatch a trial: it begins, or goes on from its checkpoint.
+    """Dispatch a trial from its beginning or its checkpoint.
 
     Args:
         thaw: Decision of the policy by which a paused trial goes on, else None.
@@ -73,11 +69,7 @@ def start(
 def first_step(
     live: LiveStudy, trial: Trial, attempt: Attempt, facts: Mapping[str, object], seconds: float | None
 ) -> None:
-    """Charge the start of an attempt, whose ranks now hold model and data and begin to train.
-
-    Args:
-        seconds: Duration of the start as rank 0 measured it; None takes the time since the lease.
-    """
+    """Charge the start of an attempt at its first step: the `seconds` that rank 0 measured, None since the lease."""
     attempt.started = True
     live.account.forecaster.saw_start(len(attempt.slots), live.now - attempt.leased_at if seconds is None else seconds)
     live.watchdog.heard(trial.id, is_first=True)

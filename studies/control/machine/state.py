@@ -1,22 +1,15 @@
-"""The study as a state machine: events and the time in, rows to commit and commands out. No I/O, clock or randomness.
+"""The study as a state machine without I/O, clock or randomness, for Ray and for simulations.
 
     handle(events, now) -> Step(changes, commands)
 
-The same machine drives Ray and the simulated pool. Its rules, in the order in which a study meets them:
-
-* a free slot gets drained or lost trials first, then what the policy chooses (`_fill_slots`);
-* an epoch is charged and recorded; then the gang trains on, the policy decides, or the trial ends (`Granting`);
-* money and hours are a deadline: a gang that is not expected to end two more epochs before it trains one more and
-  drains (`Granting`), and its slots go to whatever is expected to fit (`RestOfBudget`);
-* what is kept of the budget trains leaders of the archive to their last epoch (`Finishing`);
-* a gang on a node that will be taken away drains (`Draining`);
-* where an autoscaler brings the slots, those that are not needed any more are let go (`SlotNeeds`);
-* a gang without a sign of life is killed, and its trial goes on from its checkpoint (`_tick`).
-
-Its parts: `NextTrial` chooses a trial, `starting` dispatches it, `granting` says how far it trains, `epochs` records
-its epochs, `endings` end an attempt, `draining` ends the study in order, `resuming` restores what earlier controllers
-stored. They work on a `LiveStudy`, which has the `TrialRegistry`, the `BudgetAccount`, and the `Outbox` with rows to
-commit and commands to carry out.
+* A free slot gets drained or lost trials first, then the policy's choice (`_fill_slots`).
+* After a recorded epoch the gang trains on, the policy decides, or the trial ends (`Granting`).
+* A gang that is not expected to end two more epochs before the deadline drains after one (`Granting`), and its slots go
+  to whatever is expected to fit (`RestOfBudget`).
+* The kept share of the budget trains leaders of the archive to their last epoch (`Finishing`).
+* A gang on a node that will be taken away drains (`Draining`).
+* Slots of an autoscaler that are not needed any more are released (`SlotNeeds`).
+* A gang without a sign of life is killed, and its trial goes on from its checkpoint (`_tick`).
 """
 
 from __future__ import annotations
@@ -68,18 +61,18 @@ ENDS_AS: Mapping[StopReason, StudyState] = {
     "storage": "drained",
     "error": "failed",
 }
-"""State of a study by the reason for its end; closed by all other reasons."""
+"""State of a study by the reason for its end; all other reasons close it."""
 CUT = "the budget was used up within an epoch; goes on from its last checkpoint"
 
 
 class StudyMachine:
-    """Decides everything in a study.
+    """Makes all decisions of a study.
 
     Args:
         alive_since: Moment at which this controller took the lease, in seconds since 1970.
-        pick: Function of the pool: which of the free slots a gang of so many ranks should get.
-        worn: Function of the pool: which of some slots should get a new process before another trial.
-        spare: Function of the pool: which of the free slots to let go.
+        pick: The pool's function that chooses free slots for a gang.
+        worn: The pool's function that chooses slots to get a new process before another trial.
+        spare: The pool's function that chooses free slots to release.
     """
 
     def __init__(
@@ -124,31 +117,29 @@ class StudyMachine:
         self.slot_needs = SlotNeeds(self._live, self._draining, spare)
         restoring.restore(self._live, resume_state)
 
-    # ------------------------------------------------------------------ for readers
-
     @property
     def trials(self) -> Mapping[int, Trial]:
-        """All trials by id."""
+        """Return all trials by id."""
         return self._live.registry.by_id
 
     @property
     def now(self) -> float:
-        """Moment of the latest event, in seconds since 1970."""
+        """Return the moment of the latest event, in seconds since 1970."""
         return self._live.now
 
     @property
     def finished(self) -> bool:
-        """Whether this controller has nothing left to do."""
+        """Return whether this controller has nothing left to do."""
         return self.state != "running"
 
     @property
     def running(self) -> list[Trial]:
-        """Trials that hold slots."""
+        """Return the trials that hold slots."""
         return self._live.registry.running
 
     @property
     def archive(self) -> list[Milestone]:
-        """The non-dominated milestones so far."""
+        """Return the non-dominated milestones so far."""
         return self._live.keeper.archive
 
     @property
@@ -158,30 +149,28 @@ class StudyMachine:
 
     @property
     def overshoot_nano_usd(self) -> int:
-        """Nano-dollars spent beyond the budget."""
+        """Return the nano-dollars spent beyond the budget."""
         return self._live.account.overshoot_nano_usd
 
     @property
     def deadline(self) -> float:
-        """Moment at which dollars or hours are used up, in seconds since 1970; infinite without such a limit."""
+        """Return when dollars or hours are used up, in seconds since 1970; infinite without such a limit."""
         return self._live.account.deadline
 
     @property
     def cut_at(self) -> float:
-        """Moment at which running epochs are cut, a little before the deadline, in seconds since 1970."""
+        """Return when running epochs are cut, in seconds since 1970."""
         return self._live.account.cut_at
 
     @property
     def draining(self) -> bool:
-        """Whether nothing is started any more: every gang was told to stop, or nothing fits into the budget's rest."""
+        """Return whether nothing starts any more: all gangs must stop, or nothing fits into the rest of the budget."""
         return self._draining.starts_nothing
 
     @property
     def reserved_until(self) -> float:
-        """Latest moment promised to a gang, in seconds since 1970."""
+        """Return the latest moment promised to a gang, in seconds since 1970."""
         return max((trial.attempt.promised_until for trial in self.running if trial.attempt), default=self.now)
-
-    # ------------------------------------------------------------------ for the controller
 
     def reopen(self, closed: Iterable[int]) -> None:
         """Pause the trials that were pruned only because the study closed. Call before `begin`."""
@@ -204,17 +193,14 @@ class StudyMachine:
         return self._step()
 
     def pool_refused(self, message: str, now: float) -> Step:
-        """Fail the study since it has no slots to train on; it can be resumed."""
+        """Fail the study, which has no slots; it can be resumed."""
         self._live.now = now
         self._draining.drain("error", message)
         self._finish("error")
         return self._step()
 
     def handle(self, events: Sequence[Event], now: float) -> Step:
-        """Answer events that happened together; those of attempts that are over are ignored.
-
-        Free slots are filled after the last event, so that the policy chooses with the latest measurements.
-        """
+        """Handle simultaneous events, then fill free slots with the latest measurements. Ignores ended attempts."""
         self._live.now = max(now, self.now)
         for event in events:
             self._take_in(event)
@@ -252,10 +238,8 @@ class StudyMachine:
             case Tick():
                 self._tick(event)
 
-    # ------------------------------------------------------------------ free slots
-
     def _fill_slots(self) -> bool:
-        """Start trials; returns whether a slot is free for which there is none."""
+        """Returns whether a free slot found no trial."""
         live = self._live
         self._draining.look_again()
         while live.free and live.account.is_open and not self.draining and not self.finished:
@@ -270,7 +254,7 @@ class StudyMachine:
                 self._draining.nothing_fits = True
                 break
             trial, thaw = chosen
-            # A trial that needs more slots than are free keeps them from smaller ones behind it, or it would starve.
+            # Smaller trials behind it must not take the free slots, or it would starve.
             ranks = live.ranks(trial)
             if ranks > len(live.free):
                 break
@@ -286,8 +270,6 @@ class StudyMachine:
             endings.cancel(self._live, trial)
             if not self.draining:  # it may have been what the next free slot would have taken
                 self._next_trial.want_suggestion()
-
-    # ------------------------------------------------------------------ events of gangs
 
     def _of_gang(self, event: GangStarted | Measured | ParameterAsked | PartSaved | Progress | GangFailed) -> None:
         live = self._live
@@ -311,14 +293,12 @@ class StudyMachine:
                 self._failed(trial, trial.attempt, event)
 
     def _failed(self, trial: Trial, attempt: Attempt, event: GangFailed) -> None:
-        # Time that showed that a configuration diverges was not wasted: it is the trial's.
+        # Showing that a configuration diverges is the trial's own cost.
         is_train = event.failure == "diverged" and attempt.started
         self._live.account.charge_trial(trial, "train" if is_train else "lost", self.now)
         endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
         if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
             self._draining.drain("storage", event.message)
-
-    # ------------------------------------------------------------------ the watchdog
 
     def _tick(self, event: Tick) -> None:
         if self.now >= self.cut_at:
@@ -334,10 +314,8 @@ class StudyMachine:
             elif trial.attempt is not None and self.now >= trial.attempt.promised_until:
                 self._granting.outlived_promise(trial, trial.attempt)
 
-    # ------------------------------------------------------------------ the end
-
     def nothing_left(self) -> StopReason | None:
-        """Why there is nothing to do even if slots were free, or None. Call before the pool is opened."""
+        """Return why there is nothing to do even if slots were free, or None. Call before the pool is opened."""
         return self._live.account.used_up() or self._next_trial.why_none()
 
     def _finish_if_done(self) -> None:
@@ -354,7 +332,6 @@ class StudyMachine:
         endings.end_study(self._live, self.state, reason)
 
     def _step(self) -> Step:
-        """Return rows and commands so far, the reference point if it is due, and what is reserved at this moment."""
         outbox = self._live.outbox
         if self._live.reference_due:
             self._live.reference_due = False

@@ -1,4 +1,4 @@
-"""Settings of a study in the form that its state machine needs."""
+"""Settings of a study for its state machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studies.search.policy import Policy
 from studies.spec.sections import FaultsSpec
 
 FREE_USD_PER_SLOT_HOUR = 1.0
-"""Price with which the search compares trials on slots that cost nothing: it saves time then."""
+"""Price at which the search compares trials on free slots, so that it saves time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +22,6 @@ class StudySetup:
     """Settings that do not change while a controller lives.
 
     Attributes:
-        objectives: Objectives in the spec's order.
-        training: Section `training` of the spec.
         epochs: Last epoch of a complete trial.
         milestones: Epochs whose checkpoints are deliverables, the last epoch among them.
         checkpoint_every_seconds: Time between two checkpoints of a trial within its milestones.
@@ -31,18 +29,15 @@ class StudySetup:
         most_checkpoint_gib: Room for checkpoints in GiB, beyond which paused trials are evicted; None is no limit.
         python_path: Folders from which ranks import the user's task.
         reference_point: Reference point by metric, given by the user or frozen earlier, else None.
-        watched: Epochs whose values the search looks at, beside milestones and rungs.
-        faults: What a trial may do before it counts as hung or lost.
-        on_lost_node: Whether a trial that has begun waits for devices that are gone, or goes on with fewer ranks.
+        watched: Epochs whose values the search looks at, besides milestones and rungs.
+        on_lost_node: Whether a trial that has begun waits for lost devices, or goes on with fewer ranks.
         space: Search space; None where no suggestion is ever narrowed.
         world_sizes: World sizes that the search may choose; None if it does not search them.
-        autoscale: Whether a cluster's autoscaler brings the slots: none counts as there before its process is ready,
-            and those that are not needed any more are let go.
-        learns_space: Whether trials may ask for parameters that the space does not have.
-        baselines: Parameters of the baselines that are trials, which no pruner pauses or stops.
+        autoscale: Whether an autoscaler brings the slots; they count once their process is ready, and may be released.
+        learns_space: Whether trials may request parameters that the space does not have.
+        baselines: Parameters of the baseline trials, which no pruner pauses or stops.
         own_logging: Where the user's code logs by itself; None leaves that to its environment.
-        cut_seconds: Time before the deadline of the budget at which running epochs are cut: noticing it, the commit and
-            the killing take as long.
+        cut_seconds: Time before the deadline at which running epochs are cut, for noticing, commit and killing.
     """
 
     study: str
@@ -79,15 +74,15 @@ class StudySetup:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs up to which gangs are granted training: the policy's rungs and the last epoch."""
+        """Return the epochs up to which gangs are granted training: the policy's rungs and the last epoch."""
         return (*self.policy.pruner.rungs(self.epochs), self.epochs)
 
     @property
     def looked_at(self) -> frozenset[int]:
-        """Epochs whose values a search may look at."""
+        """Return the epochs whose values a search may look at."""
         return frozenset({*self.rungs, *self.milestones, *self.watched})
 
     @property
     def search_usd_per_slot_hour(self) -> float:
-        """Price with which the search compares trials."""
+        """Return the price at which the search compares trials."""
         return self.usd_per_slot_hour or FREE_USD_PER_SLOT_HOUR

@@ -1,4 +1,4 @@
-"""All trials of a study, indexed by id, state and number: no event searches thousands of finished trials."""
+"""Indexes a study's trials by id, state and number, so that no event searches thousands of finished trials."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class TrialRegistry:
         self._note_paused(trial)
 
     def touch(self, trial: Trial) -> None:
-        """Note that a search knows something else of a trial from now on."""
+        """Note that a trial changed for the search."""
         if trial.number is not None:
             self._changed.add(trial.number)
 
     def take_changed(self) -> set[int]:
-        """Numbers of the started trials that were added, moved or touched since the last call."""
+        """Return the numbers of the started trials that changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 
     def move(self, trial: Trial, state: TrialState) -> None:
-        """Change a trial's state, if that is a legal move."""
+        """Change a trial's state; raises IllegalTransitionError for an illegal move."""
         before = trial.state
         trial.move(state)
         del self._in_state[before][trial.id]
@@ -54,7 +54,7 @@ class TrialRegistry:
             self._may_return[trial.id] = trial
 
     def forget(self, trial: Trial) -> None:
-        """Leave out a queued configuration, which will never be a trial."""
+        """Remove a queued configuration that will never start."""
         trial.move("pruned")
         del self._in_state["queued"][trial.id], self.by_id[trial.id]
 
@@ -65,40 +65,40 @@ class TrialRegistry:
         self.touch(trial)
 
     def in_state(self, state: TrialState) -> list[Trial]:
-        """Trials in a state, in the order of their ids."""
+        """Return the trials in a state, by id."""
         return [trial for _, trial in sorted(self._in_state[state].items())]
 
     def count(self, state: TrialState) -> int:
-        """Number of trials in a state."""
+        """Return the number of trials in a state."""
         return len(self._in_state[state])
 
     @property
     def started_count(self) -> int:
-        """Number of trials that have been started."""
+        """Return the number of started trials."""
         return len(self._by_number)
 
     @property
     def started(self) -> list[Trial]:
-        """Trials that have been started, in the order of their numbers."""
+        """Return the started trials, by number."""
         return [self._by_number[number] for number in range(len(self._by_number))]
 
     def numbered(self, number: int) -> Trial:
-        """The trial with a number."""
+        """Return the trial with a number."""
         return self._by_number[number]
 
     @property
     def running(self) -> list[Trial]:
-        """Trials that hold slots, in the order of their ids."""
+        """Return the trials that hold slots, by id."""
         return [trial for trial in self.in_state("running") if trial.attempt is not None]
 
     def held_by(self, trial_id: int, attempt: int) -> Trial | None:
-        """The trial with an id if this attempt of it runs, else None: an event of an earlier attempt comes too late."""
+        """Return the trial if this attempt of it runs; None for late events of earlier attempts."""
         trial = self.by_id.get(trial_id)
         return trial if trial and trial.attempt and trial.attempt.number == attempt else None
 
     def next_returning(self, fits: Callable[[Trial], bool] = lambda _trial: True) -> Trial | None:
-        """The first of the drained and lost trials that fit, which go on before any other trial starts."""
-        # Hundreds may wait for the policy, and free slots ask again and again: those are looked at once.
+        """Return the first fitting drained or lost trial; these go on before any other trial starts."""
+        # Hundreds may wait for the policy: the registry looks at them once.
         self._may_return = {
             trial_id: trial
             for trial_id, trial in self._may_return.items()
@@ -108,6 +108,6 @@ class TrialRegistry:
         return min(returning, key=lambda trial: trial.started_number, default=None)
 
     def next_queued(self, most_ranks: float = math.inf) -> Trial | None:
-        """The configuration to start next, of so many ranks: people's come before the sampler's suggestions."""
+        """Return the next configuration with at most `most_ranks`: enqueued ones before suggestions."""
         queued = [trial for trial in self._in_state["queued"].values() if trial.world_size <= most_ranks]
         return min(queued, key=lambda trial: (trial.origin == "sampler", trial.id), default=None)

@@ -1,4 +1,4 @@
-"""Tells ranks that hang from ranks that are slow, by how long they were silent while the controller listened."""
+"""Tells hanging ranks from slow ones by their silence while the controller listened."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from studies.spec.sections import FaultsSpec
 
 MOST_SECONDS_PER_LOOK = 5.0
-"""Most of the time between two looks that counts as silence.
-
-A controller that was away for longer, since its store did not answer or the machine slept, did not listen either, and
-may not even have given its orders.
-"""
+"""Most silence counted between two looks: a controller that was away for longer did not listen either."""
 FEWEST_LOOKS = 4
-"""Number of looks within which silence cannot end an attempt, however short it may be."""
+"""Number of looks before silence can end an attempt."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Silence:
-    """Silence of one gang."""
-
     factor: float
     allowed_seconds: float
     seconds: float = 0.0
@@ -27,11 +21,7 @@ class _Silence:
 
 
 class Watchdog:
-    """Silences of the gangs that train now.
-
-    Args:
-        now: Moment from which it listens, in seconds.
-    """
+    """Silences of the training gangs, counted from `now` in seconds."""
 
     def __init__(self, limits: FaultsSpec, now: float) -> None:
         self._limits = limits
@@ -44,11 +34,7 @@ class Watchdog:
         self._silences[gang] = _Silence(factor=factor, allowed_seconds=factor * self._limits.start_seconds)
 
     def heard(self, gang: int, *, is_first: bool = False) -> None:
-        """End the silence of a gang.
-
-        Args:
-            gang: Id of the gang's trial.
-        """
+        """End the silence of the gang of trial `gang`."""
         if silence := self._silences.get(gang):
             limit = self._limits.start_seconds if is_first else self._limits.silence_seconds
             silence.allowed_seconds, silence.seconds, silence.is_new = silence.factor * limit, 0.0, True
@@ -58,7 +44,7 @@ class Watchdog:
         self._silences.pop(gang, None)
 
     def hung(self, now: float) -> dict[int, float]:
-        """Look at all gangs; returns those that have been silent for too long, with their silence in seconds."""
+        """Return the gangs that have been silent for too long, with their silence in seconds."""
         passed = min(max(now - self._looked_at, 0.0), MOST_SECONDS_PER_LOOK)
         self._looked_at = now
         for silence in self._silences.values():
@@ -69,5 +55,5 @@ class Watchdog:
 
 
 def no_sign_of_life(silence_seconds: float) -> str:
-    """The message about a gang that was killed since it hung."""
+    """Return the message about a gang that was killed since it hung."""
     return f"no sign of life from any rank for {silence_seconds:.0f} s (faults.start_seconds, faults.silence_seconds)"
