@@ -12,11 +12,10 @@ from search_spaces.user_errors import UserError
 
 
 class SearchError(UserError):
-    """A sampler or a pruner that a spec names cannot be used; `str` is one line for the user.
+    """A sampler or pruner named in a spec cannot be used; `str` is one line for the user.
 
     Attributes:
-        problem: What is wrong, without its place.
-        path: Keys that lead to the place within the spec's `search`.
+        path: Keys of the place within the spec's `search`.
     """
 
     def __init__(self, problem: str, path: tuple[str, ...]) -> None:
@@ -29,11 +28,7 @@ class SearchError(UserError):
 
 
 def load_object(name: str, path: tuple[str, ...]) -> Any:
-    """Imports what `module:Object` names.
-
-    Args:
-        name: Module and object; attributes of any depth.
-        path: Keys that lead to the name within the spec's `search`.
+    """Import the object `module:Object`, with attributes of any depth, named at `path` within the spec's `search`.
 
     Raises:
         SearchError: The module cannot be imported, or has no such object.
@@ -46,6 +41,6 @@ def load_object(name: str, path: tuple[str, ...]) -> Any:
 
 
 def make_importable(folder: Path) -> None:
-    """Lets modules of this folder be imported in this process: the user's own stand beside the spec."""
+    """Let this process import modules from a folder: the user's own, beside the spec."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

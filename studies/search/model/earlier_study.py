@@ -24,8 +24,8 @@ class EarlierTrial:
 
     Attributes:
         values: Values of this study's objectives, in its order and directions, at the trial's last epoch.
-        usd_per_epoch: Mean dollars per epoch; None if they are not known.
-        bounded: Values of this study's constrained metrics at the same epoch, by name, as far as they are known.
+        usd_per_epoch: Mean dollars per epoch; None if unknown.
+        bounded: Known values of this study's constrained metrics at the same epoch, by name.
     """
 
     params: Mapping[str, ParameterValue]
@@ -49,7 +49,7 @@ class EarlierStudy:
     left_out: int = 0
 
     def to_plain(self) -> dict[str, Any]:
-        """The JSON form in which it is stored with the study."""
+        """The stored JSON form."""
         trials = [
             {
                 "params": dict(one.params),
@@ -79,11 +79,7 @@ class EarlierStudy:
 def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterValue] | None:
     """Parameters of an earlier trial that this study's space has.
 
-    Args:
-        params: Parameters of the earlier trial; a conditional parameter may be missing.
-
-    Returns:
-        The parameters; None if a value is out of its range, or a parameter without condition is missing.
+    Returns None if a value is out of its range, or a parameter without condition is missing.
     """
     kept: dict[str, Any] = {}
     for name, entry in space.entries():
@@ -121,7 +117,7 @@ def signed_values(trials: Sequence[EarlierTrial], objectives: Sequence[Objective
 def excesses(
     trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]
 ) -> dict[str, float]:
-    """Amount by which a trial violates each bound, in units of the bound; 0 where that is not known."""
+    """Amount by which a trial violates each bound, in units of the bound; 0 where unknown."""
     known = {**trial.bounded, **{o.metric: value for o, value in zip(objectives, trial.values, strict=True)}}
     return {
         bound.name: bound.relative_excess(known[bound.metric]) if bound.metric in known else 0.0
@@ -130,5 +126,5 @@ def excesses(
 
 
 def total_violation(trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> float:
-    """Sum of the violations of all bounds, in units of the bounds; bounds that are kept count 0."""
+    """Sum of a trial's violations of all bounds, in units of the bounds."""
     return sum(max(excess, 0.0) for excess in excesses(trial, objectives, constraints).values())

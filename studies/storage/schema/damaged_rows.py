@@ -55,9 +55,9 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def damage(store: Store) -> str:
-    """The first value of a store that makes no sense, with its place; empty if there is none.
+    """The first invalid value of a store, with its place; empty if there is none.
 
-    It looks at single values, not at what they mean together: that is what `automl audit` does.
+    It checks single values; `automl audit` checks that they agree.
     """
     with store.snapshot() as connection:
         for table in t.metadata.sorted_tables:
@@ -76,7 +76,6 @@ def _damaged(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[str, 
 
 
 def _fits(column: sa.Column[Any], value: Any) -> bool:
-    """Whether a value that is not null is one of those that are written to a column."""
     if isinstance(column.type, sa.Boolean):
         return value in (0, 1)
     if isinstance(column.type, sa.Integer):

@@ -28,11 +28,11 @@ _MOVE = (
 
 
 class ChargedTwiceError(RunError):
-    """A charge begins before the end of an earlier one of the same slot; nothing of its commit is written."""
+    """A charge begins before an earlier one of its slot ends; nothing of its commit is written."""
 
 
 def open_slots(connection: sa.Connection, lease_id: int, slots: Iterable[int], at: float) -> None:
-    """Add slots that have just come to a pool, charged up to that moment; those there already stay."""
+    """Add new slots to a pool, charged up to `at`; existing ones stay."""
     there = marks(connection, lease_id)
     rows = [{"lease_id": lease_id, "slot": slot, "charged_until": at} for slot in slots if slot not in there]
     if rows:
@@ -46,10 +46,7 @@ def marks(connection: sa.Connection, lease_id: int) -> dict[int, float]:
 
 
 def move(connection: sa.Connection, lease_id: int, charges: Iterable[Charged]) -> None:
-    """Move the marks of the slots that are charged.
-
-    Args:
-        charges: Charges in their order.
+    """Move the marks of the charged slots, in the order of the charges.
 
     Raises:
         ChargedTwiceError: A slot-second is charged already, or the pool has no such slot.
@@ -89,12 +86,7 @@ def _refusal(slot: int, since: float, charged_until: float) -> ChargedTwiceError
 
 
 class CommitWriter:
-    """Turns the changes of one commit into statements, one for all new rows of a table.
-
-    Args:
-        study_id: Id of the study's row.
-        lease_id: Id of the controller's lease; None where no controller can be (tests).
-    """
+    """Turns a commit's changes into statements, one for all new rows of a table; `lease_id` is None in tests only."""
 
     def __init__(self, connection: sa.Connection, study_id: int, lease_id: int | None, revision: int) -> None:
         self._connection = connection
@@ -153,7 +145,7 @@ class CommitWriter:
     def _update_rows(
         self, table: sa.Table, key: tuple[str, ...], rows: Iterable[tuple[tuple[int, ...], Mapping[str, Any]]]
     ) -> None:
-        """Update rows by their keys: rows that change the same columns in one statement."""
+        """Update rows by their keys; one statement for rows that change the same columns."""
         alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for of, columns in sorted(rows, key=lambda row: row[0]):
             parameters = {f"key_{name}": value for name, value in zip(key, of, strict=True)} | dict(columns)
@@ -225,10 +217,7 @@ Inserted = ch.AttemptOpened | ch.EpochMeasured | ch.Decided | ch.Charged | ch.Co
 
 
 def row_of(change: Inserted) -> dict[str, Any]:
-    """Columns of the row that a change inserts, but those that depend on the store: the ids of study and lease.
-
-    The fields of a change are columns of its table, except `at`.
-    """
+    """Columns of the row that a change inserts, from its fields except `at`, without the ids of study and lease."""
     kind: Any = type(change)
     row = {name: getattr(change, name) for name in _field_names(kind) if name != "at"}
     match change:
@@ -252,5 +241,5 @@ def _field_names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics as JSON can hold them: NaN and infinity, which it lacks, become None."""
+    """Metrics as JSON can hold them: NaN and infinity become None."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
