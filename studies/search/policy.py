@@ -119,10 +119,7 @@ class Policy:
     pruner: Pruner
 
     def worth_least(self, history: History) -> int:
-        """Return the number of the paused trial that gives up its checkpoint when too many wait; one must wait.
-
-        If the pruner names no paused trial, it is the first that waits at the earliest rung.
-        """
+        """Return the paused trial to lose a checkpoint if too many wait; by default the first at the earliest rung."""
         chosen = self.pruner.worth_least(history)
         if chosen is not None and chosen in history.paused:
             return chosen

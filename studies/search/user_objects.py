@@ -12,11 +12,7 @@ from search_spaces.user_errors import UserError
 
 
 class SearchError(UserError):
-    """A sampler or pruner named in a spec cannot be used; `str` is one line for the user.
-
-    Attributes:
-        path: Keys of the place within the spec's `search`.
-    """
+    """A sampler or pruner named in a spec (`path` within `search`) cannot be used; `str` is one line for the user."""
 
     def __init__(self, problem: str, path: tuple[str, ...]) -> None:
         super().__init__(problem, path)
@@ -28,11 +24,7 @@ class SearchError(UserError):
 
 
 def load_object(name: str, path: tuple[str, ...]) -> Any:
-    """Import the object `module:Object`, with attributes of any depth, named at `path` within the spec's `search`.
-
-    Raises:
-        SearchError: The module cannot be imported, or has no such object.
-    """
+    """Import `module:Object`, attributes of any depth; raises `SearchError` at `path` if it is missing."""
     module_name, _, object_name = name.partition(":")
     try:
         return reduce(getattr, object_name.split("."), importlib.import_module(module_name))

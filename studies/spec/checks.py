@@ -58,11 +58,7 @@ def check_against_task(
 
 
 def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
-    """Check the first trials, or take the task's `proposed` ones, as far as they are in the space.
-
-    Raises:
-        SpecError: The spec names parameters that are not in the space.
-    """
+    """Check the first trials, or take the `proposed` ones within the space; raises `SpecError` for other parameters."""
     space, first = spec.space or Space({}), spec.search.first_trials
     for number, one in enumerate(first):
         if problem := _problem_in(space, one):
@@ -117,7 +113,6 @@ def left_out(spec: StudySpec, proposed: Sequence[Mapping[str, Any]]) -> list[str
 
 
 def _beginning_with(spec: StudySpec) -> StudySpec:
-    """Return a spec whose first trials begin with its baselines."""
     first = spec.search.first_trials
     tried = tuple(one.params for one in spec.baselines or () if one.params and one.params not in first)
     return spec.model_copy(update={"search": spec.search.model_copy(update={"first_trials": (*tried, *first)})})
@@ -132,11 +127,7 @@ def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | 
 
 
 def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> None:
-    """Check that all trainer options that trials can get go together on a device ("cpu" or "cuda"; None if unknown).
-
-    Raises:
-        SpecError: Two options do not go together, or one does not work on this device.
-    """
+    """Check that options that trials can get go together, on a device or None if unknown, or raise `SpecError`."""
     if device == "cpu" and spec.resources.backend == "nccl":
         why_not = "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
         raise SpecError(source, ("resources", "backend"), why_not)

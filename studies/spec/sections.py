@@ -126,10 +126,7 @@ class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAININ
 
 
 class PrunerSpec(Section):
-    """The pruner that decides at rungs, a built-in one or "module:Object"; in a spec its options are beside the name.
-
-    Options of a built-in pruner are checked and complete; a custom pruner checks them when it is made.
-    """
+    """The pruner that decides at rungs, built in or "module:Object"; built-in pruners' options are checked here."""
 
     WITHOUT_NAME = ("name",)
 
@@ -343,12 +340,10 @@ class FaultsSpec(Section):
     """Limits after which a trial counts as hung or lost.
 
     Attributes:
-        start_seconds: Longest silence of the ranks during a first action of an attempt, such as loading data or
-            compiling.
-        silence_seconds: Longest silence of the ranks at any other time, in seconds.
-        errors_at_start: Trials that may fail by the user's code before any trained an epoch; then the study ends. Null
-            is no limit.
-        group_seconds: Longest wait for other ranks in forming a process group and in a collective, in seconds.
+        start_seconds: Longest silence of the ranks during a first action of an attempt, such as loading or compiling.
+        silence_seconds: Longest silence of the ranks at any other time.
+        errors_at_start: Trials that may fail by user errors before any trained an epoch; null is no limit.
+        group_seconds: Longest wait for other ranks in forming a process group and in a collective.
     """
 
     start_seconds: Positive = 1800.0

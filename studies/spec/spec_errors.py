@@ -58,10 +58,9 @@ def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecErro
 def from_validation(
     error: ValidationError, raw: Mapping[str, object], model: type[BaseModel], source: str
 ) -> SpecError:
-    """Turn pydantic's findings into a `SpecError`; a field's `description` says what is allowed.
+    """Turn pydantic's findings in a mapping from `source` into a `SpecError`, by the fields' descriptions.
 
-    Unknown keys come first, since a misspelt key is often why another one is missing. `source` names the mapping's
-    origin.
+    Unknown keys come first, since a misspelt key is often why another one is missing.
     """
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
     problems: dict[Path, str] = {}
@@ -171,7 +170,6 @@ def _refused(model: type[BaseModel], path: Path, value: object) -> str:
 
 
 def _elsewhere(model: type[BaseModel], key: str | int) -> str | None:
-    """Place where a misplaced key belongs."""
     for name, field in model.model_fields.items():
         inner = model_of(field)
         if inner is not None and key in inner.model_fields:

@@ -205,11 +205,7 @@ class StudySpec(Section):
 
 
 def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
-    """Read a spec from a YAML file, and apply overrides (`path=value`) before checking it.
-
-    Raises:
-        SpecError: The file cannot be read or the spec is wrong.
-    """
+    """Read a spec from a YAML file with overrides (`path=value`); raises `SpecError` if it is unreadable or wrong."""
     raw = read_yaml_file(FilePath(path))
     if raw is None:
         raise SpecError(str(path), (), "found an empty file, allowed: a mapping with at least the key task")
@@ -218,11 +214,7 @@ def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
 
 
 def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
-    """Check a spec from YAML, JSON or Python; sections, parameters and spaces may be typed objects.
-
-    Raises:
-        SpecError: The spec is wrong; one line, with the first problem and the number of others.
-    """
+    """Check a spec from YAML, JSON or typed Python objects; raises a one-line `SpecError` if it is wrong."""
     raw = as_plain(_as_mapping(mapping, source))
     check_texts(raw, source)
     try:
@@ -232,20 +224,12 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
 
 
 def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
-    """Return a copy of a spec's mapping with every override, `path=value`, set.
-
-    Raises:
-        SpecError: A path is not in the spec, or a value is no YAML.
-    """
+    """Return a copy of a spec's mapping with overrides (`path=value`); raises `SpecError` for unknown paths."""
     return apply_to(StudySpec, mapping, overrides)
 
 
 def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySpec:
-    """Return the spec with another budget, other resources, checkpoints or faults.
-
-    Raises:
-        SpecError: An override names another section, or a wrong value.
-    """
+    """Return the spec with other budget, resources, checkpoints or faults; raises `SpecError` for other sections."""
     for override in overrides:
         path, _ = split_override(override)
         if path[0] not in CHANGEABLE:
@@ -300,7 +284,6 @@ def _as_mapping(raw: object, source: str) -> dict[str, object]:
 
 
 def _task_of_command(task: Mapping[str, object], options: object) -> dict[str, object]:
-    """Split a command's task section into the name and options that a study stores."""
     if options:
         raise SpecValueError(
             found(options, "no task_options beside a command, whose options stand in task"), ("task_options",)

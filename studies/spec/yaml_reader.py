@@ -93,8 +93,7 @@ def read_yaml(text: str, source: str) -> object:
     """Read a text that holds one YAML document; an empty one is None.
 
     Raises:
-        SpecError: The text is no YAML, doubles a key, has a key that is no string, a number that YAML versions read
-            differently, or a million characters.
+        SpecError: It is no YAML, too long, or has a doubled key, a key that is no string, or an ambiguous number.
     """
     try:
         loader = _Reader(text)
@@ -123,7 +122,6 @@ def _unreadable(source: str, reason: str) -> SpecError:
 
 
 def _check_size(root: yaml.Node, source: str) -> None:
-    """Refuse values that contain themselves, and more text than a spec can need."""
     sizes: dict[int, int | None] = {}  # of the nodes seen so far, with their aliases written out; None: being counted
 
     def size(node: yaml.Node) -> int:

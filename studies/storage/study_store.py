@@ -111,11 +111,7 @@ class Store:
         at: float,
         earlier_studies: Sequence[Mapping[str, Any]] = (),
     ) -> int:
-        """Insert a study, running and empty; returns its id.
-
-        Raises:
-            StudyExistsError: There is a study of this name, perhaps made by another process just now.
-        """
+        """Insert a running, empty study; returns its id. Raises `StudyExistsError`, also after a race with others."""
         row = {
             "uid": new_id(), "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
             "base_folder": base_folder, "sampler_attributes": {}, "reserved_nano_usd": 0, "reserved_seconds": 0.0,
@@ -154,9 +150,8 @@ class Store:
     ) -> None:
         """Replace the spec in force by one with another budget, resources or checkpoints.
 
-        Args:
-            resets_price: Whether its price replaces the one that `set_price` has set.
-            check: Raises if the spec may not be changed now; called in the same transaction.
+        `resets_price` drops the price of `set_price`. `check` raises, in the same transaction, if no change is allowed
+        now.
         """
         with self.engine.begin() as connection:
             check(connection)
@@ -280,16 +275,11 @@ class Store:
     def commit(
         self, study_id: int, lease_token: str | None, changes: Iterable[ch.Change], *, commit_id: str | None = None
     ) -> None:
-        """Write all changes in one transaction, once, in their order.
+        """Write all changes in one transaction, once, in their order; raises `LeaseLostError`, writing nothing.
 
         The study's row keeps the id of its last commit, so a commit whose outcome is unknown, since the connection
-        broke, can be repeated with the same `commit_id` (`new_id`).
-
-        Args:
-            lease_token: Token of the controller's lease, which must still be held; None in tests without a controller.
-
-        Raises:
-            LeaseLostError: The lease was taken over; nothing is written.
+        broke, can be repeated with the same `commit_id` (`new_id`). The controller's lease must still be held; the
+        token is None in tests without a controller.
         """
         rows = list(changes)
         with self.engine.begin() as connection:
@@ -332,11 +322,7 @@ _HELD_LEASE = (
 
 
 def held_lease(connection: sa.Connection, study_id: int, token: str) -> int:
-    """Id of the lease with this token; no other controller can take the study until the transaction ends.
-
-    Raises:
-        LeaseLostError: It is not held any more.
-    """
+    """Id of the held lease with this token, or `LeaseLostError`; its study cannot be taken during the transaction."""
     lease_id: int | None = connection.execute(_HELD_LEASE, {"of_study": study_id, "token": token}).scalar()
     if lease_id is None:
         raise LeaseLostError("another controller has taken this study over")

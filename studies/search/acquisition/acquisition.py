@@ -34,11 +34,7 @@ BISECTIONS = 28
 
 @cache
 def hermite_nodes(learned: int) -> tuple[Array, Array]:
-    """Gauss-Hermite nodes for the innovations of the first learned objectives.
-
-    Returns:
-        Standard normal nodes [J, up to `MOST_INNOVATIONS`], and their weights, which sum to 1 [J].
-    """
+    """Gauss-Hermite nodes [J, up to `MOST_INNOVATIONS`] of standard normal innovations; weights [J] sum to 1."""
     points, weights = np.polynomial.hermite_e.hermegauss(NODES)
     count = min(learned, MOST_INNOVATIONS)
     grid = np.array(list(itertools.product(points, repeat=count))).reshape(NODES**count, count)
@@ -109,7 +105,6 @@ class Stagnation:
         return self._has_time() and (self._lacks_progress() or not self.is_worthwhile(index, volume))
 
     def _has_time(self) -> bool:
-        """Whether a usual full training that starts now ends before the budget is spent."""
         full_slot_usd = self.progress.full_slot_usd
         return full_slot_usd is None or (self.budget_usd - self.progress.spent_usd) / self.slots >= full_slot_usd
 

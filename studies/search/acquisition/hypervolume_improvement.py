@@ -80,11 +80,10 @@ class FreeBox:
 
 @dataclass(frozen=True, slots=True)
 class BoxDecomposition:
-    """The region that a two-dimensional archive does not dominate, cut into boxes along the first objective.
+    """The region that a two-dimensional archive does not dominate, cut into n + 1 boxes along the first objective.
 
-    Attributes:
-        edges: Right ends e_1 .. e_{n+1} of the boxes [n + 1]; the left end of the first box is minus infinity.
-        ceilings: Upper ends U_0 .. U_n of the boxes [n + 1].
+    Box k ends at `edges`[k] = e_{k+1}, the first one starts at minus infinity, and `ceilings`[k] = U_k is its upper
+    end.
     """
 
     edges: Array

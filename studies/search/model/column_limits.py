@@ -38,10 +38,7 @@ class ColumnLimits:
         return all(one.holds(values[one.column]) for one in self.each)
 
     def far_end(self, column: int, seen: Array) -> float | None:
-        """The larger of a column's upper bound and its measured median; None without a bound.
-
-        Values far beyond need no distinction, unless all measured values lie there.
-        """
+        """The column's upper bound, or its measured median if larger; None without a bound."""
         high = next((one.high for one in self.each if one.column == column), math.inf)
         if not math.isfinite(high):
             return None

@@ -25,9 +25,7 @@ values, what another thread's model has learned is as good."""
 class CostModel:
     """Regressions of dollars per epoch and of each static column. Models in several threads may share it.
 
-    Args:
-        static: Indices of the columns that do not change while a trial trains.
-        counted: Parameters and operations counted without training, used as size data and cost covariates; or None.
+    Sizes in `counted`, if any, serve as size data and cost covariates.
     """
 
     def __init__(

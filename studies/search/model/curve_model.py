@@ -52,10 +52,8 @@ class CurveModel:
     """Learns from all trials and forecasts candidates. For one thread; `sharing_fits` gives one for another.
 
     Columns are the objectives, then bounded metrics that are no objectives. Cumulative columns follow from dollars per
-    epoch, static ones do not change while a trial trains, and the others are learned.
-
-    Attributes:
-        reachable_reference: A point behind both the reference point and all measurements [objectives].
+    epoch, static ones do not change while a trial trains, and the others are learned. `reachable_reference`
+    [objectives] is a point behind both the reference point and all measurements.
     """
 
     def __init__(self, problem: Problem, shared: _Shared | None = None) -> None:

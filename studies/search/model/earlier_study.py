@@ -36,13 +36,7 @@ class EarlierTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierStudy:
-    """An earlier study whose trials are prior data.
-
-    Attributes:
-        name: Name that the user gave it, without a password.
-        trials: Trials whose configurations lie inside this study's space.
-        left_out: Number of trials that could not be used.
-    """
+    """An earlier study: its name without a password, its trials inside this study's space, and the number of others."""
 
     name: str
     trials: tuple[EarlierTrial, ...]
@@ -77,10 +71,7 @@ class EarlierStudy:
 
 
 def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterValue] | None:
-    """Parameters of an earlier trial that this study's space has.
-
-    Returns None if a value is out of its range, or a parameter without condition is missing.
-    """
+    """Parameters of an earlier trial in this study's space; None if one is out of range, or wrongly missing."""
     kept: dict[str, Any] = {}
     for name, entry in space.entries():
         is_child = isinstance(entry, Conditional)

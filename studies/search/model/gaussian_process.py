@@ -107,10 +107,7 @@ def _inside(x: Array) -> Array:
 
 
 def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | None = None) -> Hyperparameters:
-    """Hyperparameters of the largest posterior probability, for inputs x [n, D] scaled to about [0, 1].
-
-    The search begins at `start`, by default at the prior's medians.
-    """
+    """Hyperparameters of the largest posterior probability, for inputs x [n, D] scaled to about [0, 1]."""
     if len(y) < 2:
         return start or prior.medians(x.shape[1])
     inputs = x.shape[1]

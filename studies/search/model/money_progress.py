@@ -53,10 +53,7 @@ class Progress:
 
 
 class ArchiveTracker:
-    """Keeps the archive and the values that determine the reference point.
-
-    Milestones whose columns are not `feasible` do not enter the archive.
-    """
+    """Keeps the archive of feasible milestones, and the values that determine the reference point."""
 
     def __init__(
         self,

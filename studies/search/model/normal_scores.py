@@ -44,12 +44,7 @@ failures, forecasts must not become certain."""
 
 @dataclass(frozen=True, slots=True)
 class NormalScores:
-    """A growing function from values z, to be minimised, to their scores.
-
-    Attributes:
-        z: Distinct measured values, ascending [k].
-        scores: Their scores, ascending [k].
-    """
+    """A growing function from distinct measured values z [k], ascending, to their scores [k]."""
 
     z: Array
     scores: Array
@@ -79,10 +74,7 @@ class NormalScores:
         return z
 
     def forecast(self, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Median of z, and the variance of its better half, for normally distributed scores.
-
-        The worse half reaches far, and would blur forecasts where precision matters.
-        """
+        """Median of z, and the variance of its better half (the worse one reaches far), for normal scores."""
         z, sd = self.to_z(mean), np.sqrt(variance)
         spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER
         return z, np.maximum(spread, np.maximum(LEAST_SLOPE * self.slope_below * sd, 1e-5)) ** 2

@@ -30,12 +30,7 @@ UNBOUNDED_CEILING = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The function from a metric, to be minimised, to z.
-
-    Attributes:
-        kind: Family of the forecast distribution in the metric's units: log-normal if z is a logarithm.
-        low: Smallest value of which the logarithm is taken; smaller values become it.
-    """
+    """The function from a metric, to be minimised, to z; smaller values than `low` become it before the logarithm."""
 
     kind: Kind
     low: float = 0.0

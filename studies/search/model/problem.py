@@ -54,10 +54,7 @@ class Problem:
     trial_limits: TrialLimits = UNLIMITED
 
     def covariates(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Covariates [K] from the known metrics of a configuration, by name.
-
-        All configurations use the same logarithms, even if a 0 occurs in only one of them.
-        """
+        """Covariates [K] from the known metrics of a configuration, by name, with the same logarithms for all."""
         known = {} if self.known is None else self.known(params)
         return np.array([math.log(value) if name in self.positive else value for name, value in sorted(known.items())])
 

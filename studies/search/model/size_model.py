@@ -29,12 +29,7 @@ ENOUGH_TO_FIT = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """A configuration whose model was counted.
-
-    Attributes:
-        flops_per_sample: Floating-point operations of a forward pass; None if they could not be counted.
-        samples_per_epoch: Number of training samples; None if it could not be counted.
-    """
+    """A configuration whose model was counted; FLOPs of a forward pass and training samples are None if unknown."""
 
     params: Mapping[str, ParameterValue]
     model_parameters: int

@@ -114,10 +114,7 @@ class Transfer:
     def as_finished_trials(
         self, params: Sequence[Params], values: Sequence[tuple[float, ...]]
     ) -> list[tuple[EarlierTrial, bool]]:
-        """All earlier trials with values converted to this study, each with whether its study is alike.
-
-        `params` and `values` are those of this study's finished trials.
-        """
+        """Earlier trials with values converted to this study's finished trials, and whether each study is alike."""
         finite = [i for i, one in enumerate(values) if all(map(math.isfinite, one))]
         x = np.array([self._encoder.encode(params[i]) for i in finite]).reshape(-1, self._encoder.width)
         seen = [values[i] for i in finite]
@@ -129,7 +126,6 @@ class Transfer:
         ]
 
     def _is_alike(self, study: EarlierStudy, x: Array, seen: Sequence[tuple[float, ...]]) -> bool:
-        """Whether the study ranks this study's values in the right order in a learned objective."""
         ends = self._by_study.get(study.name)
         if ends is None or len(seen) < ENOUGH_TO_JUDGE:
             return True

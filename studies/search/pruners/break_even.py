@@ -92,7 +92,6 @@ class _RoughIndices:
         self._calls = 0
 
     def chosen(self, waiting: Rows, trials: int) -> Rows:
-        """Paused trials with the largest remembered indices, and with the oldest."""
         if (more := trials - len(self._indices)) > 0:
             self._indices = np.append(self._indices, np.full(more, np.inf))
             self._updated_at = np.append(self._updated_at, np.zeros(more, dtype=np.intp))
@@ -109,12 +108,7 @@ class _RoughIndices:
 
 
 class BreakEven:
-    """Decides by the break-even index.
-
-    Args:
-        model: Learns and forecasts; used by this object alone.
-        refits: Whether to fit hyperparameters; False if a sampler that shares them does so in advance.
-    """
+    """Decides by the break-even index, with a model of its own; `refits` is False if a sampler fits in advance."""
 
     def __init__(self, model: CurveModel, *, seed: int, refits: bool = True) -> None:
         self._model, self._seed, self._refits = model, seed, refits
@@ -196,7 +190,6 @@ class BreakEven:
         return len(history.at_rung.get(self._model.rungs[0], {}))
 
     def _waits_in_vain(self, history: History) -> bool:
-        """Whether there will never be enough comparable trials."""
         first = self._model.rungs[0]
         coming = sum(trial.state == "running" and first not in trial.at for trial in history.trials)
         return not history.fresh_allowed and self._measured(history) + coming < INITIAL_TRIALS
@@ -226,8 +219,7 @@ class BreakEven:
     def _others(self, history: History) -> tuple[Acquisition, _Best, float]:
         """The latest acquisition function, the best paused trial, and the index of the next configuration.
 
-        A slot freed by a pause or an end reuses the comparison that was just made: the paused trial was worth less, and
-        resuming would add the cost of a start.
+        A slot freed by a pause or an end reuses the comparison just made: resuming would add the cost of a start.
         """
         if self._acquisition is None or self._compared is None or not self._compared.still_holds(history):
             values = self._values(history, None)
@@ -235,11 +227,7 @@ class BreakEven:
         return self._acquisition, self._compared.paused, self._compared.untried
 
     def _usual_index(self, upcoming: Mapping[str, ParameterValue] | None, index: float) -> float:
-        """Median index of recent suggestions when they came, with `index` if there is an `upcoming` one.
-
-        A single suggestion may be worth little, because it is random or old: it would wait for ever, and block better
-        ones.
-        """
+        """Median index of recent suggestions when new: a single poor one would wait for ever, and block better ones."""
         if upcoming is not None and upcoming != self._suggested:
             self._suggested = dict(upcoming)
             self._recent = [*self._recent, index][-RECENT:]
@@ -294,7 +282,6 @@ class BreakEven:
     def _indices(
         self, acquisition: Acquisition, rows: Rows, batches: Sequence[tuple[Rows, CandidateBatch]], *, exact: bool
     ) -> Array:
-        """Indices of the trials of all batches, in the order of `rows`."""
         indices = np.zeros(len(rows))
         for group, batch in batches:
             indices[np.isin(rows, group)] = acquisition.index(self._model.forecast(batch), exact=exact)
@@ -317,7 +304,6 @@ def _decision(rung: int, values: _Values, *, is_random_continuation: bool) -> De
 
 
 def _numbers(values: _Values) -> dict[str, float | int | str | None]:
-    """The numbers of a decision, under their stored names."""
     volume = values.acquisition.hypervolume
     return {
         "own_price": values.own,

@@ -43,11 +43,7 @@ METHODS = ("rungs", "decide", "thaw", "prepare", "worth_least")
 
 
 def make_pruner(name: str, options: Mapping[str, object], context: PrunerContext) -> Pruner:
-    """Make a pruner from a key of `BUILT_IN` or `module:Object`; missing options take their defaults.
-
-    Raises:
-        SearchError: There is no such object, it is no pruner, or it does not take an option or its value.
-    """
+    """Make a pruner, with defaults for missing options; raises `SearchError` for an unknown one or a wrong option."""
     pruner = _made(name, options_with_defaults(name, options), context)
     missing = [method for method in METHODS if not callable(getattr(pruner, method, None))]
     if missing:
@@ -68,11 +64,7 @@ def _made(name: str, options: Mapping[str, object], context: PrunerContext) -> A
 
 
 def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str, object]:
-    """Return all options of a pruner with their values, in the order of its fields.
-
-    Raises:
-        SearchError: There is no such object, or it does not take an option or its value; with the option's path.
-    """
+    """Return all options of a pruner in the order of its fields; raises `SearchError` with a wrong option's path."""
     make = _object(name)
     fields = {field.name: field for field in dataclasses.fields(make) if field.init} if _is_dataclass(make) else {}
     hints = _hints(make)
@@ -87,11 +79,7 @@ def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str,
 
 
 def takes_context(name: str) -> bool:
-    """Return whether a pruner needs more than its options, such as the model of learning curves.
-
-    Raises:
-        SearchError: There is no such object.
-    """
+    """Return whether a pruner needs more than its options, such as the model; raises `SearchError` if unknown."""
     return hasattr(_object(name), "for_study")
 
 
@@ -126,7 +114,6 @@ def _option_names(name: str) -> tuple[str, ...]:
 
 
 def _refusal(value: object, hint: Any, at_least: float | None) -> str | None:
-    """Why an option cannot have this value; None if it can, or if its annotation cannot be checked."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     said = [_allowed(kind, at_least) for kind in kinds]
     if any(one is None for one in said) or any(_is_of(value, kind, at_least) for kind in kinds):
@@ -136,7 +123,6 @@ def _refusal(value: object, hint: Any, at_least: float | None) -> str | None:
 
 
 def _allowed(kind: Any, at_least: float | None) -> str | None:
-    """Values that an annotation allows, in words; None if it cannot be checked."""
     if typing.get_origin(kind) is Literal:
         return listed(map(str, typing.get_args(kind)))
     bound = "" if at_least is None else f" of at least {at_least:g}"

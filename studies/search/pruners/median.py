@@ -75,7 +75,6 @@ class Median(StoppingPruner):
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_violation(self, violation: float, others: list[float], rung: int) -> Decision:
-        """Stop a trial that violates constraints if most others violate them less."""
         middle = float(median(others))
         stops = violation > middle
         verb = "is more than" if stops else "is not more than"

@@ -11,11 +11,9 @@ from studies.search.model.problem import Problem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrunerContext:
-    """Seed, problem and model of a study, for its pruner.
+    """Seed, problem and model (built at the first call) of a study, for its pruner.
 
-    Attributes:
-        model: Returns the model of learning curves, built at the first call.
-        sampler_fits: Whether the sampler fits the model's hyperparameters, so that the pruner need not.
+    If `sampler_fits`, the pruner need not fit the model's hyperparameters.
     """
 
     seed: int

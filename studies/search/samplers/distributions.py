@@ -36,8 +36,8 @@ def distributions_of(
 ) -> dict[str, distributions.BaseDistribution]:
     """Return the distributions of the parameters that have a value, by name.
 
-    Optuna takes one kind and scale per name in a study: an `asked` parameter is left out if its domain does not fit the
-    `first` one of its name, or has only one value.
+    Optuna takes one kind and scale per name: an `asked` domain that differs from the `first`, or is single, is left
+    out.
     """
     return {
         name: to_distribution(domain)

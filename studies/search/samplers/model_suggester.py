@@ -45,9 +45,7 @@ FULL_PASS_EVERY = 4
 class AcquisitionOptimizer:
     """Chooses the next configuration by its index, weighted by the user prior.
 
-    Args:
-        model: Learns and forecasts; used by this object's thread alone.
-        candidates: All allowed configurations; None searches the space, with a new pool for each choice.
+    `candidates` are the only allowed configurations; None searches the space, with a new pool for each choice.
     """
 
     def __init__(self, model: CurveModel, candidates: Sequence[Params] | None = None) -> None:
@@ -68,12 +66,7 @@ class AcquisitionOptimizer:
     def choose(
         self, trials: Sequence[Snapshot], seed: int, is_tried: Callable[[Params], bool] | None = None
     ) -> dict[str, ParameterValue]:
-        """Choose the parameters of the next trial.
-
-        Args:
-            is_tried: Excludes configurations of the space as long as others are left; None excludes none. Started
-                configurations of a list are always excluded.
-        """
+        """Choose parameters, none that `is_tried` or started from the list, as long as there are others."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
@@ -96,11 +89,7 @@ class AcquisitionOptimizer:
         return self._best_of_space(acquisition, trials, rng, untried, is_tried)
 
     def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
-        """The next good configuration of earlier studies that no trial has; None if none is left.
-
-        Each is handed out once. The number of trials does not say which are left: first trials, baselines and enqueued
-        trials count too.
-        """
+        """The next good configuration of earlier studies that no trial has; each is handed out once."""
         tried = {identity(trial.params) for trial in trials}
         while self._known_good:
             params = self._known_good.pop(0)
@@ -202,7 +191,6 @@ class AcquisitionOptimizer:
     # ------------------------------------------------------------------ of a batch
 
     def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[BatchValues, Rows]:
-        """Approximate indices, and positions by descending weighted index."""
         screened = acquisition.where_it_tells(
             lambda one: BatchValues(one, one.index(self._model.forecast(batch), exact=False))
         )
@@ -222,11 +210,10 @@ class AcquisitionOptimizer:
 
 
 class ModelSuggester:
-    """Suggests the most valuable configuration, from snapshots of all trials. It needs no Optuna.
+    """Suggests the most valuable configuration, from snapshots of all trials, without Optuna.
 
-    Args:
-        model: Model of the study, used by this object's thread alone.
-        candidates: The only allowed configurations, as in a table of recorded curves; None allows the whole space.
+    The model is used by this object's thread alone. `candidates` are the only allowed configurations; None allows the
+    whole space.
     """
 
     def __init__(self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None) -> None:

@@ -97,7 +97,6 @@ class OptunaMirror:
 
 
 def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> list[int] | None:
-    """Numbers of the new or changed trials; None if the history has other trials."""
     if len(history) < len(before):
         return None
     same = map(operator.is_, before, history)

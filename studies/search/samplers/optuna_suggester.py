@@ -81,16 +81,10 @@ def _users_sampler(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
 
 
 class OptunaSuggester:
-    """Asks an Optuna sampler that knows the whole history.
+    """Asks an Optuna sampler (`sampler_factory`) that knows the whole history; raises `SearchError` without it.
 
-    Args:
-        sampler: Name of the sampler, as `sampler_factory` takes it.
-        study_attributes: Optuna's stored system attributes of the study.
-        transfer: Earlier studies; their trials are added as finished ones, with their violations.
-        learns_space: Whether trials may request parameters outside the space.
-
-    Raises:
-        SearchError: The sampler cannot be made.
+    Trials of earlier studies are added as finished ones, with their violations. `learns_space` allows trials to request
+    parameters outside the space.
     """
 
     def __init__(
@@ -160,11 +154,7 @@ class OptunaSuggester:
         return {**prior, **start_design.drawn(untried, rng)}
 
     def _study_with(self, history: tuple[Observation, ...]) -> optuna.Study:
-        """A study that depends on the history alone.
-
-        It is kept between suggestions, but made anew with earlier studies, since the value of their trials changes with
-        each trial that ends.
-        """
+        """A study that depends on the history alone; made anew with earlier studies, since their values then change."""
         from studies.search.samplers.optuna_mirror import OptunaMirror
 
         if self._mirror is None or self._transfer is not None:

@@ -44,10 +44,7 @@ def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
 
 
 def untried_in(space: Space, tried: Iterable[Params]) -> Untried:
-    """Return the choices that no configuration has, for the parameters of the design.
-
-    Parameters with a user prior are left out: the user knows better.
-    """
+    """Return the untried choices of the design's parameters; a parameter with a user prior is not in the design."""
     found = untried_choices(space, tried, conditional=False)
     return {name: values for name, values in found.items() if _is_gone_through(space.parameter(name))}
 
@@ -57,7 +54,6 @@ def _is_gone_through(parameter: Parameter) -> bool:
 
 
 def _expected_usd(problem: Problem, trials: Sequence[Snapshot], untried: Untried) -> float:
-    """Cost of the rest of the design up to the first rungs, from the costs of epochs so far."""
     known = [trial.usd_per_epoch for trial in trials if trial.usd_per_epoch is not None]
     remaining = max(map(len, untried.values()), default=0)
     return remaining * problem.rungs()[0] * fmean(known) if known else 0.0

@@ -46,10 +46,7 @@ def identities(history: Iterable[Observation]) -> set[Identity]:
 
 
 def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity]) -> Params:
-    """Return drawn parameters that no trial has; after `REDRAWS` more draws, the last ones drawn.
-
-    `draw` is called with 0 at first, then with the number of the redraw.
-    """
+    """Return parameters from `draw(0)`, `draw(1)`, ... that no trial has; after `REDRAWS` redraws, the last ones."""
     for redraw in range(REDRAWS):
         params = draw(redraw)
         if identity(params) not in tried:

@@ -55,10 +55,7 @@ def are_left(store: Store, study_id: int) -> bool:
 def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence[Charged]]) -> None:
     """Charge and close, in one transaction, the pools of earlier, dead controllers; a second call finds none.
 
-    `charges_of` returns the charges that a pool still lacks. `lease` is the present controller's.
-
-    Raises:
-        LeaseLostError: Another controller has taken the study over; nothing is charged.
+    `charges_of` returns a pool's missing charges. Raises `LeaseLostError`, charging nothing, if `lease` was taken over.
     """
     dead = sa.select(t.leases).where(
         t.leases.c.study_id == lease.study_id,
@@ -100,7 +97,6 @@ def _note_overshoot(connection: sa.Connection, study_id: int) -> None:
 
 
 def _next_revision(study_id: int) -> sa.Update:
-    """Let the views see the settlement as they see commits."""
     return sa.update(t.studies).where(t.studies.c.id == study_id).values(revision=t.studies.c.revision + 1)
 
 

@@ -42,11 +42,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """A controller's right to drive a study.
+    """A controller's right to drive a study, since `acquired_at` (seconds since 1970, holder's clock).
 
-    Attributes:
-        token: Unique over all stores and times; each write checks by it that the lease is still held.
-        acquired_at: Moment at which it was taken, in seconds since 1970 by the holder's clock (`steady_clock`).
+    Its token is unique over all stores and times; each write checks by it that the lease is still held.
     """
 
     id: int
@@ -81,16 +79,11 @@ def acquire(
     patiently: Callable[[Callable[[], Any]], Any] = retry_patiently,
     at_once: bool = False,
 ) -> Lease | Holder:
-    """Take the lease, or return its holder. A dead holder's lease is released as of its last heartbeat.
+    """Take the lease, or return its holder; raises `StoreError` if the study was deleted.
 
-    A holder may be alive and unable to renew, if the database was away or the machine slept: an expired lease is kept
-    for the time of two heartbeats.
-
-    Args:
-        job_id: Job that confirms the study and pays the charges under the lease; None charges the study's own job.
-
-    Raises:
-        StoreError: The study was deleted.
+    A dead holder's lease is released as of its last heartbeat. A living holder may be unable to renew, if the database
+    was away or the machine slept, so an expired lease is kept for the time of two heartbeats. `job_id` is the job that
+    pays the charges under the lease; None leaves them to the study's own job.
     """
     token, ran_out_at = new_id(), math.inf if at_once else None
     while True:
@@ -193,11 +186,7 @@ def release(store: Store, lease: Lease, at: float | None = None) -> None:
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
-    """Mark a lease as released at a moment.
-
-    If a stop was requested after the controller drained for lack of disk space, it is passed to the process that waits
-    for space without a lease.
-    """
+    """Mark a lease as released; a stop request is passed to a process that waits for disk space without a lease."""
     where = (t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
     connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at))
     stopped = sa.select(t.leases.c.study_id).where(t.leases.c.id == lease_id, t.leases.c.stop_requested)
@@ -228,7 +217,6 @@ def stop_waiting(store: Store, study_id: int) -> bool:
 
 
 def _with_expiry(connection: sa.Connection) -> sa.Select[Any]:
-    """All leases, with their expiry by the database's clock."""
     now = clock_of(connection)
     has_run_out, since = now >= t.leases.c.expires_at, now - t.leases.c.expires_at
     return sa.select(t.leases, has_run_out.label("has_run_out"), since.label("run_out_seconds"))

@@ -115,7 +115,6 @@ def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
 
 
 def _slots_there(connection: sa.Connection, study_id: int) -> int | None:
-    """Number of paid slots in the open pool; None if no pool is open."""
     lease = t.leases.c
     is_open = (lease.pool_opened_at.is_not(None), lease.pool_closed_at.is_(None), lease.released_at.is_(None))
     pool = connection.execute(
@@ -207,7 +206,6 @@ def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
 
 @functools.cache
 def _columns_of(kind: Callable[..., Any]) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
-    """Columns that a record has as fields, each with its conversion."""
     columns = _TABLES[kind].c
     return tuple(
         (one.name, as_time if "datetime" in str(one.type) else _CONVERTED.get(one.name))
@@ -262,10 +260,7 @@ def _load_confirmations(
 
 
 def confirmed_since_begin_of(store: Store, study_id: int, job_id: int) -> list[Confirmed]:
-    """Confirmations of a study since the first run of a job that confirms it, oldest first.
-
-    Seeds are deterministic, so another command's training with the same seed serves the job.
-    """
+    """Confirmations of a study since the first run of a confirming job, oldest first, by whatever command."""
     c, mine = t.confirmations.c, (t.leases.c.study_id == study_id, t.leases.c.job_id == job_id)
     begin = sa.select(sa.func.min(t.leases.c.acquired_at)).where(*mine).scalar_subquery()
     query = sa.select(t.confirmations).where(c.study_id == study_id, c.confirmed_at >= begin)

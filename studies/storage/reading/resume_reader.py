@@ -60,7 +60,6 @@ def load_resume_state(
 
 
 def _amounts(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, Amounts]:
-    """Durations and costs of all epochs by trial, in the order of the epochs."""
     e = t.epochs.c
     query = sa.select(e.trial_id, e.wall_seconds, e.cost_nano_usd).where(e.trial_id.in_(mine))
     found: dict[int, Amounts] = defaultdict(lambda: ([], []))

@@ -55,10 +55,7 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def damage(store: Store) -> str:
-    """The first invalid value of a store, with its place; empty if there is none.
-
-    It checks single values; `automl audit` checks that they agree.
-    """
+    """The first invalid single value of a store, with its place; empty if none. `automl audit` compares values."""
     with store.snapshot() as connection:
         for table in t.metadata.sorted_tables:
             for place, value in _damaged(connection, table):

@@ -48,11 +48,7 @@ def shown(url: sa.URL) -> str:
 
 
 def parse_url(text: str) -> sa.URL:
-    """Parse a SQLAlchemy URL; `postgresql://` gets the psycopg driver.
-
-    Raises:
-        StoreError: The text is no URL, or names a database that is not supported.
-    """
+    """Parse a SQLAlchemy URL, with psycopg for `postgresql://`; raises `StoreError` for an unsupported one."""
     try:
         url = sa.make_url(text)
     except ArgumentError:
@@ -75,11 +71,7 @@ def absolute_url(text: str, folder: Path) -> str:
 
 
 def exists(url_text: str) -> bool:
-    """Whether there is a store with our tables behind the URL; creates nothing.
-
-    Raises:
-        StoreError: The database cannot be reached.
-    """
+    """Whether our tables exist behind the URL; creates nothing. Raises `StoreError` for an unreachable database."""
     url = parse_url(url_text)
     if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
         return False
@@ -196,11 +188,7 @@ def is_current(url_text: str) -> bool:
 
 
 def schemas(url_text: str) -> tuple[str | None, str | None]:
-    """Version of a database's `automl_` tables (None without any), and this program's version; writes nothing.
-
-    Raises:
-        StoreError: The database cannot be reached.
-    """
+    """Versions of a database's `automl_` tables (or None) and of this program, without writing, or `StoreError`."""
     url = parse_url(url_text)
     engine = make_engine(url_text)
     try:
@@ -229,7 +217,6 @@ def _migrations() -> Any:
 
 @functools.cache
 def _head() -> str | None:
-    """This program's version of the tables, found by loading all migrations."""
     from alembic.script import ScriptDirectory
 
     return ScriptDirectory.from_config(_migrations()).get_current_head()

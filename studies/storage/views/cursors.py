@@ -142,9 +142,8 @@ def ask_for_rebuild(store: Store, study_id: int) -> None:
 def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float) -> Iterator[Callable[[], None]]:
     """Claim a view against other processes; yields a function that renews the claim during long work.
 
-    Raises:
-        ViewBusyError: Another process held the claim for all of `wait_seconds`, or, from the function, has taken it
-            since.
+    Raises `ViewBusyError` if another process holds the claim for all of `wait_seconds`, or, when renewing, has taken
+    it.
     """
     token, until = uuid.uuid4().hex, time.monotonic() + wait_seconds
     while (holder := _try_claim(store, study_id, view, token)) is not None:
@@ -175,7 +174,6 @@ def _where(study_id: int, view: ViewName) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _try_claim(store: Store, study_id: int, view: ViewName, token: str) -> Mapping[str, Any] | None:
-    """Take or renew the claim, or return another holder's claim."""
     with store.engine.begin() as connection:
         details = _details(connection, study_id, view)
         held = details.get("claim")

@@ -103,11 +103,7 @@ class Mirror:
 
 
 def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS) -> dict[ViewName, str | None]:
-    """Bring the views, apart from those that are off, up to the last commit; returns None or a one-line error for each.
-
-    Raises:
-        StoreError: There is no such study.
-    """
+    """Bring the views that are on up to the last commit; returns None or a one-line error for each."""
     wanted = [view for view, behind in lag(store, study_name).items() if view in views]
     return {view: _catch_up_one(store, study_name, view) for view in wanted}
 
@@ -154,9 +150,8 @@ def follow(
 ) -> None:
     """Mirror new commits in one thread per view, so that a hanging server delays no other view.
 
-    Args:
-        until: Polled about twice a second by each thread. Commits before it turned true are mirrored.
-        hurried: Set when a command waits for the views; passes then follow without rests.
+    `until` is polled twice a second; commits before it turned true are mirrored. `hurried` lets passes follow without
+    rests.
     """
     shared = Pace(until, hurried or threading.Event())
     threads = [
@@ -224,7 +219,6 @@ def _catch_up_one(store: Store, study_name: str, view: ViewName) -> str | None:
 
 
 def _note_error(store: Store, study_name: str, view: ViewName, error: Exception) -> str:
-    """Write the error for `automl status`; returns it in one line."""
     text = one_line(error)
     if isinstance(error, ViewBusyError):
         return text

@@ -84,12 +84,9 @@ def open_client(uri: str) -> MlflowClient:
 
 
 def check_database(uri: str) -> None:
-    """Refuse a database that does not answer or belongs to another program; a server's URI is not checked.
+    """Raise `ViewError` for a database that does not answer or is another program's; a server is not checked.
 
     MLflow itself would try for minutes, and would add its tables to a store's or Optuna's before it fails.
-
-    Raises:
-        ViewError: The database does not answer, or is another program's.
     """
     url = _url(uri)
     is_file = url.get_backend_name() == "sqlite"
@@ -172,7 +169,6 @@ def _place(text: str) -> tuple[Any, ...] | None:
 
 
 def _import_quietly() -> None:
-    """Silence warnings of MLflow's imports and output of its migrations."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():

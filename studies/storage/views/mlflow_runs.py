@@ -75,10 +75,7 @@ def write(
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Log in calls that MLflow accepts, tags last, without repeating anything but points.
-
-    A point written again with the same time is the same point.
-    """
+    """Log in calls that MLflow accepts, tags last; only points are repeated, which is harmless at the same time."""
     from mlflow.entities import Param, RunTag
 
     points = list(points)

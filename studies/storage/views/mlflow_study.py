@@ -133,10 +133,7 @@ def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) ->
 
 
 def datasets(spec: Mapping[str, Any]) -> list[DatasetInput]:
-    """The data of a study as inputs of its run: the files in the task's options, else the task itself.
-
-    The spec's paths must be absolute.
-    """
+    """Data of a study, as inputs of its run: the files at absolute paths in the task's options, else the task."""
     options = spec.get("task_options") or {}
     files = {name: Path(one) for name, one in options.items() if isinstance(one, str) and Path(one).is_absolute()}
     found = []

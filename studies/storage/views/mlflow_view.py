@@ -194,13 +194,11 @@ class MlflowView:
         return late
 
     def _hang_up(self, client: MlflowClient, parent: KnownRun, runs: dict[int, KnownRun]) -> None:
-        """Make the runs that were taken over children of the study's run."""
         for run in runs.values():
             if run.run_id in self._own:
                 write(client, run, tags={PARENT_TAG: parent.run_id})
 
     def _search(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:
-        """All runs of the study, also if some vanish during the search."""
         return iter(list(self._found(client, study, which)))
 
     def _found(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:

@@ -142,7 +142,6 @@ class OptunaView:
             return None
 
     def _studied(self, study: MirroredStudy) -> optuna.Study:
-        """The Optuna study; a deleted one is made again."""
         import optuna
 
         study_id = self._find(study.name)
@@ -211,7 +210,6 @@ class _Writer:
             raise ViewDamagedError(f"the Optuna view holds {len(known)} trials, the study {pending.started}")
 
     def put(self, trial: MirroredTrial) -> None:
-        """Insert the trial in its state, or move it there."""
         if trial.number > len(self._known):
             raise ViewDamagedError(f"the Optuna view lacks trial {len(self._known)}")
         if trial.number == len(self._known):
@@ -335,7 +333,6 @@ def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict
 
 
 def _system_attributes(trial: MirroredTrial, constraints: tuple[Constraint, ...]) -> dict[str, Any]:
-    """Violations of the constraint bounds at the last epoch, in Optuna's form."""
     if not constraints or not trial.epochs:
         return {}
     found = excesses(trial.epochs[-1].metrics, constraints)

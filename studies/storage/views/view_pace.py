@@ -50,10 +50,7 @@ class ProcessorBudget:
 
 
 class FreeCores:
-    """Measures how many usable cores were idle since the last measurement.
-
-    `idle_seconds` returns the cores' cumulative idle seconds, or None if unknown.
-    """
+    """Measures how many usable cores were idle since the last measurement, from cumulative `idle_seconds` (or None)."""
 
     def __init__(
         self,
@@ -77,10 +74,7 @@ class FreeCores:
 
 
 class Pace:
-    """Decides when each view is mirrored, and by which thread.
-
-    `hurried` says that a command waits for the views: passes follow without rests, and no rank trains.
-    """
+    """Decides when each view is mirrored, and by which thread; while `hurried` is set, without rests."""
 
     def __init__(
         self,
@@ -125,11 +119,7 @@ def timed(make_pass: Callable[[], T]) -> tuple[T, float]:
 
 
 def take_idle_time_only() -> None:
-    """Let this thread give way to the ranks, by making it a batch thread.
-
-    Linux may group processes by session and apply that only within one, so the process stays in the controller's
-    session.
-    """
+    """Let this thread give way to the ranks: their batch threads displace at once only idle threads in the session."""
     thread = threading.get_native_id()
     os.setpriority(os.PRIO_PROCESS, thread, 19)
     with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it

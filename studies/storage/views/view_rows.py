@@ -120,11 +120,7 @@ class View(Protocol):
         """Do slow work before the first pass."""
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Bring the view up to `pending`, calling `renew()` now and then.
-
-        Raises:
-            ViewDamagedError: It has to be cleared first.
-        """
+        """Bring the view up to `pending`, calling `renew()` now and then; `ViewDamagedError` asks to clear it first."""
 
     def clear(self, study: MirroredStudy) -> None:
         """Remove the study from the view."""
@@ -146,10 +142,7 @@ def load_mirrored_study(store: Store, study_id: int) -> MirroredStudy:
 
 
 def load_pending(store: Store, study_id: int, since: int) -> Pending:
-    """Read the trials that changed after a revision.
-
-    The study's revision is read first: trials of a commit between the two reads are mirrored twice, which does no harm.
-    """
+    """Read the trials that changed after a revision; a concurrent commit may mirror some twice, which is harmless."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         study = _study(connection, study_id)
         mine = (t.trials.c.study_id == study_id, t.trials.c.number.is_not(None))
@@ -188,10 +181,7 @@ def _study(connection: sa.Connection, study_id: int) -> MirroredStudy:
 
 
 def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | None = None) -> list[MirroredTrial]:
-    """Read trials by number, with epochs, for at most `CHUNK` ids.
-
-    `after` maps trial ids to the epoch after which all epochs are read; None reads only each trial's last epoch.
-    """
+    """Read at most `CHUNK` trials, by number, with the epochs after `after` (by trial id), or only the last one."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         query = sa.select(t.trials).where(t.trials.c.id.in_(ids)).order_by(t.trials.c.number)
         rows = connection.execute(query).all()

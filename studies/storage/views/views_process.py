@@ -45,12 +45,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
-    """A later request of a command; any wish also lets the program begin.
-
-    Attributes:
-        hurry: Whether to mirror without rests from now on.
-        report: Path of the report to keep in MLflow; the program ends afterwards.
-    """
+    """A later request of a command, to begin, to hurry, or to keep the report at a path in MLflow and end."""
 
     hurry: bool = False
     report: str | None = None
@@ -61,8 +56,6 @@ class Wish:
 
 
 class _Wishes:
-    """The wishes on stdin, read by a thread."""
-
     def __init__(self) -> None:
         self.begun, self.hurried, self.ends = threading.Event(), threading.Event(), threading.Event()
         self.report: str | None = None
@@ -132,10 +125,7 @@ POLL_SECONDS = 0.1
 
 
 class ViewsProcess:
-    """Mirrors one study in another process, which gets the store's URL through a pipe, as it may hold a password.
-
-    Its errors go to `log_file`; None discards them.
-    """
+    """Mirrors one study in another process. A pipe passes the store's URL, which may hold a password."""
 
     def __init__(self, store_url: str, study: str, *, log_file: Path | None = None) -> None:
         self._store_url, self._study, self._log_file = store_url, study, log_file
@@ -246,14 +236,12 @@ class ViewsProcess:
         return process
 
     def _behind(self) -> list[Progress] | None:
-        """The views that lack something; None if the store does not answer."""
         try:
             return [one for one in progress(self._opened(), self._study).values() if one.behind]
         except (SQLAlchemyError, StoreError):
             return None
 
     def _forget_errors(self) -> None:
-        """Remove errors of an earlier process."""
         with contextlib.suppress(SQLAlchemyError, StoreError):  # it only shortens the waiting at the end
             forget_errors(self._opened(), self._study)
 
@@ -264,7 +252,6 @@ class ViewsProcess:
 
 
 def _failing(behind: list[Progress] | None) -> dict[str, int] | None:
-    """Progress of each view, if all views that are behind have failed at their last try."""
     if not behind or any(one.error is None for one in behind):
         return None
     return {one.view: one.revision for one in behind}

@@ -137,10 +137,7 @@ class Decided:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charged:
-    """A ledger line: some slots of the lease's pool, from `since` (seconds since 1970, pool clock).
-
-    A `trial_id` of None is overhead of no trial.
-    """
+    """A ledger line for some slots of the lease's pool, from `since` (seconds since 1970), for a trial or overhead."""
 
     kind: ChargeKind
     trial_id: int | None

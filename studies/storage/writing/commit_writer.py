@@ -46,11 +46,7 @@ def marks(connection: sa.Connection, lease_id: int) -> dict[int, float]:
 
 
 def move(connection: sa.Connection, lease_id: int, charges: Iterable[Charged]) -> None:
-    """Move the marks of the charged slots, in the order of the charges.
-
-    Raises:
-        ChargedTwiceError: A slot-second is charged already, or the pool has no such slot.
-    """
+    """Move the marks of the charged slots in order; raises `ChargedTwiceError` for a charged time or unknown slot."""
     spans: dict[int, tuple[float, float]] = {}
     for charge in charges:
         for slot in charge.slot_numbers:
@@ -95,11 +91,7 @@ class CommitWriter:
         self._revision = revision
 
     def write(self, rows: list[ch.Change]) -> None:
-        """Write all changes but those of the study's own row, which are written with its revision.
-
-        Raises:
-            ChargedTwiceError: A slot-second is charged already.
-        """
+        """Write all changes but the study's own row; raises `ChargedTwiceError` if a slot-second is charged already."""
         trials: dict[int, dict[str, Any]] = {}
         attempts: dict[tuple[int, int], dict[str, Any]] = {}
         inserts: dict[sa.Table, list[dict[str, Any]]] = {}
@@ -198,11 +190,7 @@ def _update_by_key(table: sa.Table, key: tuple[str, ...], names: tuple[str, ...]
 
 
 def insert_charges(connection: sa.Connection, study_id: int, lease_id: int, charges: Sequence[ch.Charged]) -> None:
-    """Append lines to the ledger, under any lease of the study.
-
-    Raises:
-        ChargedTwiceError: A slot-second is charged already.
-    """
+    """Append lines to the ledger, under any lease; raises `ChargedTwiceError` if a slot-second is charged already."""
     move(connection, lease_id, charges)
     rows = [_charge_row(study_id, lease_id, charge) for charge in charges]
     if rows:

@@ -73,7 +73,6 @@ def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
 
 
 def _not_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[str, Any]:
-    """Columns of a row with other values in the copy."""
     changed = _NOT_COPIED.get(table.name, {})
     if table is t.leases and while_driven and row.released_at is None:
         # The source's controller goes on with that token, which marks the folder of checkpoints as its own: the copy's
@@ -93,7 +92,6 @@ def _as_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[st
 
 
 def _set_sequences(writer: sa.Connection) -> None:
-    """Let PostgreSQL number new rows after the copied ones."""
     if writer.dialect.name != "postgresql":
         return
     for table in t.metadata.sorted_tables:
@@ -103,7 +101,6 @@ def _set_sequences(writer: sa.Connection) -> None:
 
 
 def _compare(table: sa.Table, reader: sa.Connection, writer: sa.Connection, while_driven: bool) -> int:
-    """Number of copied rows, each equal to its original."""
     count = 0
     for original, copied in _pairs(_rows(table, reader), _rows(table, writer)):
         count += 1

@@ -25,11 +25,7 @@ def checkpoints_of_others(store: Store, study_id: int) -> set[str]:
 
 
 def delete_rows(store: Store, study_id: int, lease_token: str) -> None:
-    """Delete a study's row and all rows that refer to it, under this process's lease.
-
-    Raises:
-        LeaseLostError: A controller has taken the study over; nothing is deleted.
-    """
+    """Delete a study's row and all that refer to it; raises `LeaseLostError`, deleting nothing, without its lease."""
     retry_patiently(lambda: _delete_rows(store, study_id, lease_token))
 
 

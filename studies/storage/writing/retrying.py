@@ -27,11 +27,9 @@ def retry(
     warn: Callable[[str], None] = log.warning,
     give_up_after_seconds: float = 600.0,
 ) -> T:
-    """Repeat an action, with growing pauses, as long as the database does not answer.
+    """Repeat an action, with growing pauses, as long as the database does not answer, then raise `OperationalError`.
 
-    Raises:
-        OperationalError: The database stayed away for longer. A full or read-only disk is waited for without end:
-            otherwise measurements would be lost.
+    A full or read-only disk is waited for without end: otherwise measurements would be lost.
     """
     pause, waited = RETRY_FIRST_SECONDS, 0.0
     while True:
@@ -49,10 +47,7 @@ def retry(
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Return whether the database did not answer, so that a retry may succeed.
-
-    A PostgreSQL without writing transactions is about to become, or was, the primary.
-    """
+    """Return whether the database does not answer, or is a PostgreSQL that is no primary: a retry may succeed."""
     is_read_only = getattr(error.orig, "sqlstate", None) == "25006"
     return isinstance(error, OperationalError) or error.connection_invalidated or is_read_only
 
@@ -67,11 +62,7 @@ def is_full(error: DBAPIError) -> bool:
 
 
 def retry_patiently(action: Callable[[], T]) -> T:
-    """Repeat an action for some seconds, with a warning, while the database is locked or away.
-
-    Raises:
-        OperationalError: The database stayed away for longer.
-    """
+    """Repeat an action for some seconds while the database is locked or away, then raise `OperationalError`."""
     return retry(action, give_up_after_seconds=PATIENCE_SECONDS)
 
 

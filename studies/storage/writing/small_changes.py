@@ -11,12 +11,9 @@ from studies.storage.writing.changes import TrialChanged
 
 
 def end_queued(store: Store, lease: Lease, change: TrialChanged) -> None:
-    """End a trial if it is still queued.
+    """End a trial if it is still queued; raises `LeaseLostError`, writing nothing.
 
     The study keeps its revision: views show no unstarted trial, and no controller would mirror a new revision.
-
-    Raises:
-        LeaseLostError: The lease was taken over; nothing is written.
     """
     which = (t.trials.c.id == change.trial_id, t.trials.c.state == "queued")
     with store.engine.begin() as connection:
