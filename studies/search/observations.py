@@ -25,10 +25,8 @@ class Snapshot:
         epochs: Number of recorded epochs.
         at: Values at the epochs that a search looks at: rungs, milestones, the epoch before the first rung.
         ends: The same values with cumulative metrics extrapolated to the last epoch, where any is cumulative.
-        usd_per_epoch: Mean cost of an epoch in dollars; None before the first epoch.
         paid_usd: Start and train charges in dollars.
-        last_model: Epoch of the model that a complete training ended with, also before the planned last epoch; None
-            while a trial is not complete.
+        last_model: Epoch of a complete training's last model, also before the planned last epoch; else None.
     """
 
     number: int
@@ -44,10 +42,10 @@ class Snapshot:
     last_model: int | None = None
 
     def at_rung(self, rung: int) -> Columns | None:
-        """Return the values at a rung; None where the trial has not been.
+        """Return the values at a rung; None if the trial has not reached it.
 
-        A training that was complete before a rung stays as it was at its end: without it, forecasts of late rungs would
-        learn from the trainings alone that go on improving.
+        A training that was complete earlier keeps its last values: otherwise late rungs would learn only from the
+        trainings that go on improving.
         """
         if rung not in self.at and self.last_model is not None and rung > self.last_model:
             return self.at[self.last_model]
@@ -56,18 +54,18 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What a sampler may know of one trial.
+    """A trial as a sampler sees it.
 
     Attributes:
-        trial_id: Identity of the trial; a history is in the order of it.
-        outcome: "running"; "finished" with values; "infeasible" (out of memory, the user's code raised); "failed",
-            from which nothing is learned.
+        trial_id: Identity of the trial; a history is sorted by it.
+        outcome: "running"; "finished" with values; "infeasible" (out of memory, the user's code raised); "failed", from
+            which nothing is learned.
         values: Objectives in the spec's order, each in its own direction, cumulative ones extrapolated to the last
-            epoch; None if nothing was measured. Values of a diverged trial are not finite.
+            epoch; None before any measurement. Values of a diverged trial are not finite.
         attributes: Optuna's system attributes of the trial, as its suggestion left them.
-        snapshot: The trial as far as it got; `cokriging` learns from that alone.
-        excesses: Amount by which each bound of a constraint is violated, in units of the bound, at most 0 where it is
-            kept, since Optuna's samplers add them up; None before the first epoch.
+        snapshot: The trial as far as it got; `cokriging` learns only from this.
+        excesses: Violation of each constraint bound, in units of the bound, at most 0 where it is kept, since Optuna's
+            samplers add them up; None before the first epoch.
     """
 
     trial_id: int

@@ -9,15 +9,7 @@ FIRST_RUNG = 2
 
 
 def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RUNG) -> tuple[int, ...]:
-    """Epochs at which a forecast is worth looking at: from the last epoch down by a constant ratio.
-
-    Args:
-        epochs: Number of epochs in a full training.
-        least: Smallest epoch that may be a rung.
-
-    Returns:
-        Rungs in ascending order; the last one is the last epoch.
-    """
+    """Epochs at which to look at forecasts, ascending by a constant ratio from `least` to the last epoch."""
     found, epoch = [epochs], float(epochs)
     while (epoch := epoch / ratio) >= least - 0.5 and round(epoch) < found[-1]:
         found.append(max(round(epoch), 1))

@@ -18,11 +18,7 @@ class TrialLimits:
     seconds: float = math.inf
 
     def most_usd(self, seconds_per_usd: Array) -> Array:
-        """Dollars after which trials are ended, by whichever limit comes first [m].
-
-        Args:
-            seconds_per_usd: Seconds for which the slots of each trial cost a dollar [m].
-        """
+        """Dollars after which trials are ended, from their seconds per dollar [m] and whichever limit comes first."""
         most: Array = np.minimum(self.usd, self.seconds / seconds_per_usd)
         return most
 

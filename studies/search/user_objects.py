@@ -12,12 +12,7 @@ from search_spaces.user_errors import UserError
 
 
 class SearchError(UserError):
-    """A sampler or a pruner that a spec names cannot be used; `str` is one line for the user.
-
-    Attributes:
-        problem: What is wrong, without its place.
-        path: Keys that lead to the place within the spec's `search`.
-    """
+    """A sampler or pruner named in a spec (`path` within `search`) cannot be used; `str` is one line for the user."""
 
     def __init__(self, problem: str, path: tuple[str, ...]) -> None:
         super().__init__(problem, path)
@@ -29,15 +24,7 @@ class SearchError(UserError):
 
 
 def load_object(name: str, path: tuple[str, ...]) -> Any:
-    """Imports what `module:Object` names.
-
-    Args:
-        name: Module and object; attributes of any depth.
-        path: Keys that lead to the name within the spec's `search`.
-
-    Raises:
-        SearchError: The module cannot be imported, or has no such object.
-    """
+    """Import `module:Object`, attributes of any depth; raises `SearchError` at `path` if it is missing."""
     module_name, _, object_name = name.partition(":")
     try:
         return reduce(getattr, object_name.split("."), importlib.import_module(module_name))
@@ -46,6 +33,6 @@ def load_object(name: str, path: tuple[str, ...]) -> Any:
 
 
 def make_importable(folder: Path) -> None:
-    """Lets modules of this folder be imported in this process: the user's own stand beside the spec."""
+    """Let this process import modules from a folder: the user's own, beside the spec."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

@@ -15,7 +15,7 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 class BaselineSpec(Section):
-    """Something that models are compared with: a trial of the study, or what is known without any training."""
+    """A comparison for models: a trial of the study, or values known without any training."""
 
     WITHOUT_NAME = ("name",)
 
@@ -48,11 +48,7 @@ class BaselineSpec(Section):
 
 
 def name_problems(named: Sequence[BaselineSpec]) -> None:
-    """Refuse two baselines of one name.
-
-    Raises:
-        SpecValueError: There are two.
-    """
+    """Raise `SpecValueError` if two baselines share a name."""
     names = [one.name for one in named]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -60,7 +56,7 @@ def name_problems(named: Sequence[BaselineSpec]) -> None:
 
 
 def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> list[tuple[tuple[str | int, ...], str]]:
-    """Return where baselines name metrics that are not measured, and what is wrong there."""
+    """Return path and problem of each baseline metric that is not measured."""
     return [
         (("baselines", index, "metrics", metric), found(metric, listed(metrics), nearest(metric, list(metrics))))
         for index, one in enumerate(named)

@@ -29,18 +29,15 @@ def check_against_task(
     default_space: Space,
     source: str = "spec",
 ) -> StudySpec:
-    """Check a spec against its task.
+    """Check a spec against its task, and fill in the task's space if the spec has none.
 
     Args:
-        task_parameters: Names that the task takes besides the trainer's own; None for a training function or a command,
-            which takes any.
+        task_parameters: Names that the task takes besides the trainer's own; None if it takes any.
         task_metrics: Names of the metrics that the task measures; None if they may be any.
-        default_space: The task's own space, taken when the spec has none.
 
     Raises:
-        SpecError: If the space has a parameter that neither trainer nor task takes, or a value that is refused; if a
-            key stands in both `training` and the space; if the metric of an objective or of a constraint is not
-            measured; or if options of the trainer do not go together.
+        SpecError: A parameter or a value of the space is refused, a key is both in `training` and the space, a metric
+            of an objective or constraint is not measured, or options of the trainer do not go together.
     """
     space = spec.space if spec.space is not None else default_space
     if task_parameters is None and spec.space is None and not len(default_space):
@@ -61,14 +58,7 @@ def check_against_task(
 
 
 def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
-    """Check the parameters of the first trials, or take those that the task proposes.
-
-    Args:
-        proposed: Parameters of the task's, taken as far as they are in the space, if the spec names none.
-
-    Raises:
-        SpecError: The spec names parameters that are not in the space.
-    """
+    """Check the first trials, or take the `proposed` ones within the space; raises `SpecError` for other parameters."""
     space, first = spec.space or Space({}), spec.search.first_trials
     for number, one in enumerate(first):
         if problem := _problem_in(space, one):
@@ -85,11 +75,10 @@ def with_baselines(
     task_metrics: Collection[str] | None = None,
     source: str = "spec",
 ) -> StudySpec:
-    """Check the baselines, whose parameters become first trials, or take those that the task proposes.
+    """Check the baselines and add their parameters to the first trials; if the spec has no baselines, take the task's.
 
     Args:
-        proposed: Baselines of the task, as `trainers.contract.task.baselines_of` returns them, taken if the spec says
-            nothing of baselines; those with parameters only if the space has these (`left_out`).
+        proposed: Result of `trainers.contract.task.baselines_of`; entries outside the space are skipped (`left_out`).
         task_metrics: Names of the metrics that the task measures; None if they may be any.
 
     Raises:
@@ -113,7 +102,7 @@ def with_baselines(
 
 
 def left_out(spec: StudySpec, proposed: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return for each baseline of the task that the study cannot train a line that says why; arguments as above."""
+    """Return for each baseline of the task that the study cannot train a line that says why."""
     space, lines = spec.space or Space({}), []
     for one in proposed if spec.baselines is None else ():
         if "params" in one and (problem := _problem_in(space, one["params"])):
@@ -124,14 +113,12 @@ def left_out(spec: StudySpec, proposed: Sequence[Mapping[str, Any]]) -> list[str
 
 
 def _beginning_with(spec: StudySpec) -> StudySpec:
-    """Return a spec whose first trials begin with those of its baselines that are not among them."""
     first = spec.search.first_trials
     tried = tuple(one.params for one in spec.baselines or () if one.params and one.params not in first)
     return spec.model_copy(update={"search": spec.search.model_copy(update={"first_trials": (*tried, *first)})})
 
 
 def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | int, ...], str] | None:
-    """Return where parameters are not in a space, and what is wrong there."""
     try:
         complete(space, params, random.Random(0))
     except SpaceError as error:
@@ -140,14 +127,7 @@ def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | 
 
 
 def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> None:
-    """Check that all options of the trainer that a trial can get go together, before the first one is paid for.
-
-    Args:
-        device: "cpu" or "cuda"; None where it is not known yet.
-
-    Raises:
-        SpecError: Two options do not go together, or one does not work on this device.
-    """
+    """Check that options that trials can get go together, on a device or None if unknown, or raise `SpecError`."""
     if device == "cpu" and spec.resources.backend == "nccl":
         why_not = "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
         raise SpecError(source, ("resources", "backend"), why_not)
@@ -156,11 +136,7 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec") -> 
 
 
 def check_stream(spec: StudySpec, source: str = "spec", *, has_schedule: bool) -> None:
-    """Check that no trial needs to know how many samples a stream of the task has.
-
-    Raises:
-        SpecError: One needs it.
-    """
+    """Raise `SpecError` if a trial needs the number of samples in a stream of the task."""
     _check_together(
         spec, ("schedule", "samples_per_epoch", "warmup_epochs", "warmup_steps"),
         lambda values: stream_problem(values, has_own_schedule=has_schedule), source, at="samples_per_epoch",
@@ -175,7 +151,7 @@ def _check_together(
     *,
     at: str | None = None,
 ) -> None:
-    """Refuse options of which a trial can get values that do not go together."""
+    """Refuse options if a trial can get values that do not go together."""
     space = spec.space if spec.space is not None else Space({})
     fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
     for params in combinations(space, names):
@@ -190,7 +166,7 @@ def _check_together(
 
 
 def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
-    """Returns the spec without world sizes that need more slots: for a space that the task chose, not the user."""
+    """Return the spec without world sizes that need more slots: for a space that the task chose, not the user."""
     space = spec.space or Space({})
     parameter = space.parameter("world_size") if "world_size" in space else None
     if not isinstance(parameter, Categorical):
@@ -201,11 +177,7 @@ def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
 
 
 def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None:
-    """Check that every gang of the study fits on the slots.
-
-    Raises:
-        SpecError: If the space has a larger world size than there are slots.
-    """
+    """Raise `SpecError` if the space has a larger world size than there are slots."""
     parameter = spec.space.parameter("world_size") if spec.space is not None and "world_size" in spec.space else None
     allowed = f"at most {slots}, the number of slots"
     if parameter is None:

@@ -17,7 +17,7 @@ _CONTEXT = 15
 
 
 class _Nothing:
-    """What one spec has where the other one has a key or an entry."""
+    """Placeholder for a key or entry that one spec lacks."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -27,7 +27,7 @@ _NOTHING = _Nothing()
 
 
 def differences(stored: StudySpec, given: StudySpec) -> list[str]:
-    """Returns where two specs differ, apart from `NOT_COMPARED`: `training.epochs: 20 in the store, 30 given`."""
+    """Return the differences of two specs, apart from `NOT_COMPARED`: `training.epochs: 20 in the store, 30 given`."""
     return [
         "{}: {} in the store, {} given".format(dotted(path), *_shown_apart(before, after))
         for path, before, after in _differing(spec_to_mapping(stored), spec_to_mapping(given))
@@ -36,13 +36,13 @@ def differences(stored: StudySpec, given: StudySpec) -> list[str]:
 
 
 def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str]) -> list[str]:
-    """Returns the dotted keys of these sections whose values differ."""
+    """Return the dotted keys of these sections whose values differ."""
     found = _differing(spec_to_mapping(stored), spec_to_mapping(given))
     return [dotted(path) for path, _, _ in found if path[0] in sections]
 
 
 def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
-    """Values that differ, by path; of a list the first one, since an entry put in moves all that follow."""
+    """Different values, by path; only the first of a list, since an insertion moves all that follow."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys([*before, *after]):
             yield from _differing(before.get(key, _NOTHING), after.get(key, _NOTHING), (*path, key))
@@ -54,7 +54,7 @@ def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple
 
 
 def _shown_apart(before: object, after: object) -> tuple[str, str]:
-    """Both values, cut to what a message can hold; from where they differ, if that is behind the cut."""
+    """Both values, shortened for a message; starting where they differ if that is later."""
     one, other = in_full(before), in_full(after)
     equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     if equal < LONGEST_VALUE - _CONTEXT:

@@ -17,11 +17,7 @@ FREE_FORM = (("space",), ("search", "pruner"))
 
 
 def split_override(override: str) -> tuple[Path, object]:
-    """Splits `path=value`; the value is read as YAML.
-
-    Raises:
-        SpecError: If there is no `=`, a part of the path is empty, or the value is no YAML.
-    """
+    """Split `path=value`, the value read as YAML; raises `SpecError` if there is no `=`, an empty key or no YAML."""
     source = f"--set {shown(override)}"
     text, equals, value = override.partition("=")
     path = tuple(part.strip() for part in text.split("."))
@@ -33,14 +29,9 @@ def split_override(override: str) -> tuple[Path, object]:
 
 
 def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
-    """Returns a deep copy of the mapping with every override set, later ones over earlier ones.
+    """Return a deep copy of the mapping with every `path=value` set, later ones over earlier ones.
 
-    Args:
-        model: Model that says which paths exist; below `FREE_FORM` and fields that hold a `dict` every one does.
-        overrides: `path=value` each; indices of lists are numbers, as in `objectives.0.metric`.
-
-    Raises:
-        SpecError: If a path does not exist or leads into a value that is no mapping.
+    `model` defines the paths; below `FREE_FORM` and `dict` fields any exists. Other paths raise `SpecError`.
     """
     changed: dict[str, object] = copy.deepcopy(dict(mapping))
     for override in overrides:

@@ -1,6 +1,6 @@
-"""What the sections of a spec have in common: they are frozen, have no unknown keys, and can be written in Python.
+"""Base of a spec's sections: frozen, without unknown keys, and usable from Python.
 
-`BudgetSpec(usd=1.0)` is checked like the section `budget` of a YAML file, and refused in the same words.
+`BudgetSpec(usd=1.0)` gets the checks and messages of the section `budget` in a YAML file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_valid
 
 
 def check_texts(raw: object, source: str) -> None:
-    """Refuse NUL and lone surrogates: a parameter could not be read back from the store as it was drawn.
-
-    Raises:
-        SpecError: A text or a key has one of them.
-    """
+    """Raise `SpecError` for NUL and lone surrogates: the store would not return such a parameter unchanged."""
     waiting: list[tuple[object, Path]] = [(raw, ())]
     seen: set[int] = set()  # an alias of YAML may lead back to its own list
     while waiting:
@@ -43,7 +39,7 @@ else:
 
 
 class _CheckedCall(ModelMetaclass):
-    """Makes a section of a call in Python code, or raises a `SpecError`. Validation makes sections without a call."""
+    """Turns a call in Python into a section, or raises `SpecError`. Validation makes sections without a call."""
 
     def __call__(self, *values: object, **keys: object) -> Any:
         model = cast("type[Section]", self)
@@ -74,7 +70,6 @@ class Section(BaseModel, metaclass=_CheckedCall):
 def _named(
     model: type[Section], values: tuple[object, ...], keys: Mapping[str, object], source: str
 ) -> dict[str, object]:
-    """Values that were given without a name, by name."""
     names = model.WITHOUT_NAME
     if len(values) > len(names):
         allowed = f"{', '.join(names)} without a name" if names else "values with their names"
@@ -91,11 +86,7 @@ _ALLOWED = f"what JSON can hold: finite numbers, text, lists, mappings, up to {_
 
 
 def check_json(options: Mapping[str, object]) -> None:
-    """Check that each value can be stored as JSON, and read back by all that read specs.
-
-    Raises:
-        SpecValueError: One cannot; the path is its key.
-    """
+    """Raise `SpecValueError`, with the key as path, for a value that JSON or a reader of specs cannot hold."""
     for key, value in options.items():
         if not _fits_json(value):
             raise SpecValueError(found(value, _ALLOWED), (key,))
@@ -110,7 +101,6 @@ def _fits_json(value: object) -> bool:
 
 
 def _nested_within(value: object, levels: int) -> bool:
-    """Whether lists and mappings are at most so many levels deep."""
     if not isinstance(value, Mapping | list | tuple):
         return True
     inner = value.values() if isinstance(value, Mapping) else value

@@ -62,7 +62,7 @@ class ObjectiveSpec(Section):
     direction: Annotated[Direction, Field(description="minimize, maximize")] = "minimize"
 
     def record(self) -> Objective:
-        """Returns the objective as records have it."""
+        """Return the objective in the form of records."""
         return Objective(metric=self.metric, direction=self.direction)
 
 
@@ -93,7 +93,7 @@ class ConstraintSpec(Section):
         return {"metric": self.metric} | {side: bound for side, bound in bounds.items() if bound is not None}
 
     def record(self) -> Constraint:
-        """Returns the constraint as records have it."""
+        """Return the constraint in the form of records."""
         return Constraint(metric=self.metric, min=self.min, max=self.max)
 
 
@@ -105,9 +105,9 @@ _TRAINING_OPTIONS: dict[str, Any] = dict(training_keys())
 
 
 class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAINING_OPTIONS)):  # type: ignore[misc]
-    """How every trial trains; any key but `epochs` may stand in the space instead.
+    """Training options of every trial; any key but `epochs` may be in the space instead.
 
-    Names, types and defaults of the keys but `epochs` come from `trainers.trainer_options.TrainerOptions`.
+    Names, types and defaults of the other keys come from `trainers.trainer_options.TrainerOptions`.
     """
 
     ADVICE: ClassVar[Mapping[str, str]] = {
@@ -126,13 +126,7 @@ class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAININ
 
 
 class PrunerSpec(Section):
-    """Which pruner decides at rungs, with its options. In a spec the options stand beside the name.
-
-    Attributes:
-        name: Name of a built-in pruner, or "module:Object".
-        options: Values of its options by name. Those of a built-in pruner are checked and complete; those of the
-            user's own are as they were given, and are checked when the pruner is made.
-    """
+    """The pruner that decides at rungs, built in or "module:Object"; built-in pruners' options are checked here."""
 
     WITHOUT_NAME = ("name",)
 
@@ -184,8 +178,8 @@ class SearchSpec(Section):
     """Sampler that suggests configurations, and pruner of their trials.
 
     Attributes:
-        first_trials: Parameters of the first trials; what they leave open is drawn at random.
-        learn_space: Whether trials may ask for parameters that the space does not have; the samplers learn them.
+        first_trials: Parameters of the first trials; open ones are drawn at random.
+        learn_space: Whether trials may request parameters outside the space; the samplers learn them.
     """
 
     sampler: Annotated[str, Field(strict=True, description=f"{', '.join(SAMPLERS)} or module:Object")] = "auto"
@@ -212,7 +206,7 @@ class SearchSpec(Section):
         return self
 
     def problem_of_learning(self) -> tuple[tuple[str, ...], str] | None:
-        """Return the key that needs a whole space before the first trial, and what is allowed there; None if none."""
+        """Return the key that needs a complete space before the first trial, and its allowed values, or None."""
         with_learning = "while the space is learnt as trials run"
         for key, name, known in (("sampler", self.sampler, SAMPLERS), ("pruner", self.pruner.name, PRUNERS)):
             if name in {"cokriging", "break_even"}:
@@ -262,8 +256,8 @@ class BudgetSpec(Section):
 
     Attributes:
         usd: Largest sum of all charges in dollars.
-        least_percent_per_10_usd: Percent of hypervolume; the study is closed once the next ten dollars buy less.
-        finish: Share that is kept to train the leaders of the archive to their last epoch before the study closes.
+        least_percent_per_10_usd: Percent of hypervolume; the study ends once the next ten dollars buy less.
+        finish: Share reserved to train the leaders of the archive to their last epoch before the study closes.
     """
 
     usd: PositiveOrNull = 1.0
@@ -276,7 +270,7 @@ class BudgetSpec(Section):
 
     @property
     def is_of_dollars_alone(self) -> bool:
-        """Whether slots that cost nothing would never use it up."""
+        """Whether free slots would never use it up."""
         return self.hours is None and self.trials is None
 
     @model_validator(mode="after")
@@ -293,13 +287,12 @@ class ResourcesSpec(Section):
         device: Kind of device; auto takes a GPU if there is one.
         slots: Number of slots in the pool; auto takes all devices.
         price_per_slot_hour: Price of one slot in dollars per hour; auto looks the device up.
-        backend: What carries the messages of process groups; auto is NCCL between GPUs and Gloo between CPUs.
-        environment: Names of environment variables that ranks on other machines get, besides NCCL_*, GLOO_*, HF_* and
-            CUDA_*.
-        on_lost_node: Whether a trial that is wider than the devices which are left waits, or goes on with fewer ranks.
+        backend: Backend of process groups; auto is NCCL between GPUs and Gloo between CPUs.
+        environment: Environment variables for ranks on other machines, besides NCCL_*, GLOO_*, HF_* and CUDA_*.
+        on_lost_node: Whether a trial wider than the remaining devices waits, or goes on with fewer ranks.
         ray_address: Address of the cluster to join; null starts one here.
         ray_temp_folder: Folder of Ray's temporary files; null leaves it to Ray.
-        autoscale: Whether the cluster's autoscaler brings the slots and takes them away, up to the number of slots.
+        autoscale: Whether the cluster's autoscaler adds and removes slots, up to the number of slots.
     """
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto, cpu, cuda")] = "auto"
@@ -344,15 +337,13 @@ class ResourcesSpec(Section):
 
 
 class FaultsSpec(Section):
-    """What a trial may do before it counts as hung or lost.
+    """Limits after which a trial counts as hung or lost.
 
     Attributes:
-        start_seconds: Longest silence of the ranks while one of them does something for the first time in its attempt,
-            such as loading data or compiling code, in seconds.
-        silence_seconds: Longest silence of the ranks at any other time, in seconds.
-        errors_at_start: Number of trials that may fail by errors of the user's code while none has trained an epoch;
-            then the study ends. Null is no limit.
-        group_seconds: Longest wait for the other ranks in forming a process group and in a collective, in seconds.
+        start_seconds: Longest silence of the ranks during a first action of an attempt, such as loading or compiling.
+        silence_seconds: Longest silence of the ranks at any other time.
+        errors_at_start: Trials that may fail by user errors before any trained an epoch; null is no limit.
+        group_seconds: Longest wait for other ranks in forming a process group and in a collective.
     """
 
     start_seconds: Positive = 1800.0
@@ -363,12 +354,12 @@ class FaultsSpec(Section):
 
 
 class CheckpointsSpec(Section):
-    """Where checkpoints go, how often one to go on from is written, and how many paused trials keep theirs.
+    """Place, frequency and number of checkpoints.
 
     Attributes:
-        every_seconds: Least time between two checkpoints to go on from, in seconds; long epochs are saved within.
-        most_paused: Number of paused trials beyond which the one worth least is evicted; null is no limit.
-        max_gib: Room for checkpoints in GiB, beyond which paused trials are evicted in the same way; null is no limit.
+        every_seconds: Least time between two checkpoints to resume from, in seconds; long epochs are saved within.
+        most_paused: Number of paused trials beyond which the least valuable is evicted; null is no limit.
+        max_gib: GiB of checkpoints beyond which paused trials are evicted in the same way; null is no limit.
     """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description=ALLOWED_FOLDER)] = "./artifacts"

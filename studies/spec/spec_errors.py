@@ -19,11 +19,7 @@ _LONGEST_PART = 60
 
 
 class SpecError(UserError):
-    """The user's spec is wrong; `str` is the one line to print before leaving with exit code 2.
-
-    Attributes:
-        path: Keys and indices that lead to the place; empty for the whole spec.
-    """
+    """The user's spec is wrong at `path` (keys and indices); `str` is one line to print before exit code 2."""
 
     def __init__(self, source: str, path: Path, problem: str, more: int = 0) -> None:
         super().__init__(source, path, problem, more)
@@ -39,7 +35,7 @@ class SpecError(UserError):
 
 
 class SpecValueError(ValueError):
-    """The error that a validator inside the models raises: a problem at a path relative to the validated value."""
+    """Raised by validators inside the models: a problem at a path relative to the validated value."""
 
     def __init__(self, problem: str, path: Path = ()) -> None:
         super().__init__(problem, path)
@@ -48,13 +44,13 @@ class SpecValueError(ValueError):
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """Returns a path as `--set` takes it, overlong parts cut."""
+    """Return a path as `--set` takes it, overlong parts cut."""
     parts = (str(part) for part in path)
     return ".".join(part if len(part) <= _LONGEST_PART else f"{part[:_LONGEST_PART]}..." for part in parts)
 
 
 def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecError:
-    """Returns the first of these problems as an error that counts the others."""
+    """Return the first of these problems as an error that counts the others."""
     path, problem = problems[0]
     return SpecError(source, path, problem, more=len(problems) - 1)
 
@@ -62,13 +58,9 @@ def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecErro
 def from_validation(
     error: ValidationError, raw: Mapping[str, object], model: type[BaseModel], source: str
 ) -> SpecError:
-    """Turn pydantic's findings into one of ours.
+    """Turn pydantic's findings in a mapping from `source` into a `SpecError`, by the fields' descriptions.
 
-    Unknown keys come first, since a misspelt key is often why another one is missing. What is allowed at a field is
-    the field's `description`.
-
-    Args:
-        source: Name of the mapping's origin.
+    Unknown keys come first, since a misspelt key is often why another one is missing.
     """
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
     problems: dict[Path, str] = {}
@@ -89,7 +81,7 @@ def from_validation(
 
 
 def unknown_key(model: type[BaseModel], path: Path) -> str:
-    """Returns the problem of a key that the model does not have at this path, with the nearest key that it has."""
+    """Return the problem of an unknown key at this path, with the nearest known key."""
     parent = model_of(field_at(model, path[:-1])) if path[1:] else model
     keys = list(parent.model_fields) if parent is not None else []
     key = path[-1]
@@ -100,7 +92,7 @@ def unknown_key(model: type[BaseModel], path: Path) -> str:
 
 
 def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
-    """Returns the field that a path leads to, list indices skipped; None where the models end."""
+    """Return the field at a path, list indices skipped; None where the models end."""
     field: FieldInfo | None = None
     here: type[BaseModel] | None = model
     for part in path:
@@ -114,17 +106,17 @@ def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
 
 
 def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
-    """Returns the model that a field holds, also within a tuple or a union; None if it holds plain values."""
+    """Return the model that a field holds, also within a tuple or a union; None for plain values."""
     return next(iter(_inside(field, lambda part: isinstance(part, type) and issubclass(part, BaseModel))), None)
 
 
 def holds_mapping(field: FieldInfo | None) -> bool:
-    """Returns whether a field holds a mapping with keys of the user's own, also within a tuple or a union."""
+    """Return whether a field holds a mapping with the user's own keys, also within a tuple or a union."""
     return bool(_inside(field, lambda part: dict in {part, typing.get_origin(part)}))
 
 
 def value_at(raw: object, path: Path) -> object:
-    """Returns the value at a path inside mappings and lists; None if there is none."""
+    """Return the value at a path inside mappings and lists; None if there is none."""
     for part in path:
         if isinstance(raw, Mapping):
             raw = raw.get(part)
@@ -136,7 +128,6 @@ def value_at(raw: object, path: Path) -> object:
 
 
 def _inside(field: FieldInfo | None, wanted: Callable[[object], bool]) -> list[typing.Any]:
-    """All parts of a field's annotation that are wanted."""
     hits: list[typing.Any] = []
     waiting: list[object] = [field.annotation] if field is not None else []
     while waiting:
@@ -149,7 +140,7 @@ def _inside(field: FieldInfo | None, wanted: Callable[[object], bool]) -> list[t
 
 
 def _path_in(raw: object, loc: Path, *, keep_last: bool) -> Path:
-    """The part of pydantic's location that stands in the mapping: without the names of a union's branches."""
+    """Path in the mapping from pydantic's location: without the names of a union's branches."""
     path: list[str | int] = []
     for part in loc:
         if (isinstance(raw, Mapping) and part in raw) or (isinstance(raw, list | tuple) and isinstance(part, int)):
@@ -179,7 +170,6 @@ def _refused(model: type[BaseModel], path: Path, value: object) -> str:
 
 
 def _elsewhere(model: type[BaseModel], key: str | int) -> str | None:
-    """Where a key that stands in the wrong section belongs."""
     for name, field in model.model_fields.items():
         inner = model_of(field)
         if inner is not None and key in inner.model_fields:

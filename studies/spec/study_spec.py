@@ -1,6 +1,6 @@
-"""What a study is: the spec that a person writes as YAML, as a frozen value with every default filled in.
+"""The spec of a study: a person's YAML as a frozen value with every default filled in.
 
-This is pydantic's home. Reading a spec loads nothing heavier, so that a mistake is told at once.
+Reading a spec loads nothing heavier than pydantic, so that mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -59,17 +59,16 @@ _NULL_IS_ABSENT = (
 
 
 class StudySpec(Section):
-    """A whole spec; `docs/spec.md` says what each key means.
+    """A whole spec; `docs/spec.md` explains each key.
 
     Attributes:
-        study: Name of the study; by default the name of the task, with characters that a name may not have replaced.
-        task: Name of a built-in task, "module:Class", "module:function", or "command", whose options are what stands
-            under `task` in the YAML of a command.
-        space: Space to search; None takes the task's own, which `check_against_task` fills in.
-        baselines: What the models are compared with; None takes the task's own, which `with_baselines` fills in.
-        faults: What a trial may do before it counts as hung or lost.
-        promotion: Bounds that confirmed metrics have to keep before `automl promote` registers a model, by name: the
-            least value of an objective that is maximized, the greatest one of any other metric.
+        study: Name of the study; by default the task's name, with invalid characters replaced.
+        task: Name of a built-in task, "module:Class", "module:function", or "command", whose options are under `task`
+            in the YAML of a command.
+        space: Space to search; None takes the task's own, filled in by `check_against_task`.
+        baselines: Comparisons for the models; None takes the task's own, filled in by `with_baselines`.
+        promotion: Bounds of confirmed metrics for `automl promote`, by name: the least value of a maximized objective,
+            the greatest of any other metric.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -113,12 +112,12 @@ class StudySpec(Section):
 
     @property
     def objective_records(self) -> tuple[Objective, ...]:
-        """Objectives as records have them."""
+        """Objectives in the form of records."""
         return tuple(objective.record() for objective in self.objectives)
 
     @property
     def constraint_records(self) -> tuple[Constraint, ...]:
-        """Constraints as records have them."""
+        """Constraints in the form of records."""
         return tuple(constraint.record() for constraint in self.constraints)
 
     @model_validator(mode="before")
@@ -206,15 +205,7 @@ class StudySpec(Section):
 
 
 def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
-    """Read a spec from a YAML file.
-
-    Args:
-        path: File to read; messages name it as given.
-        overrides: Overrides, `path=value` each, applied before anything is checked.
-
-    Raises:
-        SpecError: If the file cannot be read or the spec is wrong.
-    """
+    """Read a spec from a YAML file with overrides (`path=value`); raises `SpecError` if it is unreadable or wrong."""
     raw = read_yaml_file(FilePath(path))
     if raw is None:
         raise SpecError(str(path), (), "found an empty file, allowed: a mapping with at least the key task")
@@ -223,14 +214,7 @@ def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
 
 
 def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
-    """Check a spec that was read from YAML or JSON, or written in Python.
-
-    Args:
-        mapping: Spec by its keys; sections, parameters and spaces may be typed objects in place of mappings.
-
-    Raises:
-        SpecError: If the spec is wrong; one line, with the first problem and how many more there are.
-    """
+    """Check a spec from YAML, JSON or typed Python objects; raises a one-line `SpecError` if it is wrong."""
     raw = as_plain(_as_mapping(mapping, source))
     check_texts(raw, source)
     try:
@@ -240,20 +224,12 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
 
 
 def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
-    """Returns a copy of a spec's mapping in which every override, `path=value`, is set.
-
-    Raises:
-        SpecError: If a path is not in the spec, or a value is no YAML.
-    """
+    """Return a copy of a spec's mapping with overrides (`path=value`); raises `SpecError` for unknown paths."""
     return apply_to(StudySpec, mapping, overrides)
 
 
 def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySpec:
-    """Returns the spec with another budget, other resources, checkpoints or faults.
-
-    Raises:
-        SpecError: If an override names another section, or a wrong value.
-    """
+    """Return the spec with other budget, resources, checkpoints or faults; raises `SpecError` for other sections."""
     for override in overrides:
         path, _ = split_override(override)
         if path[0] not in CHANGEABLE:
@@ -263,10 +239,7 @@ def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySp
 
 
 def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
-    """Returns the spec as plain values that JSON can hold; `parse_spec` gives an equal spec back.
-
-    Keys of `training` that stand in the space are left out.
-    """
+    """Return the spec as JSON data that `parse_spec` reads back, without `training` keys that are in the space."""
     mapping = spec.model_dump(mode="json")
     varied = spec.space.names() if spec.space is not None else ()
     mapping["training"] = {key: value for key, value in mapping["training"].items() if key not in varied}
@@ -274,7 +247,7 @@ def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
 
 
 def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path, str]]:
-    """Returns the paths of training keys that have a value and stand in the space as well, with the problem of each."""
+    """Return path and problem of each training key that has a value and is in the space as well."""
     both = [key for key in training.model_fields_set if space is not None and key in space]
     return [
         (
@@ -286,7 +259,7 @@ def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path
 
 
 def _parse_with(mapping: Mapping[str, object], overrides: Sequence[str], source: str) -> StudySpec:
-    """Parse after overriding; a problem at an overridden path is blamed on its override."""
+    """Parse after overriding; a problem at an overridden path names its override."""
     changed = apply_overrides(mapping, overrides)
     try:
         return parse_spec(changed, source)
@@ -311,7 +284,6 @@ def _as_mapping(raw: object, source: str) -> dict[str, object]:
 
 
 def _task_of_command(task: Mapping[str, object], options: object) -> dict[str, object]:
-    """A task that is a command, as the name and the options by which a study has it."""
     if options:
         raise SpecValueError(
             found(options, "no task_options beside a command, whose options stand in task"), ("task_options",)

@@ -13,10 +13,7 @@ DEEPEST = 3
 
 
 def as_plain(spec: Mapping[str, object]) -> dict[str, object]:
-    """Return the mapping with its sections, spaces and parameters in their YAML form; all else stays as it is.
-
-    Python code so gets the checks, and the places in error messages, that a file gets.
-    """
+    """Return the mapping with sections, spaces and parameters in YAML form, to check it like a file."""
     return {key: _plain(value, DEEPEST - 1) for key, value in spec.items()}
 
 

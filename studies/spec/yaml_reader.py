@@ -44,11 +44,11 @@ class _Reader(yaml.SafeLoader):
 
 
 class _Writer(yaml.SafeDumper):
-    """PyYAML's safe dumper, which puts texts in quotes that `_Reader` would read as numbers."""
+    """PyYAML's safe dumper; it quotes texts that `_Reader` would read as numbers."""
 
 
 def _text_node(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Write a text; PyYAML folds the next-line character, so it has to be escaped."""
+    """Write a text; the next-line character has to be escaped, since PyYAML folds it."""
     return writer.represent_scalar(_STRING, text, style='"' if "\x85" in text else None)
 
 
@@ -65,7 +65,7 @@ for _form in (_Reader, _Writer):
 
 
 def write_yaml(value: object, *, on_one_line: bool = False) -> str:
-    """Returns plain values as YAML, which `read_yaml` reads back; lines are not broken."""
+    """Return plain values as YAML, which `read_yaml` reads back; lines are not broken."""
     text: str = yaml.dump(
         value, Dumper=_Writer, default_flow_style=on_one_line, sort_keys=False, allow_unicode=True, width=math.inf
     )
@@ -73,11 +73,7 @@ def write_yaml(value: object, *, on_one_line: bool = False) -> str:
 
 
 def read_yaml_file(path: FilePath) -> object:
-    """Read a file.
-
-    Raises:
-        SpecError: If the file cannot be read, is no text, no YAML, or doubles a key.
-    """
+    """Read a file; raises `SpecError` if it cannot be read, or as `read_yaml` does."""
     allowed = "allowed: a readable YAML file"
     try:
         text = path.read_text(encoding="utf-8")
@@ -97,8 +93,7 @@ def read_yaml(text: str, source: str) -> object:
     """Read a text that holds one YAML document; an empty one is None.
 
     Raises:
-        SpecError: If the text is no YAML, doubles a key, has a key that is no string, a number that another version of
-            YAML reads as another one, or a million characters.
+        SpecError: It is no YAML, too long, or has a doubled key, a key that is no string, or an ambiguous number.
     """
     try:
         loader = _Reader(text)
@@ -127,7 +122,6 @@ def _unreadable(source: str, reason: str) -> SpecError:
 
 
 def _check_size(root: yaml.Node, source: str) -> None:
-    """Refuses values that contain themselves, and more text than a spec can need."""
     sizes: dict[int, int | None] = {}  # of the nodes seen so far, with their aliases written out; None: being counted
 
     def size(node: yaml.Node) -> int:
@@ -155,10 +149,7 @@ def _length(node: yaml.Node) -> int:
 
 
 def _check_keys_and_numbers(root: yaml.Node, source: str) -> None:
-    """Refuses, at any depth, doubled keys, of which PyYAML takes the last one silently, and keys that are no strings.
-
-    Refuses whole numbers that another version of YAML reads as another number, or as text.
-    """
+    """Refuse keys that are doubled or no strings, and numbers that YAML versions read differently."""
     waiting: list[tuple[yaml.Node, Path]] = [(root, ())]
     seen: set[int] = set()  # an alias leads to the same node again
     while waiting:

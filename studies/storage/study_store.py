@@ -28,15 +28,15 @@ StudyRow = sa.Row[Any]
 
 
 class LeaseLostError(RunError):
-    """Another controller has taken the study over: this one must stop at once and write nothing."""
+    """Another controller has taken the study over: stop at once and write nothing."""
 
 
 class StudyExistsError(StoreError):
-    """The store holds a study of this name already."""
+    """The store already has a study of this name."""
 
 
 def new_id() -> str:
-    """An id of a commit or an insertion, by which a repetition finds out whether it was applied before."""
+    """Make an id of a commit or an insertion, by which a repetition finds out whether it was applied before."""
     return uuid.uuid4().hex
 
 
@@ -53,7 +53,7 @@ class QueuedTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialLine:
-    """A trial without what it has measured."""
+    """A trial without its measurements."""
 
     id: int
     number: int | None
@@ -63,14 +63,7 @@ class TrialLine:
 
 
 class Store:
-    """One database with our tables.
-
-    Args:
-        url: URL of the database: sqlite:///FILE or postgresql://..., as SQLAlchemy reads it.
-
-    Raises:
-        StoreError: The database cannot be opened.
-    """
+    """One database with our tables (sqlite:///FILE or postgresql://...); raises `StoreError` if it cannot be opened."""
 
     def __init__(self, url: str, *, engine: sa.Engine | None = None) -> None:
         self.url = url
@@ -82,7 +75,7 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
-        """A transaction for reading that sees one moment, whatever is committed in the meantime."""
+        """Open a read transaction that sees one moment, whatever is committed in the meantime."""
         options: dict[str, Any] = {"automl_read_only": True}
         if self.engine.dialect.name == "postgresql":
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -102,11 +95,7 @@ class Store:
             return connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first()
 
     def require(self, name: str) -> sa.Row[Any]:
-        """The study's row.
-
-        Raises:
-            StoreError: There is no such study; the message names the studies of the store.
-        """
+        """The study's row; raises `StoreError` with the store's study names if there is none."""
         row = self.study_row(name)
         if row is None:
             names = self.study_names()
@@ -122,11 +111,7 @@ class Store:
         at: float,
         earlier_studies: Sequence[Mapping[str, Any]] = (),
     ) -> int:
-        """Insert a study, running and empty; returns its id.
-
-        Raises:
-            StudyExistsError: There is a study of this name, perhaps made by another process at this moment.
-        """
+        """Insert a running, empty study; returns its id. Raises `StudyExistsError`, also after a race with others."""
         row = {
             "uid": new_id(), "name": name, "state": "running", "spec": dict(spec), "launched_spec": dict(spec),
             "base_folder": base_folder, "sampler_attributes": {}, "reserved_nano_usd": 0, "reserved_seconds": 0.0,
@@ -163,12 +148,10 @@ class Store:
         resets_price: bool = False,
         check: Callable[[sa.Connection], None] = lambda _: None,
     ) -> None:
-        """Replace the spec in force, which has another budget, resources or checkpoints.
+        """Replace the spec in force by one with another budget, resources or checkpoints.
 
-        Args:
-            study_id: Id of the study's row.
-            resets_price: Whether its price replaces the one that `set_price` has set.
-            check: Function that raises if the spec may not be changed now; called in the same transaction.
+        `resets_price` drops the price of `set_price`. `check` raises, in the same transaction, if no change is allowed
+        now.
         """
         with self.engine.begin() as connection:
             check(connection)
@@ -176,7 +159,7 @@ class Store:
             connection.execute(row.values(usd_per_slot_hour=None) if resets_price else row)
 
     def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
-        """Store what was counted of examples of the study's space; every process counts the same."""
+        """Store the counted examples of the study's space; every process counts the same."""
         with self.engine.begin() as connection:
             counted = [dict(one) for one in examples]
             connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(counted_examples=counted))
@@ -198,10 +181,9 @@ class Store:
         """Insert a queued configuration, once; returns its id.
 
         Args:
-            study_id: Id of the study's row.
             origin: "sampler", "enqueue" or "baseline".
             lease_token: Token of a controller's lease, which must still be held; None for any other process.
-            enqueue_id: Id of this insertion (`new_id`), the same when it is repeated since its outcome is unknown.
+            enqueue_id: Id of this insertion (`new_id`); repeat it with an insertion whose outcome is unknown.
 
         Raises:
             LeaseLostError: The lease was taken over; nothing is written.
@@ -233,7 +215,7 @@ class Store:
             return int(connection.execute(sa.insert(t.trials).returning(t.trials.c.id), row).scalar_one())
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
-        """Configurations that wait, oldest first."""
+        """Waiting configurations, oldest first."""
         query = sa.select(t.trials).where(t.trials.c.study_id == study_id, t.trials.c.state == "queued")
         with self.snapshot() as connection:
             return [
@@ -248,7 +230,7 @@ class Store:
             ]
 
     def find_trial(self, study_id: int, *, number: int | None = None, trial_id: int | None = None) -> TrialLine | None:
-        """What is known of a trial without reading its epochs, by its number or the id of its row; None without it."""
+        """Read a trial by number or row id, without its epochs; None if there is none."""
         c = t.trials.c
         which = c.id == trial_id if number is None else c.number == number
         query = sa.select(c.id, c.number, c.state, c.origin, c.reason).where(c.study_id == study_id, which)
@@ -257,17 +239,14 @@ class Store:
         return None if row is None else TrialLine(**row)
 
     def request_cancel(self, trial_id: int) -> bool:
-        """Ask the study's controller, the present or the next one, to end a trial for good.
-
-        The request stands in the trial's row, so it outlives a controller.
-        """
+        """Ask the study's present or next controller to end a trial for good."""
         which = (t.trials.c.id == trial_id, t.trials.c.state.in_(CANCELLABLE_STATES))
         with self.engine.begin() as connection:
             update = sa.update(t.trials).where(*which).values(cancel_requested_at=clock_of(connection))
             return connection.execute(update).rowcount == 1
 
     def cancel_requests(self, study_id: int) -> list[int]:
-        """Ids of the trials whose end was asked for, and which have not ended."""
+        """Ids of the unfinished trials whose end was requested."""
         query = sa.select(t.trials.c.id).where(
             t.trials.c.study_id == study_id,
             t.trials.c.state.in_(CANCELLABLE_STATES),
@@ -279,13 +258,13 @@ class Store:
     # ------------------------------------------------------------------ the price
 
     def set_price(self, study_id: int, usd_per_slot_hour: float) -> None:
-        """Replace the spec's price of a slot; the study's controller, the present or the next one, takes it in."""
+        """Replace the spec's price of a slot; the study's present or next controller reads it."""
         with self.engine.begin() as connection:
             row = sa.update(t.studies).where(t.studies.c.id == study_id)
             connection.execute(row.values(usd_per_slot_hour=usd_per_slot_hour))
 
     def price_that_was_set(self, study_id: int) -> float | None:
-        """Dollars per slot and hour that replace those of the spec; None if nobody has set a price."""
+        """Dollars per slot and hour that replace the spec's; None if no price was set."""
         query = sa.select(t.studies.c.usd_per_slot_hour).where(t.studies.c.id == study_id)
         with self.snapshot() as connection:
             price: float | None = connection.execute(query).scalar_one()
@@ -296,19 +275,11 @@ class Store:
     def commit(
         self, study_id: int, lease_token: str | None, changes: Iterable[ch.Change], *, commit_id: str | None = None
     ) -> None:
-        """Write all changes in one transaction, once.
+        """Write all changes in one transaction, once, in their order; raises `LeaseLostError`, writing nothing.
 
-        The study's row keeps the id of its last commit. A connection that breaks in a COMMIT leaves open whether that
-        was applied: the same commit again, with the same id, finds its id there and writes nothing.
-
-        Args:
-            lease_token: Token of the controller's lease, which must still be held; None where no controller can be
-                (tests).
-            changes: Changes in the order in which they were decided.
-            commit_id: Id of this commit (`new_id`), the same when it is repeated since its outcome is unknown.
-
-        Raises:
-            LeaseLostError: The lease was taken over; nothing is written.
+        The study's row keeps the id of its last commit, so a commit whose outcome is unknown, since the connection
+        broke, can be repeated with the same `commit_id` (`new_id`). The controller's lease must still be held; the
+        token is None in tests without a controller.
         """
         rows = list(changes)
         with self.engine.begin() as connection:
@@ -328,7 +299,7 @@ class Store:
 
 @functools.cache  # making a statement takes SQLAlchemy longer than SQLite takes to carry it out
 def _new_revision(names: tuple[str, ...]) -> ReturningUpdate[int]:
-    """Sets columns of a study's row with its next revision, unless the commit `commit_id` has done so already."""
+    """Set columns of a study's row with its next revision, unless the commit `commit_id` has done so already."""
     commit_id: sa.BindParameter[str] = sa.bindparam("commit_id")
     columns: dict[str, Any] = {name: sa.bindparam(name) for name in names}
     return (
@@ -351,11 +322,7 @@ _HELD_LEASE = (
 
 
 def held_lease(connection: sa.Connection, study_id: int, token: str) -> int:
-    """Id of the lease that was taken with a token; nobody else can take the study as long as the transaction lasts.
-
-    Raises:
-        LeaseLostError: It is not held any more.
-    """
+    """Id of the held lease with this token, or `LeaseLostError`; its study cannot be taken during the transaction."""
     lease_id: int | None = connection.execute(_HELD_LEASE, {"of_study": study_id, "token": token}).scalar()
     if lease_id is None:
         raise LeaseLostError("another controller has taken this study over")
@@ -363,7 +330,7 @@ def held_lease(connection: sa.Connection, study_id: int, token: str) -> int:
 
 
 def as_time(seconds: float | None) -> datetime | None:
-    """Seconds since 1970 as a UTC time."""
+    """Convert seconds since 1970 to a UTC time."""
     return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
 
 

@@ -1,8 +1,4 @@
-"""The acquisition function: what a dollar spent on a candidate is worth, given the archive and the pending points.
-
-`build_acquisition` lets the model learn from all trials and returns a frozen `Acquisition`, which values forecasts of
-candidate batches; nothing else has to be called in between.
-"""
+"""The acquisition function: the value of a dollar spent on a candidate, given the archive and the pending points."""
 
 from __future__ import annotations
 
@@ -38,14 +34,7 @@ BISECTIONS = 28
 
 @cache
 def hermite_nodes(learned: int) -> tuple[Array, Array]:
-    """Gauss-Hermite nodes for the innovations of the first learned objectives.
-
-    Args:
-        learned: Number of learned objectives; without any there is one node, which says nothing.
-
-    Returns:
-        Standard normal nodes [J, up to `MOST_INNOVATIONS`], and their weights, which sum to 1 [J].
-    """
+    """Gauss-Hermite nodes [J, up to `MOST_INNOVATIONS`] of standard normal innovations; weights [J] sum to 1."""
     points, weights = np.polynomial.hermite_e.hermegauss(NODES)
     count = min(learned, MOST_INNOVATIONS)
     grid = np.array(list(itertools.product(points, repeat=count))).reshape(NODES**count, count)
@@ -54,12 +43,7 @@ def hermite_nodes(learned: int) -> tuple[Array, Array]:
 
 
 def break_even(gains: Array, weights: Array, to_next_rung: Array, beyond: Array) -> Array:
-    """The index of each candidate [m], in the unit of `gains` per dollar.
-
-    Args:
-        gains: EHVI at each node and rung to come [m, J, H].
-        weights: Weights of the nodes, which sum to 1 [J].
-    """
+    """Break-even index [m] from EHVI [m, J, H] at nodes of weights [J], in the unit of `gains` per dollar."""
     low, high = np.zeros(len(gains)), gains.max(axis=(1, 2)) / to_next_rung
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
@@ -75,7 +59,7 @@ LEAST = 1e-9
 
 
 def probability_of_feasibility(limits: ColumnLimits, marginal_of: Callable[[int], Marginal]) -> Array:
-    """The probability of each candidate to be feasible, in the shape of the marginals; 1 without constraints."""
+    """Probability that each candidate is feasible, in the shape of the marginals; 1 without constraints."""
     probability: Array = np.ones(1)
     for one in limits.each:
         probability = probability * _within(one, *marginal_of(one.column))
@@ -93,7 +77,6 @@ def _within(limit: ColumnLimit, mean: Array, sd: Array, kind: Kind) -> Array:
 
 
 def _log(bound: float) -> float:
-    """Logarithm of a bound on a positive quantity; minus infinity for a bound that is not above 0."""
     return math.log(bound) if bound > 0 else -math.inf
 
 
@@ -107,35 +90,21 @@ GROWING_TRIALS = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stagnation:
-    """Judges a study's progress.
-
-    Attributes:
-        progress: What the study's money has bought so far.
-        budget_usd: Dollars that the study may spend in all; infinite without a limit.
-    """
+    """Judges a study's progress, by what its money has bought so far."""
 
     progress: Progress
     budget_usd: float = math.inf
     slots: int = 1
 
     def is_worthwhile(self, index: float, volume: float) -> bool:
-        """Whether as much money again as was spent would buy a noticeable part of the hypervolume.
-
-        Args:
-            index: Largest index, in hypervolume per dollar.
-        """
+        """Return whether spending the same money again would buy a noticeable part of the hypervolume."""
         return index * self.progress.spent_usd >= WORTHWHILE * volume
 
     def is_stagnating(self, index: float, volume: float) -> bool:
-        """Whether the search stagnates; never once there is no time for a full training.
-
-        Args:
-            index: Largest index, in hypervolume per dollar.
-        """
+        """Return whether the search stagnates; False once there is no time for a full training."""
         return self._has_time() and (self._lacks_progress() or not self.is_worthwhile(index, volume))
 
     def _has_time(self) -> bool:
-        """Whether a usual full training that starts now ends before the slots have spent the budget."""
         full_slot_usd = self.progress.full_slot_usd
         return full_slot_usd is None or (self.budget_usd - self.progress.spent_usd) / self.slots >= full_slot_usd
 
@@ -161,11 +130,11 @@ STAGNATION_INFLATION = 4.0
 
 
 class Valued(Protocol):
-    """Something that was worked out from the indices of candidates."""
+    """A result that depends on the indices of candidates."""
 
     @property
     def largest(self) -> float:
-        """The largest of these indices."""
+        """Largest index of the candidates."""
         ...
 
 
@@ -174,14 +143,14 @@ SomeValued = TypeVar("SomeValued", bound=Valued)
 
 @dataclass(frozen=True, slots=True)
 class BatchValues:
-    """Values of the candidates of a batch [m], and the acquisition function that they are from."""
+    """Values of the candidates of a batch [m], with the acquisition function that gave them."""
 
     acquisition: Acquisition
     values: Array
 
     @property
     def largest(self) -> float:
-        """The largest of these values; 0 of an empty batch."""
+        """The largest value; 0 for an empty batch."""
         return float(self.values.max(initial=0.0))
 
 
@@ -190,11 +159,9 @@ class Acquisition:
     """Values candidates by expected hypervolume improvement per dollar.
 
     Attributes:
-        pending: What running trials are expected to reach at their next rungs [p, objectives]: improvements are
-            measured over these points as well, so that no two candidates are valued for the same gain.
-        reachable_reference: A point that lies behind both the reference point and all that was measured [objectives].
-        stagnation: Judges the study's progress.
-        trial_limits: Limits of each trial: rungs that they forbid are worth nothing.
+        pending: Expected values of running trials at their next rungs [p, objectives], so that no gain counts twice.
+        reachable_reference: A point behind both the reference point and all measurements [objectives].
+        trial_limits: Limits of each trial; rungs beyond them have no value.
     """
 
     archive: Array
@@ -217,13 +184,9 @@ class Acquisition:
         return improvement_over(np.vstack([self.archive, self.pending]), self.reference)
 
     def where_it_tells(self, work_out: Callable[[Acquisition], SomeValued]) -> SomeValued:
-        """What is worked out from this function, or from one with a farther reference point if all indices vanish.
+        """Apply `work_out` to this function, or to one with a farther reference point if all indices vanish.
 
-        All indices vanish as long as nothing reaches the reference point that the user gave. Candidates are compared by
-        what they improve on a point that measurements do reach then.
-
-        Args:
-            work_out: Values candidates; it is called again with another acquisition function if all indices vanish.
+        They vanish as long as nothing reaches the user's reference point; the farther point can be reached.
         """
         found = work_out(self)
         if found.largest > VANISHING:
@@ -231,12 +194,11 @@ class Acquisition:
         return work_out(replace(self, reference=self.reachable_reference))
 
     def index(self, forecast: BatchForecast, *, exact: bool) -> Array:
-        """Value per dollar of each candidate [m], in hypervolume per dollar; the larger, the better.
+        """Value of each candidate [m], in hypervolume per dollar.
 
         Args:
-            exact: Whether to work out the break-even index (`break_even_index`). The approximation is the largest
-                ratio of expected improvement to dollars over the rungs to come: it leaves out what the option to stop
-                is worth, takes a fraction of the time, and ranks candidates nearly alike.
+            exact: Whether to compute `break_even_index`. The approximation, the largest ratio of expected improvement
+                to dollars, ignores the option to stop, is much faster, and ranks candidates nearly alike.
         """
         usd = _cautious_usd_per_epoch(forecast)
         to_next_rung, beyond = forecast.usd_to_next_rung(usd), forecast.usd_beyond_next_rung(usd)
@@ -248,10 +210,10 @@ class Acquisition:
         return break_even(self._gains(forecast, nodes), weights, to_next_rung, beyond)
 
     def full_training_value(self, forecast: BatchForecast) -> Array:
-        """What a full training of each candidate may be worth if forecasts are less certain than they claim [m].
+        """Value of fully training each candidate if forecasts are less certain than they claim [m].
 
-        EHVI at the last epoch, or at the last rung that the limits of a trial allow, per square root of a dollar, with
-        inflated variances: it asks for ends of curves, which the index values last.
+        EHVI at the last allowed epoch with inflated variances, per square root of a dollar: it favours the ends of
+        curves, which the index values last.
         """
         batch, last = forecast.batch, forecast.within(self.trial_limits).sum(axis=1) - 1
         usd = (batch.start_epochs + forecast.ahead[last] - batch.done) * _cautious_usd_per_epoch(forecast)
@@ -260,18 +222,15 @@ class Acquisition:
         return worth
 
     def is_worthwhile(self, index: float) -> bool:
-        """Whether as much money again as was spent would buy a noticeable part of the hypervolume at this index."""
+        """Return whether spending the same money again at this index would buy a noticeable part of the hypervolume."""
         return self.stagnation.is_worthwhile(index, self.hypervolume)
 
     def is_stagnating(self, index: float) -> bool:
-        """Whether the search stagnates if this is the largest index (`studies.search.acquisition.acquisition`)."""
+        """Return whether the search stagnates if this is the largest index."""
         return self.stagnation.is_stagnating(index, self.hypervolume)
 
     def _gains(self, forecast: BatchForecast, nodes: Array) -> Array:
-        """EHVI at each node and rung to come [m, J, H], times the probability that there is a feasible model.
-
-        It is 0 at rungs that the limits of a trial forbid.
-        """
+        """EHVI times the probability of a feasible model [m, J, H]; 0 at rungs that the limits of a trial forbid."""
         marginals = [forecast.marginal(j, nodes) for j in range(len(self.reference))]
         gained = self.improvement.expected(marginals)
         if self.limits.each or forecast.trains is not None:
@@ -288,11 +247,7 @@ def _cautious_usd_per_epoch(forecast: BatchForecast) -> Array:
 
 
 def probability_of_a_feasible_model(forecast: BatchForecast, limits: ColumnLimits, nodes: Array) -> Array:
-    """Probability that a candidate trains and keeps the constraints [m, J, H]; constant axes have length 1.
-
-    Args:
-        nodes: Nodes of the innovations, as of `BatchForecast.marginal`.
-    """
+    """Probability that a candidate trains and keeps the constraints [m, J, H]; constant axes have length 1."""
     found = probability_of_feasibility(limits, lambda j: forecast.marginal(j, nodes))
     if forecast.trains is not None:
         found = found * forecast.trains[:, None, None]
@@ -302,11 +257,11 @@ def probability_of_a_feasible_model(forecast: BatchForecast, limits: ColumnLimit
 def build_acquisition(
     model: CurveModel, trials: Sequence[Snapshot], *, refit: bool, without: int | None = None
 ) -> Acquisition:
-    """The acquisition function of a study, given all trials; it is valid until the model learns again.
+    """Build the acquisition function of a study from all trials; it is valid until the model learns again.
 
     Args:
         refit: Whether the model may fit hyperparameters again, which takes tenths of a second.
-        without: Number of a running trial that is no pending point, since it is itself a candidate.
+        without: Number of a running trial that is itself a candidate, and so not a pending point.
     """
     model.learn(trials, refit=refit)
     problem = model.problem
@@ -323,7 +278,6 @@ def build_acquisition(
 
 
 def _pending_points(model: CurveModel, without: int | None) -> Array:
-    """What running trials are expected to reach at their next rungs [p, objectives]."""
     table, points = model.table, list[Values]()
     running = table.are("running")
     if without is not None:
@@ -338,7 +292,7 @@ def _pending_points(model: CurveModel, without: int | None) -> Array:
 
 
 def next_points(model: CurveModel, batch: CandidateBatch) -> list[Values]:
-    """Medians of the objectives at the next rung, of those candidates that are likely to be feasible."""
+    """Medians of the objectives at the next rung, for the candidates that are likely to be feasible."""
     forecast = model.forecast(batch)
     medians = []
     for j in range(len(model.reference)):

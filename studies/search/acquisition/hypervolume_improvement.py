@@ -1,14 +1,12 @@
 """Expected hypervolume improvement (EHVI) over an archive, for objectives that are independent given a candidate.
 
-Two objectives, exactly: with Y_1 and Y_2 the objectives of a candidate, turned to be minimised,
+Two objectives, exactly, with Y_1 and Y_2 the candidate's objectives, to be minimised:
 
     EHVI = sum_k [Psi_1(e_{k+1}) - Psi_1(e_k)] Psi_2(U_k),   Psi_j(c) = E[(c - Y_j)_+]
 
-over the boxes between the archive's points sorted by the first objective: box k goes from e_k to e_{k+1}, and what is
-better than the archive there lies below its ceiling U_k. (The decomposition is that of Emmerich et al. 2016, section 3,
-with whatever marginals have a closed form for Psi.) Where the archive leaves a whole box free, as for one objective and
-before anything has reached the reference point: the product of Psi_j at the corner of that box. Three objectives and
-more otherwise: `Directions`, by sampling.
+over the boxes between the archive's points sorted by the first objective: box k goes from e_k to e_{k+1}, below its
+ceiling U_k (Emmerich et al. 2016, section 3, for any marginals with a closed form of Psi). Where the archive leaves a
+whole box free: the product of Psi_j at its corner. Otherwise, for three or more objectives: `Directions`, by sampling.
 """
 
 from __future__ import annotations
@@ -36,19 +34,12 @@ class Improvement(Protocol):
     """Expected improvement over a fixed archive."""
 
     def expected(self, marginals: Sequence[Marginal]) -> Array:
-        """EHVI of candidates, in the product of the objectives' units.
-
-        Args:
-            marginals: Marginal distribution of each objective; arrays that can be broadcast to one shape.
-
-        Returns:
-            The expected improvement, in the arrays' shape.
-        """
+        """EHVI of candidates, from one marginal per objective; shaped like the broadcast marginals."""
         ...
 
 
 def improvement_over(archive: Array, reference: Array) -> Improvement:
-    """The expected improvement over an archive within the box of a reference point."""
+    """Expected improvement over an archive within the box of a reference point."""
     if len(reference) == 1:
         return FreeBox(np.minimum(reference, archive.min(axis=0, initial=np.inf)))
     if len(reference) == 2:
@@ -59,11 +50,7 @@ def improvement_over(archive: Array, reference: Array) -> Improvement:
 
 
 def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
-    """Psi(c) = E[(c - Y)_+], the expected amount by which Y lies below a bound.
-
-    Args:
-        sd: Standard deviation of the same; 0 where the value is certain.
-    """
+    """Psi(c) = E[(c - Y)_+], the expected amount by which Y lies below c; `sd` is 0 for a certain value."""
     safe = np.maximum(sd, 1e-12)
     if kind == "gaussian":
         off = (c - mean) / safe
@@ -81,11 +68,7 @@ def expected_below(c: Array, mean: Array, sd: Array, kind: Kind) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class FreeBox:
-    """A box of which the archive dominates nothing; with one objective, expected improvement in the usual sense.
-
-    Attributes:
-        corner: Upper ends of the box [m]: the reference point, or the best value of a single objective.
-    """
+    """A box in which the archive dominates nothing, up to `corner` [m]: the reference point, or a single best value."""
 
     corner: Array
 
@@ -97,11 +80,10 @@ class FreeBox:
 
 @dataclass(frozen=True, slots=True)
 class BoxDecomposition:
-    """The region that a two-dimensional archive does not dominate, cut into boxes along the first objective.
+    """The region that a two-dimensional archive does not dominate, cut into n + 1 boxes along the first objective.
 
-    Attributes:
-        edges: Right ends e_1 .. e_{n+1} of the boxes [n + 1]; the left end of the first box is minus infinity.
-        ceilings: Upper ends U_0 .. U_n of the boxes [n + 1].
+    Box k ends at `edges`[k] = e_{k+1}, the first one starts at minus infinity, and `ceilings`[k] = U_k is its upper
+    end.
     """
 
     edges: Array
@@ -109,7 +91,7 @@ class BoxDecomposition:
 
     @staticmethod
     def under(archive: Array, reference: Array) -> BoxDecomposition:
-        """Boxes under an archive [n, 2] within the box of the reference point; points outside of it are dropped."""
+        """Boxes under an archive [n, 2] within the box of the reference point; points outside it are dropped."""
         inside = archive[(archive < reference).all(axis=1)] if len(archive) else archive.reshape(0, 2)
         front = inside[pareto.archive([tuple(p) for p in inside])] if len(inside) else inside
         front = front[np.argsort(front[:, 0], kind="stable")]
@@ -126,7 +108,7 @@ class BoxDecomposition:
 
 
 class Directions:
-    """Hypervolume as a mean over directions, for m objectives with m at least 3 (Golovin and Zhang 2020, 2006.04655).
+    """Hypervolume as a mean over directions, for m >= 3 objectives (Golovin and Zhang 2020, 2006.04655).
 
     With directions w on the positive part of the unit sphere, gaps g of a point to the reference point, and a constant,
 
@@ -158,7 +140,7 @@ _directions = cache(Directions)
 
 @dataclass(frozen=True, slots=True)
 class SampledImprovement:
-    """The archive of three objectives or more, in fixed directions."""
+    """Improvement over an archive of three or more objectives, in fixed directions."""
 
     directions: Directions
     heights: Array
@@ -167,10 +149,9 @@ class SampledImprovement:
 
     @staticmethod
     def over(archive: Array, reference: Array) -> SampledImprovement:
-        """The improvement over an archive [n, m]; points outside of the box are dropped.
+        """Improvement over an archive [n, m]; points outside the box are dropped, and at least one must be inside.
 
-        Units are the extent of those inside, of which there is at least one: in units that are not comparable, the
-        objective with the smallest numbers would decide alone.
+        Each objective's unit is its extent inside the box: otherwise the smallest numbers would decide alone.
         """
         directions = _directions(len(reference))
         inside = archive[(archive < reference).all(axis=1)]

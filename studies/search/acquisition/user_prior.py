@@ -1,11 +1,11 @@
-"""User prior: where a user expects good parameters (`prior` of a parameter), as a density over the space.
+"""User prior: a density over the space that says where a user expects good parameters (`prior` of a parameter).
 
     p(u) = product over parameters i of (1 - UNIFORM) N(u_i; centre_i, sd_i) + UNIFORM
 
-with the coordinates u_i in the unit cube, and N truncated to it. The centre of a categorical parameter has a fixed
-probability and the other choices share the rest. The uniform part lets a search survive a wrong prior. The prior guides
-the initial design and weights the acquisition function by p(u)^(BETA / n) after n trials, so that it fades: piBO
-(Hvarfner et al. 2022, arXiv 2204.11051).
+with coordinates u_i in the unit cube and N truncated to it. The centre of a categorical parameter has a fixed
+probability; the other choices share the rest. The uniform part lets a search survive a wrong prior. The prior guides
+the initial design and weights the acquisition function by p(u)^(BETA / n) after n trials: piBO (Hvarfner et al. 2022,
+arXiv 2204.11051).
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ AT_CENTRE = {"high": 0.8, "medium": 0.6, "low": 0.4}
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """Prior of a numeric parameter: centre and standard deviation on [0, 1]."""
-
     centre: float
     sd: float
 
@@ -55,8 +53,6 @@ class _Number:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Prior of a categorical parameter: the probability of each choice."""
-
     probabilities: tuple[float, ...]
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
@@ -103,13 +99,13 @@ class UserPrior:
         return self._encoder.decode(self.draw(np.random.default_rng(seed), 1)[0])
 
     def density(self, configurations: Sequence[Params]) -> Array:
-        """Density of each configuration [m]; 1 without priors. Parameters that do not exist leave it as it is."""
+        """Density of each configuration [m]; 1 without priors. Absent parameters do not change it."""
         if not self._axes or not len(configurations):
             return np.ones(len(configurations))
         return self._density(np.array([self._encoder.units(params) for params in configurations]))
 
     def density_at(self, units: Array) -> Array:
-        """Density at points of the unit cube [m, P], as of `density` [m]."""
+        """Density [m] at points of the unit cube [m, P]."""
         if not self._axes:
             return np.ones(len(units))
         return self._density(np.where(self._encoder.present(units), units, np.nan))
@@ -123,7 +119,7 @@ class UserPrior:
 
 
 def faded(density: Array, trials: int) -> Array:
-    """Factors of the acquisition function after a number of trials [m], given densities [m]."""
+    """Factors [m] of the acquisition function after a number of trials, from densities [m]."""
     factors: Array = density ** (BETA / max(trials, 1))
     return factors
 

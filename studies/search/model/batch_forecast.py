@@ -23,11 +23,11 @@ NO_NODES: Array = np.zeros((1, 0))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchForecast:
-    """What m candidates that stand at the same rung will reach at the H rungs to come.
+    """Forecast of m candidates, all at the same rung, for the H later rungs.
 
     Attributes:
-        curves: Forecasts of the learned columns, by index of the column in ascending order.
-        in_seconds: Indices of the cumulative columns that are seconds of wall time; others are dollars.
+        curves: Forecasts of the learned columns, by column index, ascending.
+        in_seconds: Indices of the cumulative columns in seconds of wall time; others are in dollars.
         trains: Probability that each candidate trains at all [m]; None if it is 1 for all.
     """
 
@@ -39,12 +39,12 @@ class BatchForecast:
     trains: Array | None = None
 
     def usd_to_next_rung(self, usd_per_epoch: Array) -> Array:
-        """Dollars to the next rung, with the start or thaw [m], given dollars per epoch [m]."""
+        """Dollars to the next rung, start or thaw included [m], from dollars per epoch [m]."""
         usd: Array = usd_per_epoch * (self.batch.start_epochs + self.ahead[0] - self.batch.done)
         return usd
 
     def usd_beyond_next_rung(self, usd_per_epoch: Array) -> Array:
-        """Dollars from the next rung to each of the rungs to come [m, H], given dollars per epoch [m]."""
+        """Dollars from the next rung to each later rung [m, H], from dollars per epoch [m]."""
         usd: Array = usd_per_epoch[:, None] * (self.ahead - self.ahead[0])
         return usd
 
@@ -54,15 +54,12 @@ class BatchForecast:
         return replace(self, curves=curves)
 
     def marginal(self, j: int, nodes: Array = NO_NODES) -> Marginal:
-        """Marginal distribution of a column at each node and rung to come [m, J, H].
+        """Marginal distribution of a column at each node and later rung [m, J, H]; constant axes have length 1.
 
-        A learned column is forecast given what the next rung will tell: with the innovation i ~ N(0, v) at the next
-        rung, the gain g of z per unit of i, and the node u of the column,
+        A learned column is conditioned on the next rung's value: with the innovation i ~ N(0, v) there, the gain g of z
+        per unit of i, and the node u of the column,
 
             z | u ~ N(mean + g sqrt(v) u, variance - g^2 v)
-
-        Returns:
-            Mean, standard deviation and kind; axes along which they are constant have length 1.
         """
         batch = self.batch
         if j in self.curves:
@@ -79,10 +76,10 @@ class BatchForecast:
         return total[:, None, :], np.zeros((1, 1, 1)), "gaussian"
 
     def within(self, limits: TrialLimits) -> NDArray[np.bool_]:
-        """Whether each candidate is expected to reach each rung to come [m, H] before a limit ends it.
+        """Whether each candidate is expected to reach each later rung before a limit ends it [m, H].
 
-        A limit ends a trial after the epoch in which it is passed. The next rung counts in any case: candidates that
-        cannot reach it are compared by it all the same.
+        A limit ends a trial after the epoch that passes it. The next rung always counts, so that candidates can be
+        compared.
         """
         batch, most = self.batch, limits.most_usd(self.batch.seconds_per_usd)
         epochs = batch.start_epochs[:, None] + self.ahead - batch.done
@@ -101,10 +98,7 @@ class BatchForecast:
 
 
 def told_forecast(objectives: Sequence[Objective], forecast: BatchForecast) -> dict[str, Forecast]:
-    """Return what the first candidate of a batch is expected to reach.
-
-    Objectives that training does not change are left out.
-    """
+    """Forecast of a batch's first candidate, without objectives that training does not change."""
     epochs = tuple(int(epoch) for epoch in forecast.ahead)
     told = {}
     for j, objective in enumerate(objectives):

@@ -17,7 +17,7 @@ from trainers.protocol import ParameterValue
 
 
 class CandidateInputs:
-    """Points of candidates, with the conditioned posterior of each process as long as the process stays the same."""
+    """Points of candidates, with a conditioned posterior cached for each unchanged process."""
 
     def __init__(self, x: Array) -> None:
         self.x = x
@@ -31,7 +31,7 @@ class CandidateInputs:
         return kept[1]
 
     def rows(self, chosen: Rows) -> CandidateInputs:
-        """Some of the candidates, with what was worked out for them."""
+        """Select candidates, with their cached posteriors."""
         some = CandidateInputs(self.x[chosen])
         some._kept = {key: (posterior, at.rows(chosen)) for key, (posterior, at) in self._kept.items()}
         return some
@@ -39,7 +39,7 @@ class CandidateInputs:
 
 @dataclass(frozen=True, slots=True)
 class CandidateFeatures:
-    """What is known of configurations without training them."""
+    """Properties of configurations that are known without training."""
 
     x: Array
     covariates: Array
@@ -47,24 +47,24 @@ class CandidateFeatures:
     world_sizes: Array
 
     def rows(self, chosen: Rows) -> CandidateFeatures:
-        """Some of the configurations."""
+        """Select configurations."""
         sizes = {j: values[chosen] for j, values in self.sizes.items()}
         return CandidateFeatures(self.x[chosen], self.covariates[chosen], sizes, self.world_sizes[chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateBatch:
-    """Configurations that stand at the same rung, or were never started.
+    """Configurations at the same rung, or never started.
 
     Attributes:
         log_usd: Mean of the logarithm of dollars per epoch [m].
         log_usd_sd: Standard deviation of that logarithm, 0 where the cost was measured [m].
-        paid_usd: Dollars paid up to that rung, without epochs trained since [m].
+        paid_usd: Dollars paid up to that rung [m].
         start_epochs: Cost of starting or thawing, in epochs of the candidate [m].
         done: Number of epochs done at that rung.
         seconds_per_usd: Seconds of wall time per dollar [m].
-        statics: Marginal distributions of static columns, arrays [m], by index of the column.
-        curves: z and slope at the rung [m] of each learned column, by index of the column.
+        statics: Marginal distributions of static columns, arrays [m], by column index.
+        curves: z and slope at the rung [m] of each learned column, by column index.
     """
 
     inputs: CandidateInputs
@@ -82,7 +82,7 @@ class CandidateBatch:
         return len(self.log_usd)
 
     def rows(self, chosen: Rows) -> CandidateBatch:
-        """Some of the candidates."""
+        """Select candidates."""
         return CandidateBatch(
             inputs=self.inputs.rows(chosen),
             rung_index=self.rung_index,
@@ -98,11 +98,7 @@ class CandidateBatch:
 
 
 class FeatureExtractor:
-    """Works out what is known of configurations without training them.
-
-    Args:
-        static: Indices of the columns that do not change while a trial trains.
-    """
+    """Computes features without training; `static` lists the columns that do not change while a trial trains."""
 
     def __init__(self, problem: Problem, encoder: Encoder, columns: Sequence[Objective], static: Sequence[int]) -> None:
         self._problem, self._known, self._transfer = problem, problem.known, problem.transfer
@@ -115,7 +111,7 @@ class FeatureExtractor:
         return self._extracted(x, world_sizes, configurations)
 
     def at(self, units: Array) -> CandidateFeatures:
-        """Features of configurations, given as points of the unit cube [m, P] (`Encoder.decode`)."""
+        """Features of configurations at points of the unit cube [m, P] (`Encoder.decode`)."""
         encoder = self._encoder
         x, world_sizes = encoder.encode_units(units), encoder.numbers_at(units, "world_size", default=1.0)
         return self._extracted(x, world_sizes, [encoder.decode(row) for row in units] if self._known else ())

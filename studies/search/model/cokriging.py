@@ -1,8 +1,7 @@
-"""Forecasting learning curves: a recursive co-kriging over rungs, with the slope as a second state.
+"""Forecasts learning curves: a recursive co-kriging over rungs, with the slope as a second state.
 
-A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686). The start says where a configuration
-x stands at the first rung, the slope how fast it gets there, and link k how it gets from rung k to the next one.
-With R rungs at the epochs e_0 < ... < e_{R-1}, L_k = log e_k, and z_k the metric at rung k (`objective_scale`):
+A chain of small Gaussian processes (Le Gratiet and Garnier 2014, arXiv 1210.0686) over R rungs at the epochs e_0 < ...
+< e_{R-1}, with L_k = log e_k and z_k the metric at rung k (`objective_scale`):
 
     score(z_0) = m(x) + f_s(x) + e                       start; scores as in `normal_scores`, m(x) as in `transfer`
     d_0 = b + t (w'[1, z_0] + f_d(x) + e)                slope
@@ -10,11 +9,10 @@ With R rungs at the epochs e_0 < ... < e_{R-1}, L_k = log e_k, and z_k the metri
     d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)          slope of z in log epochs
 
 Each f is a smooth function of the parameters, each w a vector of weights and each e noise (`gaussian_process`). Each
-process is fitted on every trial that crossed its rungs, so that pruned trials teach as much as they trained. The same
-chain forecasts running, paused and untried trials.
+process is fitted on every trial that crossed its rungs, pruned trials included.
 
-Why increments and not forecasts are the data: whether a trial goes on depends on what was observed of it, so what is
-missing is missing at random, and the likelihood factorises over the links.
+The data are increments: whether a trial goes on depends only on its observed values, so missing values are missing at
+random, and the likelihood factorises over the links.
 """
 
 from __future__ import annotations
@@ -62,12 +60,12 @@ START, SLOPE = -2, -1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveData:
-    """What was measured of one metric at the rungs.
+    """Measurements of one metric at the rungs.
 
     Attributes:
         z: z at each rung [n, R]; NaN at rungs that a trial has not reached.
         slopes: Slope d at each rung [n, R]; NaN likewise.
-        pending: Points of running trials that have no measurement at the first rung yet [p, D].
+        pending: Points of running trials without a measurement at the first rung [p, D].
     """
 
     x: Array
@@ -78,7 +76,7 @@ class CurveData:
 
 @dataclass(frozen=True, slots=True)
 class CurveForecast:
-    """Forecast of one metric at the H rungs after the one where the m candidates stand."""
+    """Forecast of one metric at the H rungs after the current rung of the m candidates."""
 
     mean: Array
     variance: Array
@@ -88,8 +86,6 @@ class CurveForecast:
 
 @dataclass(slots=True)
 class _Process:
-    """One process of the chain, and what it was last conditioned on."""
-
     key: int
     prior: Prior
     own: Hyperparameters | None = None
@@ -98,12 +94,7 @@ class _Process:
 
 
 class Chain:
-    """Forecasts the course of one metric.
-
-    Args:
-        rungs: Epochs of the rungs in ascending order; the last one is the last epoch.
-        fits: Where fitted hyperparameters are kept; chains of models in other threads may share it.
-    """
+    """Forecasts one metric at ascending rungs up to the last epoch. Chains in other threads may share `fits`."""
 
     def __init__(
         self, rungs: Sequence[int], inputs: int, fits: Fits | None = None, prior_mean: TransferMean | None = None
@@ -124,12 +115,7 @@ class Chain:
     # ------------------------------------------------------------------ learning
 
     def learn(self, data: CurveData, *, refit: bool) -> None:
-        """Condition all processes on the measurements.
-
-        Args:
-            refit: Whether hyperparameters may be fitted again, which takes tenths of a second; otherwise those fitted
-                before serve.
-        """
+        """Condition all processes on the measurements; `refit` allows fitting again, which takes tenths of a second."""
         self._learn_start(data, refit=refit)
         self._learn_slope(data, refit=refit)
         self._learn_links(data, refit=refit)
@@ -178,7 +164,7 @@ class Chain:
             self._condition(link, data.x[crossed], u, y, order=after, refit=refit)
 
     def _condition(self, process: _Process, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
-        """Condition a process on its data, and fit its hyperparameters again when these have grown enough."""
+        """Condition a process on its data; refit hyperparameters when the data have grown enough."""
         ranking = np.argsort(order, kind="stable")
         own, fitted_on = self._fits.by_process.get(process.key, (None, 0))
         if own is None or (refit and len(y) - fitted_on >= min(max(2.0, fitted_on / 6.0), 8.0)):
@@ -219,11 +205,7 @@ class Chain:
         return self._propagate(candidates, 0, z, d, covariance, (z, zz, np.stack([np.ones(len(z)), d_by_z], -1)))
 
     def forecast_started(self, candidates: CandidateInputs, rung_index: int, z: Array, d: Array) -> CurveForecast:
-        """Forecast at the later rungs for trials that stand at a rung.
-
-        Args:
-            rung_index: Index of the rung; not that of the last one.
-        """
+        """Forecast at the later rungs for trials at a rung before the last."""
         return self._propagate(candidates, rung_index, z, d, np.zeros((len(z), 2, 2)), None)
 
     def _propagate(  # noqa: PLR0917
@@ -270,7 +252,7 @@ class Chain:
         return np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
 
     def _predicted(self, candidates: CandidateInputs, process: _Process, u: Array) -> tuple[Array, Array]:
-        """Mean and variance of a process's target [m] at features u [m, F]; by its prior if nothing was learned."""
+        """Mean and variance of a process's target [m] at features u [m, F]; the prior's before it has learned."""
         if process.posterior is None:
             own = process.prior.medians(self._inputs)
             process.posterior = Posterior(np.zeros((0, self._inputs)), np.zeros((0, u.shape[1])), np.zeros(0), own)
@@ -282,5 +264,5 @@ def _clipped(scale: Standardisation[float], values: Array) -> Array:
 
 
 def _link_features(z: Array, d: Array) -> Array:
-    """Features of a link's linear part [m, 3], scaled so that weights of size 1 are as large as is expected."""
+    """Features of a link's linear part [m, 3], scaled so that weights are about 1."""
     return np.column_stack([np.ones(len(z)), WEIGHT_SD * z, WEIGHT_SD * d])

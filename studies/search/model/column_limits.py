@@ -15,12 +15,7 @@ from studies.search.observations import Columns
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnLimit:
-    """Bounds of one column of `Snapshot.at`.
-
-    Attributes:
-        low: Lower bound in the column's sign; minus infinity without one.
-        high: Upper bound in the column's sign; infinity without one.
-    """
+    """Bounds of one column of `Snapshot.at`, in the column's sign; infinite where there is none."""
 
     column: int
     low: float
@@ -32,11 +27,7 @@ class ColumnLimit:
 
 
 class ColumnLimits:
-    """All constraints of a study.
-
-    Args:
-        columns: What `Snapshot.at` holds: the objectives, then bounded metrics that are no objectives.
-    """
+    """All constraints of a study; `columns` are the objectives, then bounded metrics that are no objectives."""
 
     def __init__(self, columns: Sequence[Objective], constraints: Iterable[Constraint]) -> None:
         index = {column.metric: j for j, column in enumerate(columns)}
@@ -47,10 +38,7 @@ class ColumnLimits:
         return all(one.holds(values[one.column]) for one in self.each)
 
     def far_end(self, column: int, seen: Array) -> float | None:
-        """The larger of a column's upper bound and the median of its measured values; None without such a bound.
-
-        Values far beyond the bound need no distinction, unless all measured values lie beyond it.
-        """
+        """The column's upper bound, or its measured median if larger; None without a bound."""
         high = next((one.high for one in self.each if one.column == column), math.inf)
         if not math.isfinite(high):
             return None

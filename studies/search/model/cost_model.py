@@ -23,12 +23,9 @@ values, what another thread's model has learned is as good."""
 
 
 class CostModel:
-    """A regression of dollars per epoch, and one of each static column. Models in several threads may share it.
+    """Regressions of dollars per epoch and of each static column. Models in several threads may share it.
 
-    Args:
-        static: Indices of the columns that do not change while a trial trains.
-        counted: Parameters and operations counted without training: data on sizes, and covariates of the cost; None as
-            long as nothing was counted.
+    Sizes in `counted`, if any, serve as size data and cost covariates.
     """
 
     def __init__(
@@ -44,11 +41,11 @@ class CostModel:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Number of costs per epoch, then of values of each static column, that it has learned from."""
+        """Number of costs per epoch, then of values of each static column, learned from."""
         return (self._costs.count, *(regression.count for regression in self._sizes.values()))
 
     def learn(self, table: TrialTable, *, refit: bool) -> None:
-        """Learn from what trials have cost and how large they are."""
+        """Learn from the costs and sizes of trials."""
         with _learning:
             self._learn(table, refit=refit)
 
@@ -80,22 +77,18 @@ class CostModel:
         return self._costs.predict(some.x, self._cost_covariates(some.x, some.covariates))
 
     def size(self, j: int, some: CandidateFeatures) -> Marginal:
-        """Marginal distribution of a static column that is not known, arrays [m].
-
-        Where more is better, the negative of the metric is taken for Gaussian.
-        """
+        """Marginal distribution of an unknown static column, arrays [m]; Gaussian in the negative if more is better."""
         mean, sd = self._sizes[j].predict(some.x, some.covariates)
         if self._columns[j].direction == "minimize":
             return mean, sd, "lognormal"
         return -np.exp(mean), np.exp(mean) * sd, "gaussian"
 
     def _cost_covariates(self, x: Array, covariates: Array) -> Array:
-        """Covariates of the cost [m, K]: known values, earlier studies, and what counted models let expect."""
+        """Covariates of the cost [m, K]: known values, earlier studies, and expectations from counted models."""
         return covariates if self.counted is None else np.hstack([covariates, self.counted.covariates(x)])
 
 
 def _has_grown(regression: LogRegression, values: int, *, refit: bool) -> bool:
-    """Whether there are enough more values to learn from."""
     if not refit:
         return values > GROWN * regression.count
     return values > regression.count or (values > 0 and regression.is_due(values))

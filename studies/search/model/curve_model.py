@@ -1,9 +1,4 @@
-"""The model of the search: forecasts what untried, paused and running configurations will reach, and what that costs.
-
-It holds a chain of Gaussian processes per learned column (`cokriging`), regressions of costs and sizes (`cost_model`)
-and the failure model. `learn` takes snapshots of all trials, `forecast` a batch of candidates. What a candidate is
-worth is the business of `studies.search.acquisition`.
-"""
+"""The model of the search: forecasts results and costs of untried, paused and running configurations."""
 
 from __future__ import annotations
 
@@ -45,7 +40,7 @@ EXAMPLES = 256
 
 @dataclass(kw_only=True, slots=True)
 class _Shared:
-    """What models of the same problem in several threads have in common: what one has fitted serves the others."""
+    """Fits that models of the same problem share between threads."""
 
     fits: dict[int, Fits]
     failures: Fits
@@ -54,14 +49,11 @@ class _Shared:
 
 
 class CurveModel:
-    """Learns from all trials, and forecasts candidates. For one thread; `sharing_fits` gives one for another.
+    """Learns from all trials and forecasts candidates. For one thread; `sharing_fits` gives one for another.
 
-    The columns of the search are the objectives, then the bounded metrics that are no objectives. Cumulative columns
-    follow from dollars per epoch, static ones do not change while a trial trains, and the others are learned.
-
-    Attributes:
-        reachable_reference: A point that lies behind both the reference point and all that was measured [objectives].
-        progress: What the study's money has bought so far.
+    Columns are the objectives, then bounded metrics that are no objectives. Cumulative columns follow from dollars per
+    epoch, static ones do not change while a trial trains, and the others are learned. `reachable_reference`
+    [objectives] is a point behind both the reference point and all measurements.
     """
 
     def __init__(self, problem: Problem, shared: _Shared | None = None) -> None:
@@ -102,24 +94,22 @@ class CurveModel:
         return Chain(self.rungs, self.encoder.width, self._shared.fits[j], prior_mean)
 
     def count_milestones(self, milestones: tuple[int, ...]) -> None:
-        """Let the models of these epochs be all that can be taken; before anything was learned."""
+        """Restrict the models that can be taken to these epochs. Call it before `learn`."""
         self.problem = replace(self.problem, milestones=milestones)
         self._milestones = ArchiveTracker(
             milestones, objectives=len(self.problem.objectives), feasible=self.limits.holds
         )
 
     def sharing_fits(self) -> CurveModel:
-        """Another model of the same problem, for another thread: both use what either has fitted."""
+        """Another model of the same problem, for another thread; both share fits."""
         return CurveModel(self.problem, self._shared)
 
     # ------------------------------------------------------------------ learning
 
     def learn(self, trials: Sequence[Snapshot], *, refit: bool) -> None:
-        """Learn from all trials.
+        """Learn from all started trials; `refit` allows fitting hyperparameters again, which takes tenths of a second.
 
-        Args:
-            trials: Snapshots of all trials that were started; one that is the same object as before has not changed.
-            refit: Whether hyperparameters may be fitted again, which takes tenths of a second.
+        A snapshot that is the same object as before counts as unchanged.
         """
         changed, counted = self.table.update(trials), self.problem.counted()
         has_come = counted is not self._shared.costs.counted
@@ -142,10 +132,7 @@ class CurveModel:
         self.progress = self.progress.after(volume, self.table, self.problem.epochs, most_usd)
 
     def _reach(self) -> Array:
-        """How far costs and sizes of random configurations are expected to reach: a few trials do not show that.
-
-        A reference point within that would hide large or expensive configurations that were never tried.
-        """
+        """Expected costs and sizes of random configurations: a nearer reference point would hide expensive ones."""
         costs = self._shared.costs
         learned_from = (costs.counted, costs.counts, round(self._start_epochs, 2))
         known, reach = self._shared.reach
@@ -164,7 +151,7 @@ class CurveModel:
         return reach
 
     def _costs_with(self, counted: SizeModel | None) -> CostModel:
-        """New regressions: what they learned from a few trials is too vague beside counted models."""
+        """New regressions: fits from a few trials are too vague beside counted models."""
         examples = None if counted is None else self.features([one.params for one in counted.examples])
         return CostModel(self._columns, self._static, counted, examples)
 
@@ -191,10 +178,7 @@ class CurveModel:
             chain.learn(CurveData(x=x, z=z, slopes=slopes, pending=pending), refit=refit)
 
     def _far_end(self, j: int, values: Array) -> float | None:
-        """Where values of a learned column stop to matter: its bound, or the reference point if that is farther.
-
-        As long as nothing dominates the reference point, it is the one from which improvements will be measured then.
-        """
+        """Value from which a learned column stops to matter: its bound, or the reference point if that is farther."""
         bound = self.limits.far_end(j, values[np.isfinite(values)])
         if j >= len(self.reference):
             return bound
@@ -203,7 +187,7 @@ class CurveModel:
         return float(far if bound is None else max(far, bound))
 
     def _first_slopes(self, z: Array, before: Array, scale: Scale) -> Array:
-        """Slopes of z at the first rung, from the epoch before it [n]; 0 where there is none."""
+        """Slopes of z at the first rung, from the epoch before it [n]; 0 if that is missing."""
         first = self.rungs[0]
         if first < 2:
             return np.where(np.isnan(z), np.nan, 0.0)
@@ -214,11 +198,11 @@ class CurveModel:
     # ------------------------------------------------------------------ candidates
 
     def features(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
-        """What is known of configurations without training them."""
+        """Features of configurations, without training them."""
         return self._features.of(configurations)
 
     def features_at(self, units: Array) -> CandidateFeatures:
-        """What is known of configurations that are given as points of the unit cube [m, P] (`Encoder.decode`)."""
+        """Features of configurations at points of the unit cube [m, P] (`Encoder.decode`)."""
         return self._features.at(units)
 
     def untried(self, some: CandidateFeatures) -> CandidateBatch:
@@ -241,12 +225,7 @@ class CurveModel:
         )
 
     def started(self, rows: Rows, *, is_running: bool) -> CandidateBatch:
-        """A batch of trials that stand at the same rung.
-
-        Args:
-            rows: Rows of `table`; all have measurements at one rung, which is not the last.
-            is_running: Whether the trials hold their slots, so that going on costs no start.
-        """
+        """A batch of trials at the same rung before the last; running trials pay no start."""
         table, rung = self.table, int(self.table.last_rungs[rows[0]])
         curves = {}
         for j, chain in self._chains.items():
@@ -274,7 +253,7 @@ class CurveModel:
         )
 
     def forecast(self, batch: CandidateBatch) -> BatchForecast:
-        """What the candidates will reach at the rungs to come, as far as was learned."""
+        """Forecast the candidates at the later rungs, as far as the model has learned."""
         if batch.rung_index < 0:
             curves = {j: chain.forecast_untried(batch.inputs) for j, chain in self._chains.items()}
             trains = None if self._failures.is_certain else self._failures.probability_of_training(batch.inputs)

@@ -24,8 +24,8 @@ class EarlierTrial:
 
     Attributes:
         values: Values of this study's objectives, in its order and directions, at the trial's last epoch.
-        usd_per_epoch: Mean dollars per epoch; None if they are not known.
-        bounded: Values of this study's constrained metrics at the same epoch, by name, as far as they are known.
+        usd_per_epoch: Mean dollars per epoch; None if unknown.
+        bounded: Known values of this study's constrained metrics at the same epoch, by name.
     """
 
     params: Mapping[str, ParameterValue]
@@ -36,20 +36,14 @@ class EarlierTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierStudy:
-    """An earlier study whose trials are prior data.
-
-    Attributes:
-        name: Name that the user gave it, without a password.
-        trials: Trials whose configurations lie inside this study's space.
-        left_out: Number of trials that could not be used.
-    """
+    """An earlier study: its name without a password, its trials inside this study's space, and the number of others."""
 
     name: str
     trials: tuple[EarlierTrial, ...]
     left_out: int = 0
 
     def to_plain(self) -> dict[str, Any]:
-        """The JSON form in which it is stored with the study."""
+        """The stored JSON form."""
         trials = [
             {
                 "params": dict(one.params),
@@ -77,14 +71,7 @@ class EarlierStudy:
 
 
 def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterValue] | None:
-    """Parameters of an earlier trial that this study's space has.
-
-    Args:
-        params: Parameters of the earlier trial; a conditional parameter may be missing.
-
-    Returns:
-        The parameters; None if a value is out of its range, or a parameter without condition is missing.
-    """
+    """Parameters of an earlier trial in this study's space; None if one is out of range, or wrongly missing."""
     kept: dict[str, Any] = {}
     for name, entry in space.entries():
         is_child = isinstance(entry, Conditional)
@@ -121,7 +108,7 @@ def signed_values(trials: Sequence[EarlierTrial], objectives: Sequence[Objective
 def excesses(
     trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]
 ) -> dict[str, float]:
-    """Amount by which a trial violates each bound, in units of the bound; 0 where that is not known."""
+    """Amount by which a trial violates each bound, in units of the bound; 0 where unknown."""
     known = {**trial.bounded, **{o.metric: value for o, value in zip(objectives, trial.values, strict=True)}}
     return {
         bound.name: bound.relative_excess(known[bound.metric]) if bound.metric in known else 0.0
@@ -130,5 +117,5 @@ def excesses(
 
 
 def total_violation(trial: EarlierTrial, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> float:
-    """Sum of the violations of all bounds, in units of the bounds; bounds that are kept count 0."""
+    """Sum of a trial's violations of all bounds, in units of the bounds."""
     return sum(max(excess, 0.0) for excess in excesses(trial, objectives, constraints).values())

@@ -1,12 +1,11 @@
-"""Configurations as points: every parameter scaled to [0, 1], so that distances mean something.
+"""Configurations as points: every parameter is scaled to [0, 1], so that distances are comparable.
 
-Floats and ints are scaled between their bounds, on a logarithmic scale where the space says so. A categorical parameter
-whose choices are numbers becomes the rank of its value among them, scaled likewise; any other is one-hot, at half the
-distance of a whole range. A conditional parameter that does not exist in a configuration stands in the middle, or at 0
-in all columns if it is one-hot.
+Numbers are scaled between their bounds, logarithmically where the space says so. A categorical parameter with numeric
+choices becomes the scaled rank of its value; any other is one-hot, at half the distance of a whole range. An absent
+conditional parameter is 0.5, or 0 in all columns if one-hot.
 
-Points x [D] are what processes see. Points of the unit cube u [P] have one coordinate per parameter instead, in the
-order of `Space.entries`, and are what samplers draw.
+Processes use points x [D]. Samplers draw points u [P] of the unit cube, one coordinate per parameter in the order of
+`Space.entries`.
 """
 
 from __future__ import annotations
@@ -30,14 +29,12 @@ ABSENT = 0.5
 
 
 def identity(params: Mapping[str, ParameterValue]) -> tuple[tuple[str, str], ...]:
-    """A key that equal configurations have in common; 1, 1.0 and true have different keys."""
+    """Key shared by equal configurations; 1, 1.0 and true have different keys."""
     return tuple(sorted((name, repr(value)) for name, value in params.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Columns of one parameter."""
-
     name: str
     parameter: Parameter
     when: Conditional | None
@@ -96,11 +93,7 @@ class Encoder:
         return x
 
     def numbers_at(self, units: Array, name: str, *, default: float) -> Array:
-        """Values [m] of a numeric parameter of the configurations at points of the unit cube [m, P].
-
-        Args:
-            default: Value where the parameter does not exist, or is no number.
-        """
+        """Values [m] of a numeric parameter at points of the unit cube [m, P]; `default` if absent or no number."""
         for axis, values, is_active in self._values(units):
             if axis.name == name and (numbers := _as_numbers(axis.parameter, values)) is not None:
                 return np.where(is_active, numbers, default)
@@ -111,7 +104,7 @@ class Encoder:
         return np.stack([is_active for _, _, is_active in self._values(units)], axis=1)
 
     def _values(self, units: Array) -> Iterator[tuple[_Axis, Array, NDArray[np.bool_]]]:
-        """Each parameter with its values, or the indices of its choices [m], and whether it exists [m]."""
+        """Each parameter with its values, or the indices of its choices [m], and its presence [m]."""
         found: dict[str, tuple[Parameter, Array, NDArray[np.bool_]]] = {}
         for coordinate, axis in enumerate(self._axes):
             values = _values_at(axis.parameter, units[:, coordinate])
@@ -133,7 +126,7 @@ def _width(parameter: Parameter) -> int:
 
 
 def _numbers(parameter: Parameter) -> list[float] | None:
-    """The choices of a categorical parameter in ascending order if all are numbers, otherwise None."""
+    """Choices of a categorical parameter, ascending, if all are numbers, otherwise None."""
     if not isinstance(parameter, Categorical):
         return None
     choices = parameter.choices
@@ -162,7 +155,6 @@ def _scaled(parameter: Float | Int, values: Array | np.float64) -> Array:
 
 
 def _scaled_rank(value: float, numbers: list[float]) -> float:
-    """Rank of a number among the choices, scaled to [0, 1]."""
     if len(numbers) == 1:
         return 0.5
     return min(range(len(numbers)), key=lambda i: abs(numbers[i] - value)) / (len(numbers) - 1)
@@ -176,7 +168,6 @@ def _unit_of(parameter: Parameter, value: ParameterValue) -> float:
 
 
 def _all_encoded(parameter: Parameter, values: Array) -> Array:
-    """Columns of many values, as `_values_at` gives them [m, or m x choices]."""
     if isinstance(parameter, Categorical):
         each = np.array([_encoded(parameter, choice) for choice in parameter.choices])
         return each[values.astype(np.intp)]
@@ -192,7 +183,7 @@ def _as_numbers(parameter: Parameter, values: Array) -> Array | None:
 
 
 def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a conditional parameter exists, given values of its parent and whether that exists [m]."""
+    """Whether a conditional parameter exists, given values and presence of its parent [m]."""
     unique, inverse = np.unique(values, return_inverse=True)
     if isinstance(parent, Categorical):
         meant = [parent.choices[int(index)] for index in unique]
@@ -203,7 +194,7 @@ def _holds(when: Conditional, parent: Parameter, values: Array, is_active: NDArr
 
 
 def _values_at(parameter: Parameter, units: Array) -> Array:
-    """Values at coordinates of the unit cube [m]; for a categorical parameter the indices of its choices."""
+    """Values at coordinates of the unit cube [m]; indices of choices for a categorical parameter."""
     if isinstance(parameter, Categorical):
         return np.minimum((units * len(parameter.choices)).astype(np.intp), len(parameter.choices) - 1).astype(float)
     low, high = float(parameter.low), float(parameter.high)

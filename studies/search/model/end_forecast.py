@@ -1,13 +1,13 @@
-"""Forecasts of where the learning curves of trials that were cut short would have ended, parameters left aside.
+"""Forecasts the ends of learning curves that were cut short, without looking at parameters; reads earlier studies.
 
-Earlier studies are read with it. The chain of `studies.search.model.cokriging` without its Gaussian processes: the step
-from each rung to the next is a Bayesian linear regression on the curve so far, with the noise variance of the largest
-posterior probability (Bishop 2006, section 3.5), and a forecast is the mean after all steps.
+The chain of `studies.search.model.cokriging` without its Gaussian processes: each step between rungs is a Bayesian
+linear regression on the curve so far, with the noise variance of the largest posterior probability (Bishop 2006,
+section 3.5). A forecast is the mean after all steps.
 
     z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + e),   d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)
 
 z_k: the metric at rung k on the study's scale; d_k: its slope per unit of L_k = log(epoch of rung k); a_k, s_k:
-location and width of the steps that were seen; ~: standardised. It keeps nothing between calls.
+location and width of the measured steps; ~: standardised.
 """
 
 from __future__ import annotations
@@ -47,17 +47,12 @@ LEAST_WIDTH = 1e-3
 def forecast_ends(
     trials: Sequence[Snapshot], cut_short: Collection[int], *, objectives: Sequence[Objective], rungs: Sequence[int]
 ) -> dict[int, Ends | None]:
-    """Forecast the objectives of trials that were cut short at the last epoch.
+    """Forecast the objectives at the last epoch for trials that were cut short, by number.
 
-    Objectives that only grow with the epochs, and those that no epoch changes, are left out: they need no forecast.
-
-    Args:
-        objectives: Objectives of the study; `Snapshot.at` has them in this order.
-        rungs: Epochs at which curves are looked at, ascending; the last one is the last epoch.
+    Cumulative and static objectives are left out: they need no forecast. `rungs` ascend to the last epoch.
 
     Returns:
-        The forecast of each trial that was cut short, by its number; None for a trial that did not reach the first
-        rung. Empty as long as too few trials went from one rung to the next.
+        None for a trial that did not reach the first rung. Empty if too few trials went from one rung to the next.
     """
     wanted = [row for row, trial in enumerate(trials) if trial.number in cut_short]
     constant = CUMULATIVE_METRICS | STATIC_METRICS
@@ -75,7 +70,7 @@ def forecast_ends(
 
 
 def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> _Curves | None:
-    """The curves of one objective; None if fewer than `ENOUGH` steps from a rung to the next were seen."""
+    """Curves of one objective; None if fewer than `ENOUGH` steps between rungs were measured."""
     values = np.array([_at_rungs(trial, j, rungs) for trial in trials]).reshape(-1, len(rungs))
     if (~np.isnan(values[:, 1:])).sum() < ENOUGH:
         return None
@@ -89,7 +84,7 @@ def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> _Curves
 
 
 def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, first: int) -> Array:
-    """Slopes at the first rung [n], from the epoch before it; 0 where that epoch was not kept."""
+    """Slopes at the first rung [n], from the epoch before it; 0 if that epoch was not kept."""
     if first < 2:
         return np.where(np.isnan(z), np.nan, 0.0)
     before = np.array([trial.at[first - 1][j] if first - 1 in trial.at else math.nan for trial in trials])
@@ -98,7 +93,7 @@ def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, fi
 
 
 def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
-    """One objective of a trial at each rung: NaN where it has not been, infinite at the rung before which it failed."""
+    """One objective of a trial at each rung: NaN at rungs not reached, infinite at the rung before which it failed."""
     at = [trial.at_rung(rung) for rung in rungs]
     values = [math.nan if one is None else one[j] for one in at]
     if trial.state == "failed":
@@ -110,7 +105,7 @@ def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Curves:
-    """One objective of n trials at R rungs, and the regressions from each rung to the next."""
+    """One objective of n trials at R rungs, with the regressions between rungs."""
 
     scale: Scale
     z: Array
@@ -134,8 +129,6 @@ class _Curves:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Step:
-    """The regression from one rung to the next."""
-
     z: Standardisation[float]
     slope: Standardisation[float]
     step: Standardisation[float]
@@ -143,7 +136,6 @@ class _Step:
     length: float
 
     def after(self, z: Array, slopes: Array) -> tuple[Array, Array]:
-        """Expected z and slope at the next rung [m] each."""
         moved = self.step.inverse(_features(self.z, self.slope, z, slopes) @ self.weights)
         return z + moved, moved / self.length
 
@@ -157,7 +149,7 @@ def _steps(logs: Array, z: Array, slopes: Array) -> list[_Step]:
 
 
 def _step(k: int, length: float, usual: Standardisation[float], z: Array, slopes: Array) -> _Step:
-    """The regression from rung k on; `usual` are rates of all rungs, for a rung from which too few trials went on."""
+    """Regression from rung k on; `usual` are rates of all rungs, for a rung that too few trials passed."""
     here, crossed = ~np.isnan(z[:, k]), ~np.isnan(z[:, k + 1])
     steps = z[crossed, k + 1] - z[crossed, k]
     if len(steps) >= ENOUGH:
@@ -179,11 +171,7 @@ def _features(z_scale: Standardisation[float], slope_scale: Standardisation[floa
 
 
 def regression_weights(u: Array, y: Array) -> Array:
-    """Posterior mean of w in y = w'u + e under w ~ N(0, 1), with the noise variance of the largest probability [F].
-
-    Args:
-        u: Features [n, F]; n may be 0.
-    """
+    """Posterior mean of w [F] in y = w'u + e, w ~ N(0, 1), at the likeliest noise; features u [n, F] may be empty."""
     gram, moment = u.T @ u, u.T @ y
     inverses = np.linalg.inv(gram + NOISES[:, None, None] * np.eye(u.shape[1]))  # (U'U + s I)^-1
     explained = np.einsum("f,sfg,g->s", moment, inverses, moment)

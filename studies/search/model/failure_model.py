@@ -2,9 +2,9 @@
 
     P(trains | x) = Phi((1/2 - p - f(x)) / sd),   failed_i - p = w + f(x_i) + e_i
 
-with p the share of failed trials and failed_i 1 or 0 (w, f and e as in `gaussian_process`): a regression of labels,
-coarse, and enough to keep away from regions where trials fail. The processes of the metrics take failed trials for the
-worst values there are. That alone is not enough where configurations that fail would be far ahead in another objective.
+with p the share of failed trials and failed_i 1 or 0 (w, f and e as in `gaussian_process`): a coarse regression of
+labels. The metrics' processes already treat failed trials as worst values, but that does not keep a search away from
+configurations that fail and would be far ahead in another objective.
 """
 
 from __future__ import annotations
@@ -28,11 +28,7 @@ GROWN = 6
 
 
 class FailureModel:
-    """Learns where trials fail.
-
-    Args:
-        fits: Where fitted hyperparameters are kept; models in other threads may share it.
-    """
+    """Learns where trials fail; models in other threads may share `fits`."""
 
     def __init__(self, fits: Fits) -> None:
         self._fits = fits
@@ -42,16 +38,11 @@ class FailureModel:
 
     @property
     def is_certain(self) -> bool:
-        """Whether no trial has failed so far, so that every configuration is taken to train."""
+        """Whether no trial has failed so far; then every configuration counts as able to train."""
         return self._posterior is None
 
     def learn(self, x: Array, failed: Array, *, refit: bool) -> None:
-        """Learn which trials have failed.
-
-        Args:
-            x: Points of all trials that have failed or have been measured at the first rung [n, D].
-            failed: 1 for a trial that has failed, otherwise 0 [n].
-        """
+        """Learn from points x [n, D] of trials that failed (1) or reached the first rung (0) [n]."""
         if not failed.any():
             self._posterior = None
             return

@@ -5,13 +5,13 @@
 
 with features u [F], inputs x [D] and a length-scale l_i per input.
 
-Inputs may be warped first, each by 1 - (1 - x^a)^b with its own a and b (Kumaraswamy's distribution function, as in
-Cowen-Rivers et al. 2022, arXiv 2012.03826): what is steep at one end of a range and flat at the other, like weight
-decay that was given on a linear scale, becomes as smooth as the kernel assumes.
+Inputs may be warped by 1 - (1 - x^a)^b, with a and b for each (Kumaraswamy's distribution function, as in Cowen-Rivers
+et al. 2022, arXiv 2012.03826): a function that is steep at one end of a range, as of weight decay on a linear scale,
+becomes smooth.
 
-Hyperparameters are the maximum of the posterior over their logarithms (Rasmussen and Williams 2006, chapter 5), found
-with the analytic gradient; that takes tens of milliseconds for 200 points. The posterior at a set of inputs is kept in
-a form in which the features can be given later: forecasting thousands of candidates then costs a few products.
+Hyperparameters maximise the posterior over their logarithms (Rasmussen and Williams 2006, chapter 5), found with the
+analytic gradient in tens of milliseconds for 200 points. The posterior at fixed inputs takes features later, so that
+forecasting thousands of candidates costs a few products.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LOG_BOUND = 9.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Log-normal priors of the hyperparameters: the median of each, and the standard deviation of its logarithm.
+    """Log-normal priors of the hyperparameters: median, and standard deviation of the logarithm.
 
-    Warps have a median of 1, which leaves inputs as they are; with a deviation of 0 inputs are not warped.
+    Warps have a median of 1, which leaves inputs unchanged; with a deviation of 0 inputs are not warped.
     """
 
     length_scale: float = 1.0
@@ -50,7 +50,7 @@ class Prior:
     warp_sd: float = 0.0
 
     def medians(self, inputs: int) -> Hyperparameters:
-        """Hyperparameters that are assumed without data."""
+        """Hyperparameters assumed without data."""
         warps = np.ones((2, inputs)) if self.warp_sd else None
         return Hyperparameters(self.amplitude, self.noise, np.full(inputs, self.length_scale), warps)
 
@@ -62,11 +62,7 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """Hyperparameters of a process.
-
-    Attributes:
-        warps: Parameters a and b of each input's warp [2, D]; None if inputs are not warped.
-    """
+    """Hyperparameters of a process; `warps` are a and b of each input [2, D], or None."""
 
     amplitude: float
     noise: float
@@ -81,7 +77,7 @@ class Hyperparameters:
 
     @staticmethod
     def of_logs(logs: Array, inputs: int) -> Hyperparameters:
-        """Hyperparameters whose logarithms are given, in the order of `logs`."""
+        """Hyperparameters from their logarithms, in the order of `logs`."""
         values = np.exp(logs)
         end = 2 + inputs
         warps = values[end:].reshape(2, inputs) if len(values) > end else None
@@ -111,12 +107,7 @@ def _inside(x: Array) -> Array:
 
 
 def fit(x: Array, u: Array, y: Array, prior: Prior, start: Hyperparameters | None = None) -> Hyperparameters:
-    """Hyperparameters of the largest posterior probability, given data and prior.
-
-    Args:
-        x: Inputs [n, D], each scaled to about [0, 1].
-        start: Hyperparameters from which the search starts; the prior's medians by default.
-    """
+    """Hyperparameters of the largest posterior probability, for inputs x [n, D] scaled to about [0, 1]."""
     if len(y) < 2:
         return start or prior.medians(x.shape[1])
     inputs = x.shape[1]
@@ -186,20 +177,17 @@ def matern(a: Array, b: Array, own: Hyperparameters) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """Fitted hyperparameters by key of the process, each with the number of points that it was fitted on.
-
-    Models of one study in several threads may share an object, so that each process is fitted once.
-    """
+    """Fitted hyperparameters by process key, with the number of points used. Models in several threads may share it."""
 
     by_process: dict[int, tuple[Hyperparameters, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionedPosterior:
-    """The posterior of a process at m inputs, for features that are given later.
+    """Posterior of a process at m inputs, for features that are given later.
 
-    With the Cholesky factor L of the covariance of the n targets y, the features U [n, F] of the data and the
-    covariance k [m, n] of the smooth part between the m inputs and the data:
+    L is the Cholesky factor of the covariance of the n targets y, U [n, F] the data's features, and k [m, n] the
+    covariance of the smooth part between the m inputs and the data.
 
     Attributes:
         smooth_variance: amplitude - |A|^2 [m], with A = L^-1 k'.
@@ -225,7 +213,7 @@ class ConditionedPosterior:
         return mean, np.maximum(variance, 1e-10) + self.noise
 
     def rows(self, chosen: Rows) -> ConditionedPosterior:
-        """The posterior at some of the inputs."""
+        """Select inputs."""
         return ConditionedPosterior(
             self.smooth_mean[chosen], self.smooth_variance[chosen], self.cross[chosen], self.weights, self.spread,
             self.noise,
@@ -233,11 +221,7 @@ class ConditionedPosterior:
 
 
 class Posterior:
-    """A process conditioned on its data.
-
-    Args:
-        x: Inputs [n, D]; n may be 0, which leaves the prior.
-    """
+    """A process conditioned on data at inputs [n, D]; n = 0 leaves the prior."""
 
     def __init__(self, x: Array, u: Array, y: Array, own: Hyperparameters) -> None:
         self.own, self.x = own, x

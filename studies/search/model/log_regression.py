@@ -2,7 +2,7 @@
 
     t = log value;   (t - median) / max(sd, 0.3) = w'[1, x - 1/2, 4 (x - 1/2)^2, c] + f(x) + e
 
-with the covariates c, which are known without training, such as the number of parameters, standardised to two of their
+with covariates c that are known without training, such as the number of parameters, standardised to two of their
 standard deviations; w, f and e as in `gaussian_process`.
 """
 
@@ -31,8 +31,6 @@ MOST_POINTS = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Learned:
-    """What was learned from the values so far."""
-
     count: int
     posterior: Posterior
     target: Standardisation[float]
@@ -49,11 +47,11 @@ class LogRegression:
 
     @property
     def count(self) -> int:
-        """Number of values that it has learned from."""
+        """Number of values learned from."""
         return 0 if self._learned is None else self._learned.count
 
     def is_due(self, values: int) -> bool:
-        """Whether so many values are enough more than hyperparameters were fitted on to fit them again."""
+        """Whether this number of values is enough to fit hyperparameters again."""
         return self._own is None or min(values, MOST_POINTS) >= GROWN * self._fitted_on + 1
 
     def learn(self, x: Array, covariates: Array, values: Array, *, refit: bool) -> None:
@@ -71,7 +69,7 @@ class LogRegression:
         self._learned = _Learned(count=count, posterior=Posterior(x, u, y, own), target=target, covariates=scale)
 
     def predict(self, x: Array, covariates: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of the logarithm [m]; the same everywhere before anything was learned."""
+        """Mean and standard deviation of the logarithm [m]; constant before anything was learned."""
         if (learned := self._learned) is None:
             return np.zeros(len(x)), np.full(len(x), SD_RANGE[1])
         u = _features(x, learned.covariates.of(covariates))
@@ -80,6 +78,5 @@ class LogRegression:
 
 
 def _features(x: Array, covariates: Array) -> Array:
-    """Features of the linear part [m, 1 + 2 D + K], given points and standardised covariates."""
     off = x - 0.5
     return np.hstack([np.ones((len(x), 1)), off, 4.0 * off**2, covariates])

@@ -22,8 +22,8 @@ class Progress:
     """Dollars spent, and how the hypervolume grew with them.
 
     Attributes:
-        grown_to: Hypervolume when it last grew noticeably, from the reference point of that moment: an automatic one
-            moves, and docs/search-experiments.md says why later volumes are compared with it all the same.
+        grown_to: Hypervolume at its last noticeable growth, from the reference point of that moment;
+            docs/search-experiments.md says why later volumes are compared with it although an automatic point moves.
         full_usd: Dollars for a usual full training; None before any epoch was paid for.
         full_slot_usd: Dollars for each slot of a usual full training; None likewise.
     """
@@ -35,11 +35,7 @@ class Progress:
     full_slot_usd: float | None = None
 
     def after(self, volume: float, table: TrialTable, epochs: int, most_usd: Array) -> Progress:
-        """The progress after new measurements.
-
-        Args:
-            epochs: Planned number of epochs of a full training.
-        """
+        """The progress after new measurements; `epochs` is the length of a full training."""
         now = replace(self, spent_usd=float(table.paid_usd.sum()))
         if volume > (1.0 + GROWTH) * self.grown_to:
             now = replace(now, grown_to=volume, grown_at_usd=now.spent_usd)
@@ -57,11 +53,7 @@ class Progress:
 
 
 class ArchiveTracker:
-    """Keeps the archive, and the values from which the reference point is worked out.
-
-    Args:
-        feasible: Says whether a milestone's columns keep the study's constraints; others do not enter the archive.
-    """
+    """Keeps the archive of feasible milestones, and the values that determine the reference point."""
 
     def __init__(
         self,
@@ -77,10 +69,7 @@ class ArchiveTracker:
         self.archive: Array = np.zeros((0, objectives))
 
     def add(self, trial: Snapshot) -> None:
-        """Add the milestones that a trial has reached since it was last added, and the model that it ended with.
-
-        Its earlier milestones get other ends where the trial has become complete before the planned last epoch.
-        """
+        """Add a trial's new milestones and its last model; an end before the last epoch changes earlier milestones."""
         models = {e: v for e, v in trial.at.items() if self._is_model(trial, e) and all(map(math.isfinite, v))}
         self._milestone_ends[trial.number] = [trial.ends.get(epoch, values) for epoch, values in models.items()]
         known = self._taken.get(trial.number, frozenset())
@@ -94,7 +83,7 @@ class ArchiveTracker:
         return epoch in self._milestones or epoch == trial.last_model
 
     def reference(self) -> Array:
-        """Reference point as a study works it out from its milestones [objectives]; ones without any."""
+        """Reference point computed from the milestones [objectives]; ones without any."""
         ends = [one for of_trial in self._milestone_ends.values() for one in of_trial]
         columns = list(zip(*ends, strict=True))[: self._objectives] if ends else [()] * self._objectives
         return np.array([pareto.reference_coordinate(column) if column else 1.0 for column in columns])

@@ -1,9 +1,8 @@
 """Normal scores of the values at the first rung: ranks on the scale of a standard normal variable.
 
-Most configurations of some spaces never begin to learn: their losses differ in the third digit, those of a few fall by
-half, and a process on the losses themselves sees a flat function with spikes. Scores that are partly those of the ranks
-also tell a little better from a little worse (rank-based transforms in Bayesian optimisation: Salinas et al. 2020,
-arXiv 1909.13595). For n values z with ranks r(z) from 1 to n:
+In some spaces most configurations never begin to learn: a process on the losses sees a flat function with spikes.
+Scores that are partly ranks separate a little better from a little worse (rank-based transforms in Bayesian
+optimisation: Salinas et al. 2020, arXiv 1909.13595). For n values z with ranks r(z) from 1 to n:
 
     score(z) = b Phi^-1((r(z) - 1/2) / n) + (1 - b) (z - median) / sd,   b = BY_RANK n / (n + BY_RANK_FROM)
 
@@ -45,12 +44,7 @@ failures, forecasts must not become certain."""
 
 @dataclass(frozen=True, slots=True)
 class NormalScores:
-    """A growing function from values z, to be minimised, to their scores.
-
-    Attributes:
-        z: Distinct values that were measured, ascending [k].
-        scores: Scores of these values, ascending [k].
-    """
+    """A growing function from distinct measured values z [k], ascending, to their scores [k]."""
 
     z: Array
     scores: Array
@@ -75,22 +69,19 @@ class NormalScores:
         return scores
 
     def to_z(self, scores: Array) -> Array:
-        """Values of scores [n]; the worst measured value for scores beyond that of it."""
+        """Values of scores [n]; the worst measured value for scores above its own."""
         z: Array = np.interp(scores, self.scores, self.z) - self.slope_below * np.maximum(self.scores[0] - scores, 0.0)
         return z
 
     def forecast(self, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Median of z, and the variance of its better half, for normally distributed scores.
-
-        The worse half reaches to bad values, and would make a forecast vague that is certain where it matters.
-        """
+        """Median of z, and the variance of its better half (the worse one reaches far), for normal scores."""
         z, sd = self.to_z(mean), np.sqrt(variance)
         spread = (z - self.to_z(mean - TOWARDS_BETTER * sd)) / TOWARDS_BETTER
         return z, np.maximum(spread, np.maximum(LEAST_SLOPE * self.slope_below * sd, 1e-5)) ** 2
 
 
 def _slope_below(values: Array, scores: Array, quarter: float, count: int) -> float:
-    """Slope of z below the smallest score, from the mean slope up to the value `quarter` and what is assumed."""
+    """Slope of z below the smallest score: mean slope up to the value `quarter`, mixed with an assumed slope."""
     upper = min(max(int(np.searchsorted(values, quarter)), 1), len(values) - 1)
     rise = float(scores[upper] - scores[0])
     seen = float(values[upper] - values[0]) / rise if rise > 0 else 0.0

@@ -1,10 +1,10 @@
-"""How a metric becomes z, the quantity whose course over the rungs is forecast.
+"""Turns a metric into z, the quantity whose course over the rungs is forecast.
 
     z = log y                      if the metric is never negative
     z = (y - centre) / width       otherwise, with the median and the interquartile range
 
-z is cut off at a ceiling not far beyond the value from which a metric is worth nothing: losses that explode, and trials
-that failed, would otherwise be a cliff, and what is beside it the most uncertain of all.
+z has a ceiling shortly after the value from which a metric is worth nothing: exploding losses and failed trials would
+otherwise make a cliff, and its neighbours the most uncertain points.
 """
 
 from __future__ import annotations
@@ -30,12 +30,7 @@ UNBOUNDED_CEILING = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The function from a metric, turned to be minimised, to z.
-
-    Attributes:
-        kind: Family of the forecast distribution in the metric's own units: log-normal if z is a logarithm.
-        low: Smallest value of which the logarithm is taken; smaller values become it.
-    """
+    """The function from a metric, to be minimised, to z; smaller values than `low` become it before the logarithm."""
 
     kind: Kind
     low: float = 0.0
@@ -44,12 +39,7 @@ class Scale:
 
     @staticmethod
     def of(values: Array, far_end: float | None, *, is_worthless_beyond: bool = False) -> Scale:
-        """The scale that fits what was measured of an objective or bounded metric.
-
-        Args:
-            values: Measured values of any shape; values that are not finite are left out.
-            far_end: Coordinate of the reference point, or upper bound, in the metric's units; None without either.
-        """
+        """The scale for the finite measured values; `far_end` is the reference point or upper bound, or None."""
         seen = values[np.isfinite(values)]
         if not len(seen):
             return Scale("gaussian")
@@ -64,14 +54,14 @@ class Scale:
         return Scale("gaussian", standardisation=own, ceiling=max(top, 1.0))
 
     def to_z(self, values: Array) -> Array:
-        """Values of z for values of the metric; the ceiling for those that are not finite."""
+        """Turn values of the metric into z; the ceiling for values that are not finite."""
         with np.errstate(invalid="ignore", divide="ignore"):
             z = np.log(np.maximum(values, self.low)) if self.kind == "lognormal" else self.standardisation.of(values)
         bounded: Array = np.minimum(np.where(np.isfinite(values), z, self.ceiling), self.ceiling)
         return bounded
 
     def from_z(self, z: Array) -> Array:
-        """Values of the metric for values of z."""
+        """Values of the metric for z."""
         value: Array = np.exp(z) if self.kind == "lognormal" else self.standardisation.inverse(z)
         return value
 

@@ -24,18 +24,15 @@ KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """What a search has to know of its study.
+    """The parts of a study that a search needs.
 
     Attributes:
-        objectives: Objectives in the spec's order.
-        epochs: Number of epochs in a full training.
-        usd_per_slot_hour: Price of a slot, in dollars per hour.
-        reference: Reference point of the hypervolume, turned to be minimised; None to work one out from measurements.
-        known: Gives the metrics that are known of a configuration without training it; None if none are.
-        positive: Names of those that are positive in every configuration: their logarithms are covariates.
+        reference: Reference point of the hypervolume, turned to be minimised; None computes it from measurements.
+        known: Returns the metrics of a configuration that are known without training; None if none are.
+        positive: Metrics of `known` that are positive in every configuration: their logarithms are covariates.
         statics: Names of metrics that do not change while a trial trains.
-        examples: Random configurations, which show how far costs and sizes reach; if empty, some of the space are.
-        counted: Gives the sizes that were counted without training, or None as long as they are not known.
+        examples: Random configurations that show the extent of costs and sizes; if empty, they are drawn.
+        counted: Returns the sizes counted without training, or None as long as they are unknown.
         budget_usd: Dollars that the study may spend in all; infinite without a limit.
     """
 
@@ -57,18 +54,15 @@ class Problem:
     trial_limits: TrialLimits = UNLIMITED
 
     def covariates(self, params: Mapping[str, ParameterValue]) -> Array:
-        """Covariates of a configuration by the metrics that are known of it, in the order of their names [K].
-
-        Which of them are logarithms is the same for all configurations, even if only one of them has a 0.
-        """
+        """Covariates [K] from the known metrics of a configuration, by name, with the same logarithms for all."""
         known = {} if self.known is None else self.known(params)
         return np.array([math.log(value) if name in self.positive else value for name, value in sorted(known.items())])
 
     def seconds_per_usd(self, world_sizes: Array) -> Array:
-        """Seconds for which so many slots cost a dollar [m]."""
+        """Seconds for which each number of slots costs a dollar [m]."""
         seconds: Array = 3600.0 / (self.usd_per_slot_hour * world_sizes)
         return seconds
 
     def rungs(self) -> tuple[int, ...]:
-        """Epochs between which learning curves are forecast, ascending; the last one is the last epoch."""
+        """Epochs between which learning curves are forecast, ascending to the last epoch."""
         return decision_rungs(self.epochs)

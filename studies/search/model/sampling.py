@@ -17,12 +17,10 @@ def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -
 
 
 def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
-    """The best half and a random half of the others: near the best a model has to be exact, elsewhere only unbiased.
+    """Positions, ascending, of the best half and a random half of the others, at most `most`.
 
-    The random half depends on the number of positions alone, so that a resumed study chooses the same.
-
-    Returns:
-        Positions in ascending order; all of them if there are at most `most`.
+    Models must be exact near the best, unbiased elsewhere. The random half depends only on the number of positions, so
+    a resumed study chooses the same.
     """
     if len(ranking) <= most:
         return np.arange(len(ranking))
@@ -32,14 +30,7 @@ def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
 
 
 def with_rare_ones(is_rare: Array, most: int) -> Rows:
-    """A random subset in which rare positions make up a quarter, or all of them if they are fewer.
-
-    Args:
-        is_rare: Positive at rare positions, 0 elsewhere [n].
-
-    Returns:
-        Positions in ascending order; all of them if there are at most `most`.
-    """
+    """Random positions, ascending, at most `most`; up to a quarter of them rare (`is_rare` > 0 [n])."""
     if len(is_rare) <= most:
         return np.arange(len(is_rare))
     mixed = np.random.default_rng(len(is_rare)).permutation(len(is_rare))

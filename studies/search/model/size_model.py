@@ -1,7 +1,7 @@
 """Sizes and work of configurations, from examples whose parameters and operations were counted without training.
 
-Some configurations of the space are counted when a study is launched. Their sizes are data for the forecast of
-`model_parameters` before any trial has run; expectations for other configurations x are covariates of the cost:
+A launch counts some configurations. Their sizes are data for the forecast of `model_parameters` before any trial has
+run; expectations for other configurations x are covariates of the cost:
 
     covariates(x) = [E log parameters, E log (FLOPs per sample x samples per epoch)]
 """
@@ -29,13 +29,7 @@ ENOUGH_TO_FIT = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """A configuration whose model was counted.
-
-    Attributes:
-        model_parameters: Number of the model's parameters, as a trial would measure it.
-        flops_per_sample: Number of floating-point operations of a forward pass; None if they could not be counted.
-        samples_per_epoch: Number of samples to train on; None if it could not be counted.
-    """
+    """A configuration whose model was counted; FLOPs of a forward pass and training samples are None if unknown."""
 
     params: Mapping[str, ParameterValue]
     model_parameters: int
@@ -44,11 +38,11 @@ class Counted:
 
     @property
     def flops_per_epoch(self) -> float:
-        """Number of floating-point operations of the forward passes of an epoch; 0 if it is not known."""
+        """Floating-point operations of an epoch's forward passes; 0 if unknown."""
         return float(self.flops_per_sample or 0) * float(self.samples_per_epoch or 0)
 
     def to_plain(self) -> dict[str, Any]:
-        """The JSON form in which it is stored with the study."""
+        """The stored JSON form."""
         return asdict(self)
 
     @staticmethod
@@ -67,7 +61,7 @@ def examples_of(space: Space) -> list[dict[str, ParameterValue]]:
 
 
 class SizeModel:
-    """Expected size and work of every configuration. An object does not change, so that threads may share it."""
+    """Expected size and work of every configuration. Immutable, so that threads may share it."""
 
     def __init__(self, space: Space, counted: Sequence[Counted]) -> None:
         self._encoder = Encoder(space)
@@ -88,7 +82,7 @@ class SizeModel:
         return regression
 
     def values(self, metric: str) -> Array:
-        """Counted values of a metric for each example [n]; an empty array for a metric that cannot be counted."""
+        """Counted values of a metric for each example [n]; empty for a metric that cannot be counted."""
         return self._values.get(metric, np.zeros(0))
 
     def covariates(self, x: Array) -> Array:
@@ -100,5 +94,5 @@ class SizeModel:
 
 
 def nothing_counted() -> SizeModel | None:
-    """None, as the size model of a study whose models are not counted."""
+    """Return None: the size model of a study whose models are not counted."""
     return None

@@ -15,12 +15,7 @@ Number = TypeVar("Number", float, Array)
 
 @dataclass(frozen=True, slots=True)
 class Standardisation(Generic[Number]):
-    """A centre and a width, each one number for all values or one number per column.
-
-    Attributes:
-        centre: Value that becomes 0.
-        width: Distance from the centre that becomes 1.
-    """
+    """A centre, which becomes 0, and a width, which becomes 1: numbers, or arrays with one number per column."""
 
     centre: Number
     width: Number
@@ -43,18 +38,14 @@ def by_median(values: Array, least_width: float) -> Standardisation[float]:
 
 
 def by_mean(values: Array, added_width: float) -> Standardisation[float]:
-    """Mean and standard deviation of values [n]; the identity without values.
-
-    Args:
-        added_width: Number added to the standard deviation, so that few values that are alike are not blown up.
-    """
+    """Mean of values [n], and standard deviation plus `added_width`, for a few similar values; identity for n = 0."""
     if not len(values):
         return IDENTITY
     return Standardisation(float(values.mean()), float(values.std()) + added_width)
 
 
 def by_column(values: Array, deviations: float, added_width: float) -> Standardisation[Array]:
-    """Mean of each column of values [n, K], and a number of its standard deviations plus a constant as its width."""
+    """Mean of each column of values [n, K]; as width, `deviations` standard deviations plus `added_width`."""
     return Standardisation(values.mean(axis=0), deviations * values.std(axis=0) + added_width)
 
 
@@ -65,11 +56,7 @@ def by_quartiles(values: Array) -> Standardisation[float]:
 
 
 def shrunk(prior: Standardisation[float], values: Array, prior_weight: int) -> Standardisation[float]:
-    """A prior standardisation moved towards values [n]: few values that are alike prove little.
-
-    Args:
-        prior: Standardisation that is assumed without values.
-    """
+    """A prior standardisation moved towards values [n], which prove little if they are few and alike."""
     if not len(values):
         return prior
     share = len(values) / (len(values) + prior_weight)

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """The linear algebra libraries that are loaded; the search for them takes milliseconds and is done once."""
+    """Loaded linear algebra libraries, cached since the search takes milliseconds."""
     return ThreadpoolController()
 
 

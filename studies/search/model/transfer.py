@@ -1,13 +1,13 @@
-"""What earlier studies say about configurations of this study.
+"""Uses earlier studies for configurations of this study.
 
 For our own search an earlier study s is a process over the parameters, fitted on the ends of its trials. Its mean
 g_s(x), in its own standard deviations, enters the prior mean of the first stage of the curves' chain,
 
     m(x) = TRUST sum_s (1 / S + w_s / sqrt(S)) g_s(x),   w_s ~ N(0, 1)
 
-with S studies and weights w_s that this study's own data determine, and its mean log cost per epoch is a covariate of
-the cost. For samplers of Optuna its trials are finished trials. A study whose mean ranks this study's trials in the
-wrong order is left out.
+with S studies and weights w_s that this study's data determine; its mean log cost per epoch is a covariate of the cost.
+Optuna's samplers get its trials as finished trials. A study whose mean ranks this study's trials in the wrong order is
+left out.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _StandardisedProcess:
 
 
 class Transfer:
-    """What earlier studies say about configurations of this study."""
+    """Expectations from earlier studies for configurations of this study."""
 
     def __init__(
         self,
@@ -114,11 +114,7 @@ class Transfer:
     def as_finished_trials(
         self, params: Sequence[Params], values: Sequence[tuple[float, ...]]
     ) -> list[tuple[EarlierTrial, bool]]:
-        """All earlier trials with values as they would be in this study, each with whether its study is alike.
-
-        Args:
-            params: Parameters of this study's finished trials.
-        """
+        """Earlier trials with values converted to this study's finished trials, and whether each study is alike."""
         finite = [i for i, one in enumerate(values) if all(map(math.isfinite, one))]
         x = np.array([self._encoder.encode(params[i]) for i in finite]).reshape(-1, self._encoder.width)
         seen = [values[i] for i in finite]
@@ -130,7 +126,6 @@ class Transfer:
         ]
 
     def _is_alike(self, study: EarlierStudy, x: Array, seen: Sequence[tuple[float, ...]]) -> bool:
-        """Whether the study ranks this study's values in the right order in one of the learned objectives."""
         ends = self._by_study.get(study.name)
         if ends is None or len(seen) < ENOUGH_TO_JUDGE:
             return True
@@ -141,13 +136,13 @@ class Transfer:
         )
 
     def excesses(self, trial: EarlierTrial) -> dict[str, float]:
-        """Amount by which a trial violates each bound of this study, in units of the bound; 0 where it is unknown."""
+        """Amount by which a trial violates each bound of this study, in units of the bound; 0 where unknown."""
         return excesses(trial, self.objectives, self._constraints)
 
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Good configurations to start with, from each study in turn: a balanced one, then those that learned best.
+        """Good configurations to start with, from each study in turn: a balanced one, then the best in what is learned.
 
-        Configurations that violate this study's constraints come behind all that are not known to.
+        Configurations that are known to violate this study's constraints come last.
         """
         queues = [self._best(study) for study in self.studies]
         turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
@@ -179,27 +174,19 @@ class Transfer:
 
 
 class TransferMean:
-    """Prior mean of a chain's first stage: a constant, and what earlier studies expect of one objective.
-
-    Args:
-        transfer: Earlier studies; without any the constant is left.
-    """
+    """Prior mean of a chain's first stage: a constant, plus the expectations of earlier studies for one objective."""
 
     def __init__(self, transfer: Transfer | None = None, j: int = 0) -> None:
         self._transfer, self._j = transfer, j
         self._is_used: NDArray[np.bool_] | None = None
 
     def judge(self, x: Array, z: Array) -> None:
-        """Use the studies that rank this study's trials in the right order; all of them before there are enough trials.
-
-        Args:
-            x: Points of this study's trials [n, D].
-        """
+        """Keep the studies that rank this study's trials (x [n, D]) in the right order; all while trials are few."""
         if self._transfer is not None:
             self._is_used = is_alike(self._transfer.ends(self._j, x), z)
 
     def features(self, x: Array) -> Array:
-        """Features of the first stage's linear part, at points [m, D]: one row per configuration [m, 1 + S]."""
+        """Features of the first stage's linear part at points [m, D]: one row per configuration [m, 1 + S]."""
         one = np.ones((len(x), 1))
         if self._transfer is None:
             return one
@@ -216,11 +203,7 @@ class TransferMean:
 
 
 def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
-    """Whether each column ranks values in the right order: a rank correlation above 0 [S].
-
-    Args:
-        z: Measured values [n]; with fewer than `ENOUGH_TO_JUDGE` every study passes.
-    """
+    """Whether each column has a rank correlation above 0 with values z [n]; always for n < `ENOUGH_TO_JUDGE` [S]."""
     if len(z) < ENOUGH_TO_JUDGE:
         return np.ones(ends.shape[1], dtype=bool)
     seen = _ranks(z)
@@ -237,13 +220,10 @@ def _ranks(values: Array) -> Array:
 
 
 def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float, ...]]) -> list[EarlierTrial]:
-    """Trials of an earlier study with values as they would be in this one: median and quartiles become those of ours.
+    """Trials of an earlier study, with median and quartiles of their values moved to ours.
 
-    Another data set is harder or easier: without this, all of its trials would be better, or worse, than all of ours.
-
-    Args:
-        transfer: All earlier studies, with this study's objectives.
-        seen: Objectives of this study's finished trials; fewer than `ENOUGH_TO_JUDGE` change nothing.
+    Otherwise, on a harder or easier data set, all of its trials would seem better, or worse, than ours. Fewer than
+    `ENOUGH_TO_JUDGE` finished trials (`seen`) change nothing.
     """
     if len(seen) < ENOUGH_TO_JUDGE or len(study.trials) < ENOUGH_TO_FIT:
         return list(study.trials)

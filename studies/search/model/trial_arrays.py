@@ -19,13 +19,12 @@ _FIRST_ROWS = 64
 
 
 class TrialTable:
-    """Keeps one row per trial, in the order in which trials are given.
+    """Keeps one row per trial, in the given order of trials.
 
     Args:
-        encoder: Turns configurations of the study's space into points.
         rungs: Epochs of the rungs, ascending.
-        known: Gives covariates of a configuration by what is known of it without training.
-        earlier: Gives further covariates [m, L] of points [m, D], from earlier studies.
+        known: Returns covariates of a configuration that are known without training.
+        earlier: Returns further covariates [m, L] of points [m, D], from earlier studies.
     """
 
     def __init__(
@@ -52,11 +51,7 @@ class TrialTable:
         self._states = np.zeros(_FIRST_ROWS, dtype="U8")
 
     def update(self, trials: Sequence[Snapshot]) -> list[Snapshot]:
-        """Bring the rows up to date.
-
-        Args:
-            trials: Snapshots of all trials that were started; one that is the same object as before has not changed.
-        """
+        """Bring the rows up to date with all started trials; the same snapshot object counts as unchanged."""
         if not _continues(self.trials, trials):
             self._clear()
         known = len(self.trials)
@@ -100,7 +95,7 @@ class TrialTable:
         self._states[row] = trial.state
 
     def _reached(self, trial: Snapshot) -> tuple[Array, int]:
-        """Values at each rung [columns, R], and the index of the last rung that was reached; -1 before the first."""
+        """Values at each rung [columns, R], and the index of the last rung reached; -1 before the first."""
         at = [trial.at_rung(rung) for rung in self._rungs]
         absent = (math.nan,) * self._columns
         values = np.array([absent if one is None else one for one in at], dtype=float).T
@@ -133,7 +128,7 @@ class TrialTable:
         return self._at_rungs[: len(self), j]
 
     def before(self, j: int) -> Array:
-        """Column `j` one epoch before the first rung [n]; NaN where that is not known."""
+        """Column `j` one epoch before the first rung [n]; NaN where unknown."""
         return self._before[: len(self), j]
 
     def first(self, j: int) -> Array:
@@ -167,7 +162,7 @@ class TrialTable:
 
     @property
     def starts(self) -> Array:
-        """Number of times that each trial was dispatched [n]."""
+        """Number of dispatches of each trial [n]."""
         return self._numbers[: len(self), 4]
 
     @property
@@ -187,5 +182,4 @@ class TrialTable:
 
 
 def _continues(before: Sequence[Snapshot], now: Sequence[Snapshot]) -> bool:
-    """Whether the trials are those of before, in the same order, and perhaps more."""
     return len(now) >= len(before) and all(a.number == b.number for a, b in zip(before, now, strict=False))

@@ -1,8 +1,7 @@
 """Break-even pruning: a trial goes on while no other configuration gives more hypervolume for a dollar.
 
-One index, in hypervolume per dollar (`acquisition.break_even_index`), values the trial at its rung, the paused trials
-and the configuration that would be started next. The largest goes on; nothing is stopped, since a paused trial may be
-thawed.
+One index (`acquisition.break_even_index`) values the trial at its rung, the paused trials and the next configuration.
+The largest goes on; no trial is stopped, since a paused one may be thawed.
 """
 
 from __future__ import annotations
@@ -43,16 +42,12 @@ RECENT = 5
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The paused trial with the largest index; no trial and 0 without any."""
-
     index: float = 0.0
     number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Indices of what a slot could train next."""
-
     acquisition: Acquisition
     own: float
     paused: _Best
@@ -66,7 +61,7 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Indices of what a free slot could take, and what was known when they were worked out."""
+    """Indices of the choices of a free slot, and the state they were computed from."""
 
     history: History
     judged: int | None
@@ -74,11 +69,7 @@ class _Compared:
     untried: float
 
     def still_holds(self, history: History) -> bool:
-        """Whether there is the same to choose from, but for the trial that was judged.
-
-        Running trials may have been measured or have ended: that moves all indices a little, and hardly their order. A
-        failure moves those of similar configurations a lot.
-        """
+        """Whether the choices are the same; a result moves indices little, but a failure moves similar ones much."""
         before = self.history
         return (
             len(history.trials) == len(before.trials)
@@ -93,7 +84,7 @@ class _Compared:
 
 
 class _RoughIndices:
-    """Remembers approximate indices of paused trials, and says which of them to work out again."""
+    """Approximate indices of paused trials, to choose which to compute again."""
 
     def __init__(self) -> None:
         self._indices: Array = np.zeros(0)
@@ -101,7 +92,6 @@ class _RoughIndices:
         self._calls = 0
 
     def chosen(self, waiting: Rows, trials: int) -> Rows:
-        """Paused trials with the largest remembered indices, and those whose indices are the oldest."""
         if (more := trials - len(self._indices)) > 0:
             self._indices = np.append(self._indices, np.full(more, np.inf))
             self._updated_at = np.append(self._updated_at, np.zeros(more, dtype=np.intp))
@@ -114,17 +104,11 @@ class _RoughIndices:
         return np.sort(np.concatenate([ranked[:SHORTLIST], oldest]))
 
     def update(self, rows: Rows, indices: Array) -> None:
-        """Remember indices that were worked out since the last call of `chosen`."""
         self._indices[rows], self._updated_at[rows] = indices, self._calls
 
 
 class BreakEven:
-    """Decides by the break-even index.
-
-    Args:
-        model: Learns and forecasts; used by this object alone.
-        refits: Whether it fits hyperparameters itself; not if a sampler that shares them does so ahead of time.
-    """
+    """Decides by the break-even index, with a model of its own; `refits` is False if a sampler fits in advance."""
 
     def __init__(self, model: CurveModel, *, seed: int, refits: bool = True) -> None:
         self._model, self._seed, self._refits = model, seed, refits
@@ -137,7 +121,7 @@ class BreakEven:
 
     @classmethod
     def for_study(cls, context: PrunerContext) -> BreakEven:
-        """Returns the pruner of a study; it shares the model with the sampler `cokriging`."""
+        """Build the pruner of a study; it shares the model with the sampler `cokriging`."""
         return cls(context.model(), seed=context.seed, refits=not context.sampler_fits)
 
     def rungs(self, epochs: int) -> tuple[int, ...]:  # noqa: ARG002 - the model knows them
@@ -146,7 +130,7 @@ class BreakEven:
 
     @in_one_thread
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Continue if the trial's own index is at least that of all others, or as a random continuation."""
+        """Continue if the trial's own index is at least as large as all others, or at random."""
         measured = self._measured(history)
         if measured < INITIAL_TRIALS:
             numbers = {"trials_at_first_rung": measured}
@@ -162,7 +146,7 @@ class BreakEven:
 
     @in_one_thread
     def thaw(self, history: History) -> Thaw | None:
-        """The best of the paused trials, if its index is larger than that of the configuration to start next."""
+        """The best paused trial, if its index is larger than the next configuration's."""
         if not history.paused:
             return None
         if self._measured(history) < INITIAL_TRIALS:
@@ -184,7 +168,7 @@ class BreakEven:
 
     @in_one_thread
     def prepare(self, history: History) -> None:
-        """Work out the indices that the next free slot will need."""
+        """Compute the indices for the next free slot."""
         if self._measured(history) >= INITIAL_TRIALS:
             self._others(history)
 
@@ -203,11 +187,9 @@ class BreakEven:
     # ------------------------------------------------------------------ the initial design
 
     def _measured(self, history: History) -> int:
-        """Number of trials that were measured at the first rung."""
         return len(history.at_rung.get(self._model.rungs[0], {}))
 
     def _waits_in_vain(self, history: History) -> bool:
-        """Whether there will never be enough trials that can be compared."""
         first = self._model.rungs[0]
         coming = sum(trial.state == "running" and first not in trial.at for trial in history.trials)
         return not history.fresh_allowed and self._measured(history) + coming < INITIAL_TRIALS
@@ -225,7 +207,7 @@ class BreakEven:
         return self._acquisition
 
     def _values(self, history: History, number: int | None) -> _Values:
-        """Indices of a trial at its rung, of the best paused one, and of the configuration to start next."""
+        """Indices of a trial at its rung, of the best paused trial, and of the next configuration."""
         built = self._build(history, without=number)
         values = built.where_it_tells(lambda one: self._valued(one, history, number))
         self._acquisition = values.acquisition
@@ -235,10 +217,9 @@ class BreakEven:
         return replace(values, untried=untried)
 
     def _others(self, history: History) -> tuple[Acquisition, _Best, float]:
-        """The latest acquisition function, the best paused trial, and the index of the configuration to start next.
+        """The latest acquisition function, the best paused trial, and the index of the next configuration.
 
-        A slot that is free since a trial was paused takes what that one was compared with: the trial was worth less,
-        and is worth no more now that going on would cost a start. So does a slot whose trial has ended.
+        A slot freed by a pause or an end reuses the comparison just made: resuming would add the cost of a start.
         """
         if self._acquisition is None or self._compared is None or not self._compared.still_holds(history):
             values = self._values(history, None)
@@ -246,11 +227,7 @@ class BreakEven:
         return self._acquisition, self._compared.paused, self._compared.untried
 
     def _usual_index(self, upcoming: Mapping[str, ParameterValue] | None, index: float) -> float:
-        """Median index of recent suggestions when they came; `index` is that of the suggestion at hand, if any.
-
-        The suggestion at hand may be worth little: drawn at random, or made a while ago. Were it valued alone, it would
-        wait for ever, and so would the better ones that are made once it has been started.
-        """
+        """Median index of recent suggestions when new: a single poor one would wait for ever, and block better ones."""
         if upcoming is not None and upcoming != self._suggested:
             self._suggested = dict(upcoming)
             self._recent = [*self._recent, index][-RECENT:]
@@ -270,14 +247,13 @@ class BreakEven:
         return {} if forecast is None else told_forecast(self._model.problem.objectives, forecast)
 
     def _index_of_untried(self, acquisition: Acquisition, upcoming: Mapping[str, ParameterValue] | None) -> float:
-        """Index of the configuration that would be started next; of the one before while it is being looked for."""
+        """Index of the next configuration; of the previous one while the next is being computed."""
         if upcoming is not None:
             forecast = self._model.forecast(self._model.untried(self._model.features([upcoming])))
             self._untried = float(acquisition.index(forecast, exact=True)[0])
         return self._untried
 
     def _waiting(self) -> Rows:
-        """Rows of paused trials that can be valued."""
         table = self._model.table
         return np.flatnonzero(table.are("paused") & (table.last_rungs >= 0))
 
@@ -300,14 +276,12 @@ class BreakEven:
         return _Best(float(exact[best]), self._number(chosen[best]))
 
     def _paused(self, rows: Rows) -> list[tuple[Rows, CandidateBatch]]:
-        """Paused trials as one batch for each rung at which some wait."""
         by_rung = self._model.table.by_rung(rows)
         return [(group, self._model.started(group, is_running=False)) for _, group in by_rung]
 
     def _indices(
         self, acquisition: Acquisition, rows: Rows, batches: Sequence[tuple[Rows, CandidateBatch]], *, exact: bool
     ) -> Array:
-        """Indices of the trials of all batches, in the order of `rows`."""
         indices = np.zeros(len(rows))
         for group, batch in batches:
             indices[np.isin(rows, group)] = acquisition.index(self._model.forecast(batch), exact=exact)
@@ -330,7 +304,6 @@ def _decision(rung: int, values: _Values, *, is_random_continuation: bool) -> De
 
 
 def _numbers(values: _Values) -> dict[str, float | int | str | None]:
-    """The numbers of a decision, under the names that are stored with it."""
     volume = values.acquisition.hypervolume
     return {
         "own_price": values.own,

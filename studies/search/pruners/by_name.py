@@ -1,6 +1,6 @@
-"""Makes a pruner from its name and options in a spec. There is no registry: a name says what to import.
+"""Makes a pruner from its name and options in a spec. There is no registry: the name is an import path.
 
-A pruner of one's own is one file beside the spec, named `search.pruner: my_module:MyPruner`:
+A custom pruner is one file beside the spec, named `search.pruner: my_module:MyPruner`:
 
     @dataclass(frozen=True, kw_only=True)
     class MyPruner(StoppingPruner):
@@ -10,9 +10,9 @@ A pruner of one's own is one file beside the spec, named `search.pruner: my_modu
         def decide(self, history, number, rung): ...
 
 The fields of the dataclass are its options in the spec (`pruner: {name: "my_module:MyPruner", grace: 5}`), checked
-against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that wants more than options,
-such as the study's random seed or the model of learning curves, has a class method `for_study(context, **options)`,
-which is called in place of the class.
+against their annotations; `at_least` in a field's metadata is a lower bound. A pruner that also needs the study's
+random seed or model of learning curves has a class method `for_study(context, **options)`, which is called in place of
+the class.
 """
 
 from __future__ import annotations
@@ -43,15 +43,7 @@ METHODS = ("rungs", "decide", "thaw", "prepare", "worth_least")
 
 
 def make_pruner(name: str, options: Mapping[str, object], context: PrunerContext) -> Pruner:
-    """Returns a new pruner.
-
-    Args:
-        name: Key of `BUILT_IN`, or `module:Object`.
-        options: Values of its options by name; those that are missing are at their defaults.
-
-    Raises:
-        SearchError: There is no such object, it is no pruner, or it does not take an option or its value.
-    """
+    """Make a pruner, with defaults for missing options; raises `SearchError` for an unknown one or a wrong option."""
     pruner = _made(name, options_with_defaults(name, options), context)
     missing = [method for method in METHODS if not callable(getattr(pruner, method, None))]
     if missing:
@@ -72,14 +64,7 @@ def _made(name: str, options: Mapping[str, object], context: PrunerContext) -> A
 
 
 def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str, object]:
-    """Returns all options of a pruner with their values, in the order of its fields.
-
-    Args:
-        name: Key of `BUILT_IN`, or `module:Object`.
-
-    Raises:
-        SearchError: There is no such object, or it does not take an option or its value; with the option's path.
-    """
+    """Return all options of a pruner in the order of its fields; raises `SearchError` with a wrong option's path."""
     make = _object(name)
     fields = {field.name: field for field in dataclasses.fields(make) if field.init} if _is_dataclass(make) else {}
     hints = _hints(make)
@@ -94,11 +79,7 @@ def options_with_defaults(name: str, options: Mapping[str, object]) -> dict[str,
 
 
 def takes_context(name: str) -> bool:
-    """Returns whether a pruner asks for more than its options, such as the model of learning curves.
-
-    Raises:
-        SearchError: There is no such object.
-    """
+    """Return whether a pruner needs more than its options, such as the model; raises `SearchError` if unknown."""
     return hasattr(_object(name), "for_study")
 
 
@@ -111,7 +92,7 @@ def _is_dataclass(made: object) -> bool:
 
 
 def _hints(made: Any) -> dict[str, Any]:
-    """Annotations by field; none where they cannot be read, as names that only a type checker imports."""
+    """Annotations by field; none if unreadable, as with names that only a type checker imports."""
     try:
         return typing.get_type_hints(made) if _is_dataclass(made) else {}
     except NameError:
@@ -119,7 +100,7 @@ def _hints(made: Any) -> dict[str, Any]:
 
 
 def unknown_option(name: str, option: str, options: tuple[str, ...] = ()) -> str:
-    """Returns what to tell a user about an option that a pruner does not have."""
+    """Return the message for an option that a pruner does not have."""
     others = [other for other in BUILT_IN if other != name and option in _option_names(other)]
     allowed = listed(options) or "no option"
     text = f"the unknown key {found(option, f'{allowed} with the pruner {name}', nearest(option, options))}"
@@ -133,7 +114,6 @@ def _option_names(name: str) -> tuple[str, ...]:
 
 
 def _refusal(value: object, hint: Any, at_least: float | None) -> str | None:
-    """Why an option cannot have this value; None if it can, or if its annotation says nothing that can be checked."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     said = [_allowed(kind, at_least) for kind in kinds]
     if any(one is None for one in said) or any(_is_of(value, kind, at_least) for kind in kinds):
@@ -143,7 +123,6 @@ def _refusal(value: object, hint: Any, at_least: float | None) -> str | None:
 
 
 def _allowed(kind: Any, at_least: float | None) -> str | None:
-    """What a kind of annotation allows, in words; None for one that is not checked."""
     if typing.get_origin(kind) is Literal:
         return listed(map(str, typing.get_args(kind)))
     bound = "" if at_least is None else f" of at least {at_least:g}"

@@ -1,12 +1,9 @@
-"""The median rule for one or several objectives: a trial that is worse than half of the others at its rung is stopped.
+"""The median rule: stops a trial that is worse than half of the others at its rung.
 
-After the rule of Google Vizier (Golovin et al. 2017, section 3.2.2) and Optuna's `MedianPruner`, with one objective.
-These compare a trial's best value so far, Optuna with the values of complete trials at the same step, Vizier with the
-running averages of complete trials. Here the value at the rung itself counts, beside the values of all trials that were
-measured there: pruned and running ones too, or nothing could be pruned before five trainings are complete.
-
-With several objectives `combine` says what worse means. A trial that violates a constraint is worse than one that keeps
-them all.
+After Google Vizier (Golovin et al. 2017, section 3.2.2) and Optuna's `MedianPruner`, for one or several objectives.
+These compare best values or running averages with complete trials only; here the value at the rung counts, beside all
+trials measured there, pruned and running ones too: otherwise nothing could be pruned before five trainings are
+complete.
 """
 
 from __future__ import annotations
@@ -25,7 +22,9 @@ Combine = Literal["joint", "any", "all", "primary"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Median(StoppingPruner):
-    """Stops a trial that is worse than the median of all other trials that were measured at its rung.
+    """Stops a trial that is worse than the median of all other trials measured at its rung.
+
+    A trial that violates a constraint is worse than one that keeps all.
 
     Attributes:
         grace: Epoch of the first rung, at least 1; each further rung is at twice the epoch, up to 0.87 of the last
@@ -41,7 +40,7 @@ class Median(StoppingPruner):
     combine: Combine = "joint"
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Returns grace * 2^k for k = 0, 1, ..., as long as that is at most 0.87 of the last epoch."""
+        """Return grace * 2^k for k = 0, 1, ..., as long as that is at most 0.87 of the last epoch."""
         rungs, rung = [], self.grace
         while 100 * rung <= 87 * epochs:
             rungs.append(rung)
@@ -49,7 +48,7 @@ class Median(StoppingPruner):
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Returns a stop if the trial is worse than the median of the others; one equal to the median continues."""
+        """Stop the trial if it is worse than the median of the others; a trial equal to the median continues."""
         at_rung = history.at_rung[rung]
         peers = [other for other in sorted(at_rung) if other != number]
         own, others = at_rung[number], [at_rung[other] for other in peers]
@@ -67,7 +66,6 @@ class Median(StoppingPruner):
         return self._by_objective(own, ranked, rung)
 
     def _jointly(self, points: list[Values], violations: list[float], rung: int) -> Decision:
-        """The decision about the first point, by constrained domination."""
         layer, *their_layers = constrained_layers(points, violations)
         middle = float(median(their_layers))
         stops = layer > middle
@@ -77,7 +75,6 @@ class Median(StoppingPruner):
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_violation(self, violation: float, others: list[float], rung: int) -> Decision:
-        """The decision about a trial that violates constraints: it ends if most others violate them less."""
         middle = float(median(others))
         stops = violation > middle
         verb = "is more than" if stops else "is not more than"
@@ -86,7 +83,7 @@ class Median(StoppingPruner):
         return Decision(action="stop" if stops else "continue", reason=reason, numbers=numbers)
 
     def _by_objective(self, own: Values, others: list[Values], rung: int) -> Decision:
-        """The decision by objective; in its numbers objectives count from 1, and maximised ones have the other sign."""
+        """Decide by objective; in its numbers objectives count from 1, and maximised ones have the other sign."""
         medians = [float(median(column)) for column in zip(*others, strict=True)]
         worse = [value > middle for value, middle in zip(own, medians, strict=True)]
         counted = worse[:1] if self.combine == "primary" else worse

@@ -1,8 +1,7 @@
 """MO-ASHA: asynchronous successive halving by non-domination rank.
 
-Schmucker et al. 2021, Multi-objective Asynchronous Successive Halving, arXiv 2106.12639; the order inside a front is
-their epsilon-net. At a rung all trials that were ever measured there are ranked, running ones too; those that keep the
-study's constraints come first (`pareto.constrained_layers`).
+Schmucker et al. 2021, arXiv 2106.12639, with their epsilon-net as the order inside a front. At a rung all trials ever
+measured there are ranked, running ones too; feasible ones come first (`pareto.constrained_layers`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class MoAsha:
 
     Attributes:
         variant: "stopping" ends a trial that is not among the best when it arrives; "promotion" pauses every trial at
-            its rung, and a free slot goes on with the best that was not yet promoted.
+            its rung, and a free slot resumes the best that was not yet promoted.
         grace: Epoch of the first rung, at least 1.
         eta: Reduction factor, at least 2: one in eta trials goes on.
     """
@@ -33,7 +32,7 @@ class MoAsha:
     eta: int = field(default=3, metadata={"at_least": 2})
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
-        """Returns grace * eta^k for k = 0, 1, ..., as long as that is below the last epoch."""
+        """Return grace * eta^k for k = 0, 1, ..., as long as that is below the last epoch."""
         rungs, rung = [], self.grace
         while rung < epochs:
             rungs.append(rung)
@@ -41,9 +40,9 @@ class MoAsha:
         return tuple(rungs)
 
     def decide(self, history: History, number: int, rung: int) -> Decision:
-        """Returns, for "stopping", whether the rank is at most max(1, floor(n / eta)); for "promotion", a pause.
+        """With "stopping", continue if the rank is at most max(1, floor(n / eta)); with "promotion", pause.
 
-        The reason says "place" for the rank, since to people a rank is a process of a trial.
+        The reason says "place" for the rank, since to users a rank is a process of a trial.
         """
         numbers_at_rung, values = _in_order(history.at_rung[rung])
         violations = history.violations_of(numbers_at_rung, rung)
@@ -61,7 +60,7 @@ class MoAsha:
         return Decision(action="continue" if rank <= allowed else "stop", reason=reason, numbers=numbers)
 
     def thaw(self, history: History) -> Thaw | None:
-        """Returns the best paused trial that may be promoted, from the highest rung down."""
+        """Return the best paused trial that may be promoted, from the highest rung down."""
         if self.variant == "stopping":
             return None
         for rung in sorted(history.at_rung, reverse=True):
@@ -71,10 +70,10 @@ class MoAsha:
         return None
 
     def prepare(self, history: History) -> None:
-        """Does nothing: `thaw` is quick."""
+        """Do nothing: `thaw` is quick."""
 
     def worth_least(self, history: History) -> int | None:
-        """Returns the trial ranked last of those that wait at the earliest rung where a trial waits."""
+        """Return the trial ranked last at the earliest rung where a trial waits."""
         if not history.paused:
             return None
         rung = min(history.paused.values())
@@ -99,6 +98,6 @@ def _ranked(history: History, rung: int) -> Iterator[int]:
 
 
 def _in_order(at_rung: dict[int, Values]) -> tuple[list[int], list[Values]]:
-    """Trial numbers, ascending, and their values: ranks depend on the set of trials, not on the order of arrival."""
+    """Trial numbers, ascending, and their values: ranks must not depend on the order of arrival."""
     numbers = sorted(at_rung)
     return numbers, [at_rung[number] for number in numbers]

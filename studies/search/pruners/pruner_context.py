@@ -11,12 +11,9 @@ from studies.search.model.problem import Problem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrunerContext:
-    """Seed, problem and model of a study, for the pruner that is made for it.
+    """Seed, problem and model (built at the first call) of a study, for its pruner.
 
-    Attributes:
-        problem: Space, objectives, constraints, epochs and prices of the study.
-        model: Returns the model of learning curves, the same one at each call; it is built at the first.
-        sampler_fits: Whether the sampler fits the model's hyperparameters, so that the pruner need not.
+    If `sampler_fits`, the pruner need not fit the model's hyperparameters.
     """
 
     seed: int

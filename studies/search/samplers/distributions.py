@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def to_distribution(parameter: Parameter) -> distributions.BaseDistribution:
-    """Returns the Optuna distribution of a parameter."""
+    """Return the Optuna distribution of a parameter."""
     from optuna import distributions
 
     match parameter:
@@ -34,11 +34,10 @@ def to_distribution(parameter: Parameter) -> distributions.BaseDistribution:
 def distributions_of(
     space: Space, params: Mapping[str, ParameterValue], asked: Mapping[str, Asked], first: Mapping[str, Domain]
 ) -> dict[str, distributions.BaseDistribution]:
-    """Returns the distributions of the parameters that have a value, by name.
+    """Return the distributions of the parameters that have a value, by name.
 
-    Args:
-        asked: Those that it asked for as it ran. Optuna takes one kind and scale for a name in a study: what does not
-            go together with the first domain of its name is left out, and so is what had one value only.
+    Optuna takes one kind and scale per name: an `asked` domain that differs from the `first`, or is single, is left
+    out.
     """
     return {
         name: to_distribution(domain)

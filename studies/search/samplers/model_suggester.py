@@ -45,9 +45,7 @@ FULL_PASS_EVERY = 4
 class AcquisitionOptimizer:
     """Chooses the next configuration by its index, weighted by the user prior.
 
-    Args:
-        model: Learns and forecasts; used by this object's thread alone.
-        candidates: All configurations that may be chosen; None for all of the space, from a new pool for each choice.
+    `candidates` are the only allowed configurations; None searches the space, with a new pool for each choice.
     """
 
     def __init__(self, model: CurveModel, candidates: Sequence[Params] | None = None) -> None:
@@ -68,12 +66,7 @@ class AcquisitionOptimizer:
     def choose(
         self, trials: Sequence[Snapshot], seed: int, is_tried: Callable[[Params], bool] | None = None
     ) -> dict[str, ParameterValue]:
-        """Parameters of the next trial.
-
-        Args:
-            is_tried: Function that says which configurations of the space are left out, as long as others are left;
-                None leaves none out. A list's are left out anyway.
-        """
+        """Choose parameters, none that `is_tried` or started from the list, as long as there are others."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
         rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
@@ -96,11 +89,7 @@ class AcquisitionOptimizer:
         return self._best_of_space(acquisition, trials, rng, untried, is_tried)
 
     def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
-        """The next one that was good in earlier studies and that no trial has; None once there is none left.
-
-        Each is handed out once. The number of trials does not say which are left: named first trials, baselines and
-        what people have enqueued are trials too, and may have the same parameters.
-        """
+        """The next good configuration of earlier studies that no trial has; each is handed out once."""
         tried = {identity(trial.params) for trial in trials}
         while self._known_good:
             params = self._known_good.pop(0)
@@ -111,7 +100,7 @@ class AcquisitionOptimizer:
     # ------------------------------------------------------------------ of a list
 
     def _nearest_to(self, params: Params) -> Params:
-        """These parameters, or the nearest configuration of the list that is not known to be good yet."""
+        """These parameters, or the nearest configuration of the list that is not yet known to be good."""
         if self._candidates is None or self._features is None:
             return params
         distance = ((self._features.x - self._model.encoder.encode(params)) ** 2).sum(axis=1)
@@ -119,11 +108,10 @@ class AcquisitionOptimizer:
         return self._candidates[int(np.argmin(distance))]
 
     def _started_rows(self, trials: Sequence[Snapshot]) -> list[int]:
-        """Rows of the list that were started."""
         return [row for trial in trials if (row := self._row_of.get(identity(trial.params))) is not None]
 
     def _free_rows(self, trials: Sequence[Snapshot], untried: Untried) -> Rows:
-        """Rows of the list that were not started, of the start design as long as it lasts; all once every one was."""
+        """Rows of the list that were not started, first of the start design; all once every row was started."""
         is_free = np.ones(len(self._candidates or ()), dtype=bool)
         is_free[self._started_rows(trials)] = False
         free = np.flatnonzero(is_free) if is_free.any() else np.arange(len(is_free))
@@ -138,7 +126,7 @@ class AcquisitionOptimizer:
         return self._candidates[int(rng.choice(free, p=weights))]
 
     def _best_of_list(self, acquisition: Acquisition, free: Rows, trials: int, rng: np.random.Generator) -> int:
-        """The row with the largest weighted index, among those that were good at the last pass or all of them."""
+        """Row with the largest weighted index, among the best rows of the last pass or all."""
         assert self._features is not None  # noqa: S101 - only called with a list
         asks_for_ends, rows = self._is_stagnating and rng.random() < STAGNATION_SHARE, free
         if not asks_for_ends and self._choices % FULL_PASS_EVERY and len(self._best_rows):
@@ -187,7 +175,6 @@ class AcquisitionOptimizer:
         return encoder.decode(pool[self._best(screened.acquisition, batch, order, weights)])
 
     def _near_good(self, acquisition: Acquisition, trials: Sequence[Snapshot], rng: np.random.Generator) -> Array:
-        """Points of the unit cube near the configurations of the archive."""
         encoder = self._model.encoder
         points, width = {tuple(point) for point in acquisition.archive.tolist()}, acquisition.archive.shape[1]
         good = [trial for trial in trials if any(tuple(map(float, v[:width])) in points for v in trial.at.values())]
@@ -204,33 +191,29 @@ class AcquisitionOptimizer:
     # ------------------------------------------------------------------ of a batch
 
     def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[BatchValues, Rows]:
-        """Approximate indices, and positions from the largest weighted one down."""
         screened = acquisition.where_it_tells(
             lambda one: BatchValues(one, one.index(self._model.forecast(batch), exact=False))
         )
         return screened, np.argsort(-screened.values * weights, kind="stable")
 
     def _best(self, acquisition: Acquisition, batch: CandidateBatch, order: Rows, weights: Array) -> int:
-        """Position of the largest weighted index, worked out exactly for the first ones of an order."""
+        """Position of the largest weighted index, computed exactly for the first positions of `order`."""
         shortlist = order[:EXACT]
         exact = acquisition.index(self._model.forecast(batch.rows(shortlist)), exact=True)
         self._is_stagnating = acquisition.is_stagnating(float(exact.max()))
         return int(shortlist[int(np.argmax(exact * weights[shortlist]))])
 
     def _best_full_training(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> int:
-        """Position of the largest weighted value of a full training."""
         forecast = self._model.forecast(batch)
         found = acquisition.where_it_tells(lambda one: BatchValues(one, one.full_training_value(forecast)))
         return int(np.argmax(found.values * weights))
 
 
 class ModelSuggester:
-    """Learns from snapshots of all trials, and suggests what is worth most. It needs no Optuna.
+    """Suggests the most valuable configuration, from snapshots of all trials, without Optuna.
 
-    Args:
-        model: Model of the study, used by this object's thread alone.
-        candidates: The only configurations that there are, as a table of recorded curves has; None for any of the
-            space.
+    The model is used by this object's thread alone. `candidates` are the only allowed configurations; None allows the
+    whole space.
     """
 
     def __init__(self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None) -> None:
@@ -238,7 +221,7 @@ class ModelSuggester:
         self._optimizer = AcquisitionOptimizer(model, candidates)
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Returns the parameters for trial `number`; those of an earlier trial are drawn again."""
+        """Return the parameters for trial `number`; repeated ones are drawn again."""
         snapshots = [observation.snapshot for observation in history if observation.snapshot is not None]
 
         tried = identities(history)
@@ -257,7 +240,7 @@ class ModelSuggester:
         return self._completed(self._optimizer.choose(snapshots, seed, is_tried if tried else None), seed)
 
     def _completed(self, chosen: Params, seed: int) -> Params:
-        """The active parameters in the order of the space; one that an earlier study did not have is drawn."""
+        """The active parameters in the order of the space; a parameter that an earlier study lacked is drawn."""
         if any(name not in chosen for name in self._space.active(chosen)):
             encoder = self._model.encoder
             units = encoder.units(chosen)

@@ -1,7 +1,7 @@
-"""An Optuna study in memory that follows a history: only trials that changed since the last suggestion are made anew.
+"""An Optuna study in memory that follows a history: only changed trials are made anew.
 
-The study is what a fresh one with the whole history would be: numbers and ids count from 0, nothing of earlier
-suggestions is left but what their trials and the study were given as system attributes.
+It equals a fresh study with the whole history: numbers and ids count from 0, and earlier suggestions leave only system
+attributes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ Distributions = Mapping[str, optuna.distributions.BaseDistribution]
 
 
 class _Storage(optuna.storages.InMemoryStorage):
-    """Optuna's storage in memory, whose trials can be replaced."""
+    """Optuna's storage in memory, with replaceable trials."""
 
     def put(self, study_id: int, number: int, trial: optuna.trial.FrozenTrial) -> None:
-        """Set the trial with a number, or append it."""
         trial.number = trial._trial_id = number  # noqa: SLF001 - Optuna's ids have no public name
         trials = self._studies[study_id].trials
         if number < len(trials):
@@ -41,7 +40,7 @@ class _Storage(optuna.storages.InMemoryStorage):
         self._max_trial_id = number
 
     def cut(self, study_id: int, count: int) -> None:
-        """Forget all trials but the first ones, and what a suggestion leaves behind elsewhere."""
+        """Forget all trials but the first `count`, and traces of suggestions elsewhere."""
         study = self._studies[study_id]
         for number in range(count, len(study.trials)):
             del self._trial_id_to_study_id_and_number[number]
@@ -51,7 +50,7 @@ class _Storage(optuna.storages.InMemoryStorage):
         self._prev_waiting_trial_number[study_id] = count
 
     def get_best_trial(self, study_id: int) -> optuna.trial.FrozenTrial:
-        """Return the best trial; it is looked for when somebody asks, since trials come and go."""
+        """Return the best trial, searched on request, since trials come and go."""
         study = self._studies[study_id]
         study.best_trial_id = None
         for trial in study.trials:
@@ -59,15 +58,11 @@ class _Storage(optuna.storages.InMemoryStorage):
         return super().get_best_trial(study_id)
 
     def _update_cache(self, trial_id: int, study_id: int) -> None:
-        """Look for no best trial at each change."""
+        """Skip Optuna's search for the best trial at each change."""
 
 
 class OptunaMirror:
-    """Follows a history.
-
-    Args:
-        study_attributes: Optuna's system attributes of the study.
-    """
+    """Follows a history; `study_attributes` are Optuna's system attributes of the study."""
 
     def __init__(self, space: Space, directions: tuple[Direction, ...], study_attributes: Mapping[str, Any]) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -82,7 +77,7 @@ class OptunaMirror:
         self._first_domains: dict[str, Domain] = {}
 
     def follow(self, history: tuple[Observation, ...]) -> None:
-        """Make the study what it would be with this history alone."""
+        """Rebuild the study from this history alone."""
         study_id, before = self.study._study_id, self._history  # noqa: SLF001 - no public way
         changed = _changed(before, history)
         known, self._first_domains = self._first_domains, first_domains(one.asked for one in history)
@@ -102,7 +97,6 @@ class OptunaMirror:
 
 
 def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> list[int] | None:
-    """Numbers of the trials that are new or changed; None if this is the history of other trials."""
     if len(history) < len(before):
         return None
     same = map(operator.is_, before, history)
@@ -113,7 +107,7 @@ def _changed(before: Sequence[Observation], history: Sequence[Observation]) -> l
 
 
 class _Context:
-    """What a trial's form in Optuna depends on beside its own observation: the worst values and excesses of all."""
+    """The worst values and excesses of all trials, on which each trial's form in Optuna depends."""
 
     def __init__(self, directions: tuple[Direction, ...]) -> None:
         self._directions = directions
@@ -126,7 +120,7 @@ class _Context:
     def update(
         self, before: Sequence[Observation], history: Sequence[Observation], changed: Sequence[int]
     ) -> Sequence[int]:
-        """Take changes in; returns the numbers of the trials whose form in Optuna changes."""
+        """Take changes in; return the numbers of the trials whose form in Optuna changes."""
         worst, excesses, is_constrained = self._worst, self._excesses, self._is_constrained
         self._worst = self._new_worst(before, history, changed)
         if any(history[number].excesses for number in changed):
@@ -153,7 +147,7 @@ class _Context:
     def _new_worst(
         self, before: Sequence[Observation], history: Sequence[Observation], changed: Sequence[int]
     ) -> Values | None:
-        """The worst values; all are looked at again only if one of those that held them is gone."""
+        """The worst values; all trials are searched only if a trial that held one has changed."""
         old = [before[number].values for number in changed if number < len(before)]
         gone = [values for values in old if values is not None]
         if self._worst is None or any(any(map(operator.eq, values, self._worst)) for values in gone):
@@ -162,24 +156,22 @@ class _Context:
         return worst_values([self._worst, *(values for values in new if values is not None)], self._directions)
 
     def as_trial(self, observation: Observation, distributions: Distributions) -> optuna.trial.FrozenTrial:
-        """The trial as Optuna gets it: values that are missing or not finite become the worst ones observed."""
         return as_trial(observation, distributions, self._worst, self._excesses, constrained=self._is_constrained)
 
 
 def _is_incomplete(observation: Observation) -> bool:
-    """Whether a trial's values in Optuna depend on those of others."""
     values = observation.values
     return observation.outcome != "running" and (values is None or not all(map(math.isfinite, values)))
 
 
 def _is_alike(before: Observation, now: Observation) -> bool:
-    """Whether two observations of a trial are the same to Optuna: a trial that runs has no values there."""
+    """Whether two observations of a trial are the same to Optuna: a running trial has no values there."""
     is_running = before.outcome == now.outcome == "running"
     return is_running and before.attributes == now.attributes and before.params == now.params
 
 
 def worst_values(values: Sequence[Values], directions: tuple[Direction, ...]) -> Values | None:
-    """The worst finite value of each objective; None before there is one."""
+    """The worst finite value of each objective; None before there is any."""
     worst = []
     for direction, column in zip(directions, zip(*values, strict=True), strict=False):
         finite = [float(value) for value in column if math.isfinite(value)]
@@ -190,7 +182,7 @@ def worst_values(values: Sequence[Values], directions: tuple[Direction, ...]) ->
 
 
 def worst_excesses(history: Sequence[Observation]) -> dict[str, float]:
-    """The largest excess over each bound, which stands for unknown ones; 0 before there is one."""
+    """The largest excess over each bound, in place of unknown ones; 0 before there is any."""
     worst: dict[str, float] = {}
     for name, excess in (item for one in history for item in one.excesses.items()):
         worst[name] = max(worst.get(name, -math.inf), -math.inf if excess is None else excess)
@@ -205,7 +197,7 @@ def as_trial(
     *,
     constrained: bool,
 ) -> optuna.trial.FrozenTrial:
-    """The trial as Optuna gets it: values that are missing or not finite become the worst ones observed."""
+    """The trial as Optuna gets it: missing or non-finite values become the worst observed."""
     state, values = optuna.trial.TrialState.FAIL, None
     attributes = dict(observation.attributes)
     if observation.outcome == "running":

@@ -1,11 +1,11 @@
-"""Optuna's home: an in-memory `optuna.Study` that mirrors the history and is asked for the next parameters.
+"""The only user of Optuna's samplers: an in-memory `optuna.Study` mirrors the history and suggests the next parameters.
 
-Each suggestion is made by a new sampler object whose seed is derived from study seed, trial number and redraw, so that
-a study rebuilt from its store suggests what it would have suggested. What a sampler keeps between suggestions, it keeps
-in Optuna's system attributes of trials and of the study; both are handed in and out here, and stored.
+Each suggestion uses a new sampler, seeded from study seed, trial number and redraw, so that a resumed study suggests
+the same. A sampler's state lives in Optuna's system attributes of trials and study, which are passed in and out, and
+stored.
 
-Where the space is learnt as trials run, the sampler is also asked for a value of each name that a trial has asked for
-so far, with its latest domain. Nobody knows which of them the new trial will ask for: they are proposed to it.
+Where the space is learned while trials run, the sampler also proposes a value for each name that any trial has
+requested, with its latest domain, since the new trial may request it too.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ GENERATION_0 = {"NSGAIISampler:generation": 0}
 
 
 def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
-    """Returns the function that makes a sampler of this name from a seed.
+    """Return the function that makes a sampler of this name from a seed.
 
     Args:
         name: "random", "tpe", "nsga2", "gp", "auto" (tpe), or "module:Object", called as Object(seed=int).
 
     Raises:
-        SearchError: The object cannot be imported, or called so, or gives no Optuna sampler.
+        SearchError: The object cannot be imported or called like this, or returns no Optuna sampler.
     """
     import optuna
 
@@ -81,16 +81,10 @@ def _users_sampler(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
 
 
 class OptunaSuggester:
-    """Asks an Optuna sampler that knows the whole history.
+    """Asks an Optuna sampler (`sampler_factory`) that knows the whole history; raises `SearchError` without it.
 
-    Args:
-        sampler: Name of the sampler, as `sampler_factory` takes it.
-        study_attributes: Optuna's system attributes of the study as they were stored.
-        transfer: Earlier studies; their trials are added as finished ones, with what they violate.
-        learns_space: Whether trials may ask for parameters that the space does not have.
-
-    Raises:
-        SearchError: The sampler cannot be made.
+    Trials of earlier studies are added as finished ones, with their violations. `learns_space` allows trials to request
+    parameters outside the space.
     """
 
     def __init__(
@@ -113,7 +107,7 @@ class OptunaSuggester:
         self._mirror: OptunaMirror | None = None
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Returns the parameters for trial `number`; those of an earlier trial are drawn again."""
+        """Return the parameters for trial `number`; repeated ones are drawn again."""
         import optuna
 
         study, asked = self._study_with(history), list[optuna.Trial]()
@@ -142,7 +136,6 @@ class OptunaSuggester:
         )
 
     def _tried(self, history: tuple[Observation, ...]) -> Collection[Identity]:
-        """Identities that need not be tried again."""
         if self._learns_space:
             return _Walked(history)
         return self._mirror.tried if self._mirror and self._transfer is None else identities(history)
@@ -154,18 +147,14 @@ class OptunaSuggester:
         return study.ask()
 
     def _fixed(self, number: int, redraw: int, history: tuple[Observation, ...]) -> dict[str, Any]:
-        """What the user prior and the start design choose of one of the first trials; the sampler has the rest."""
+        """Choices of the user prior and the start design for one of the first trials; the sampler has the rest."""
         prior = self._user_prior.drawn(derived_seed("belief", self._seed, number, redraw)) if self._user_prior else {}
         untried = untried_in(self._space, (one.params for one in history)) if self._has_start_design else {}
         rng = np.random.default_rng(derived_seed("design", self._seed, number, redraw))
         return {**prior, **start_design.drawn(untried, rng)}
 
     def _study_with(self, history: tuple[Observation, ...]) -> optuna.Study:
-        """A study that depends on the history alone.
-
-        It is kept from one suggestion to the next; where earlier studies are learned from it is made anew, since what
-        their trials are worth changes with each trial that ends.
-        """
+        """A study that depends on the history alone; made anew with earlier studies, since their values then change."""
         from studies.search.samplers.optuna_mirror import OptunaMirror
 
         if self._mirror is None or self._transfer is not None:
@@ -175,7 +164,7 @@ class OptunaSuggester:
         return self._mirror.study
 
     def _earlier(self, history: tuple[Observation, ...]) -> list[Observation]:
-        """Trials of earlier studies as observations; nothing is learned from a study that is not alike."""
+        """Trials of earlier studies as observations, without studies that are not alike."""
         if self._transfer is None:
             return []
         finished = [one for one in history if one.outcome == "finished" and one.values is not None]
@@ -196,7 +185,7 @@ class OptunaSuggester:
 
 
 class _Walked(Collection[Identity]):
-    """What finished trials have asked for: one that is given all of it with the same values walks the same way."""
+    """Requests of finished trials: a trial that gets the same value for each takes the same path."""
 
     def __init__(self, history: tuple[Observation, ...]) -> None:
         self._trials = [frozenset(identity(one.params)) for one in history if one.outcome == "finished"]

@@ -1,6 +1,6 @@
-"""The start design: every choice of the categorical parameters of the top level is tried by one of the first trials.
+"""The start design: one of the first trials tries each choice of the top-level categorical parameters.
 
-A sampler that is led by values alone may never meet a choice, and then takes the parameter for unimportant.
+A sampler led by values alone may never meet a choice, and then takes the parameter for unimportant.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ Untried = Mapping[str, Sequence[ParameterValue]]
 
 
 def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
-    """Return the choices of which the next trial should have one for each parameter; empty once all were tried.
+    """Return the choices to try next, for each parameter; empty once all were tried.
 
-    After the first trials, which are random anyway, they are tried only as far as the budget pays for it: each such
-    trial has to be paid up to its first rung.
+    After the first, random trials it continues only as far as the budget pays for each such trial up to its first rung.
     """
     untried = untried_in(problem.space, (trial.params for trial in trials))
     is_paid = (
@@ -45,10 +44,7 @@ def to_be_tried(problem: Problem, trials: Sequence[Snapshot]) -> Untried:
 
 
 def untried_in(space: Space, tried: Iterable[Params]) -> Untried:
-    """Return the choices that no configuration has, of the parameters that the first trials go through.
-
-    A parameter with a user prior is not one of them: somebody knows better already.
-    """
+    """Return the untried choices of the design's parameters; a parameter with a user prior is not in the design."""
     found = untried_choices(space, tried, conditional=False)
     return {name: values for name, values in found.items() if _is_gone_through(space.parameter(name))}
 
@@ -58,7 +54,6 @@ def _is_gone_through(parameter: Parameter) -> bool:
 
 
 def _expected_usd(problem: Problem, trials: Sequence[Snapshot], untried: Untried) -> float:
-    """Return what the trials of the rest of the design cost up to their first rung, by what epochs have cost so far."""
     known = [trial.usd_per_epoch for trial in trials if trial.usd_per_epoch is not None]
     remaining = max(map(len, untried.values()), default=0)
     return remaining * problem.rungs()[0] * fmean(known) if known else 0.0
@@ -70,11 +65,7 @@ def drawn(untried: Untried, rng: np.random.Generator) -> dict[str, ParameterValu
 
 
 def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Untried) -> list[int]:
-    """Return those of the rows whose configurations have the most untried choices; all rows if none has any.
-
-    Args:
-        untried: What has not been tried.
-    """
+    """Return the rows whose configurations have the most untried choices; all rows if none has any."""
     wanted = {name: set(values) for name, values in untried.items()}
     counts = [sum(candidates[row].get(name) in values for name, values in wanted.items()) for row in rows]
     most = max(counts, default=0)
@@ -82,11 +73,7 @@ def most_covering(candidates: Sequence[Params], rows: Sequence[int], untried: Un
 
 
 class FirstTrials:
-    """Suggests what is named first, and leaves the rest to a sampler.
-
-    Args:
-        named: Parameters of the first trials; what they leave open is drawn at random.
-    """
+    """Suggests the named first trials, then leaves the rest to a sampler; open parameters are drawn at random."""
 
     def __init__(self, named: Sequence[Mapping[str, Value]], *, space: Space, seed: int, sampler: Suggester) -> None:
         self._sampler = sampler
@@ -95,10 +82,10 @@ class FirstTrials:
         ]
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Returns the parameters for trial `number`: the next ones that were named and that no trial has.
+        """Return the parameters for trial `number`: the next named ones that no trial has.
 
-        Trials that people have enqueued meanwhile have numbers, too, so the number does not say which are next. It says
-        how many configurations wait that are not in the history yet; they are taken for the first of those left.
+        Enqueued trials have numbers too, so the number only says how many configurations wait that are not in the
+        history yet; they count as the first of those left.
         """
         tried = identities(history)
         left = [one for one in self._params if identity(one) not in tried]

@@ -21,8 +21,8 @@ class Suggestion:
     """Parameters for the next trial.
 
     Attributes:
-        trial_attributes: What the sampler wants back with this trial's observation, as JSON can hold it.
-        study_attributes: What the sampler wants back when the study is resumed, as JSON can hold it.
+        trial_attributes: JSON data that the sampler gets back with this trial's observation.
+        study_attributes: JSON data that the sampler gets back when the study is resumed.
         is_named: Whether the spec names these parameters, so that they are tried as they are.
     """
 
@@ -36,25 +36,17 @@ class Suggester(Protocol):
     """Suggests the parameters of trials, one at a time; called by one thread."""
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
-        """Returns the parameters for trial `number`.
-
-        Args:
-            history: Observations of all trials that were started, in the order of their numbers.
-        """
+        """Return the parameters for trial `number`; `history` holds all started trials, by number."""
         ...
 
 
 def identities(history: Iterable[Observation]) -> set[Identity]:
-    """Returns the identities of the parameters of all trials of a history."""
+    """Return the identities of the parameters of all trials of a history."""
     return {identity(observation.params) for observation in history}
 
 
 def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity]) -> Params:
-    """Returns drawn parameters that no trial has; after `REDRAWS` more draws, the last ones drawn.
-
-    Args:
-        draw: Draws parameters; called with 0 at first, then with the number of the redraw.
-    """
+    """Return parameters from `draw(0)`, `draw(1)`, ... that no trial has; after `REDRAWS` redraws, the last ones."""
     for redraw in range(REDRAWS):
         params = draw(redraw)
         if identity(params) not in tried:

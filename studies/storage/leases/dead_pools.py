@@ -19,11 +19,7 @@ from studies.storage.writing.commit_writer import insert_charges, marks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenAttempt:
-    """An attempt that was running when its controller died.
-
-    Attributes:
-        trial_id: Id of the trial's row.
-    """
+    """An attempt that was running when its controller died."""
 
     trial_id: int
     attempt: int
@@ -35,8 +31,8 @@ class DeadPool:
     """A pool whose controller died.
 
     Attributes:
-        charged_until: Moment up to which each slot that cost money is charged, in seconds since 1970, by slot.
-        alive_until: Last sign of life (heartbeat or commit), in seconds since 1970; what happened later is unknown.
+        charged_until: Moment up to which each paid slot is charged, in seconds since 1970, by slot.
+        alive_until: Last heartbeat or commit, in seconds since 1970; later events are unknown.
         confirms: Whether trainings of `automl confirm` ran on it, which are no attempts.
     """
 
@@ -57,14 +53,9 @@ def are_left(store: Store, study_id: int) -> bool:
 
 
 def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence[Charged]]) -> None:
-    """Charge and close, in one transaction, the pools that dead controllers left open; a second call finds none.
+    """Charge and close, in one transaction, the pools of earlier, dead controllers; a second call finds none.
 
-    Args:
-        lease: Lease of the present controller; pools of earlier leases are settled.
-        charges_of: Function that says what of a pool's time is not charged yet.
-
-    Raises:
-        LeaseLostError: Another controller has taken the study over; nothing is charged.
+    `charges_of` returns a pool's missing charges. Raises `LeaseLostError`, charging nothing, if `lease` was taken over.
     """
     dead = sa.select(t.leases).where(
         t.leases.c.study_id == lease.study_id,
@@ -87,7 +78,7 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
 
 
 def note_overshoot(store: Store, lease: Lease) -> None:
-    """Write down what a study has spent beyond its budget, as a confirmation may."""
+    """Record the amount that a study has spent beyond its budget, as a confirmation may."""
     with store.engine.begin() as connection:
         held_lease(connection, lease.study_id, lease.token)
         connection.execute(_next_revision(lease.study_id))
@@ -106,7 +97,6 @@ def _note_overshoot(connection: sa.Connection, study_id: int) -> None:
 
 
 def _next_revision(study_id: int) -> sa.Update:
-    """The views have to see what is settled, as they see what is committed."""
     return sa.update(t.studies).where(t.studies.c.id == study_id).values(revision=t.studies.c.revision + 1)
 
 

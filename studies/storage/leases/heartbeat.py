@@ -33,10 +33,9 @@ def kept(
     """Renew a lease by a heartbeat as long as the block runs, then release it.
 
     Args:
-        on_requests: Function that is called at each beat, to look for what other processes ask.
-        on_lost: Function that is called once if a rival has taken the lease; whoever commits every few seconds hears of
-            it there.
-        counts: Whether the time is time of the study, as `budget.hours` limits it, and not that of a command beside it.
+        on_requests: Called at each beat, to look for requests of other processes.
+        on_lost: Called once if a rival has taken the lease; a frequent committer learns that from its commits.
+        counts: Whether the time counts for `budget.hours`; False for a command beside the study.
     """
     heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests, on_lost=on_lost)
     heart.start()
@@ -51,11 +50,7 @@ def kept(
 
 
 class Heartbeat:
-    """A thread that renews the lease, and calls the controller when it has found something in the store.
-
-    Args:
-        on_requests: Function that is called at each beat, to look for what other processes ask.
-    """
+    """A thread that renews the lease, and calls `on_requests` at each beat."""
 
     def __init__(
         self,
@@ -76,7 +71,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after a beat that is under way."""
+        """End the thread, after the current beat."""
         self._over.set()
         self._thread.join(timeout=HEARTBEAT_SECONDS)
 
@@ -97,7 +92,6 @@ class Heartbeat:
             self._on_lost()
 
     def _beat(self) -> bool:
-        """Renew the lease; returns whether a drain was asked for."""
         with self._store.engine.begin() as connection:
             update = (
                 sa.update(t.leases)
@@ -109,7 +103,7 @@ class Heartbeat:
 
 
 def difference_here(store: Store) -> tuple[float, float]:
-    """Return by how much this machine's clock is ahead of the database's, and the uncertainty, in seconds."""
+    """Return how far this machine's clock is ahead of the database's, and the uncertainty, in seconds."""
     with store.snapshot() as connection:
         asked = sa.select(clock_of(connection))
         connection.execute(asked)  # what opening the connection takes is no part of the round trip
@@ -120,10 +114,7 @@ def difference_here(store: Store) -> tuple[float, float]:
 
 
 def differences_of_controllers(store: Store) -> dict[str, float]:
-    """Return by how much the clocks of machines that drive studies are ahead of the database's, in seconds, by host.
-
-    Each heartbeat of a lease notes the moment by both clocks.
-    """
+    """Return how far each controller's clock was ahead of the database's at its last heartbeat, in seconds, by host."""
     c = t.leases.c
     with store.snapshot() as connection:
         ahead = (c.heartbeat_at - (c.expires_at - EXPIRY_SECONDS)).label("ahead")

@@ -1,12 +1,10 @@
 """The lease: of several controllers of a study, one drives it and the others wait.
 
-It lives in the database, is renewed by a heartbeat, and runs out when that stops; at once when the holder's process ran
-where this process can see that it is gone. Every commit checks that the lease is still held, so a controller that was
-suspended and comes back late cannot write any more.
+A heartbeat renews it in the database. It expires when the heartbeat stops, or at once when the holder's process is
+known to be gone. Every commit checks the lease, so a suspended controller that comes back late cannot write.
 
-Whether a lease has run out is a question to the database's clock alone: clocks of two hosts may differ by minutes. The
-other times of a lease are the holder's own, like the times of its charges: that of the lease's begin, and what has
-passed since then by the monotonic clock.
+Expiry is decided by the database's clock alone, since hosts' clocks may differ by minutes. All other times of a lease,
+like those of its charges, are the holder's: the begin by its clock, then by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -44,12 +42,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """A controller's right to drive a study.
+    """A controller's right to drive a study, since `acquired_at` (seconds since 1970, holder's clock).
 
-    Attributes:
-        token: What tells it from all other leases, of any store and any time; by this each write finds out whether the
-            lease is still held.
-        acquired_at: Moment at which it was taken, in seconds since 1970 by the holder's clock (`steady_clock`).
+    Its token is unique over all stores and times; each write checks by it that the lease is still held.
     """
 
     id: int
@@ -59,17 +54,13 @@ class Lease:
 
     @staticmethod
     def now() -> float:
-        """The present moment in seconds since 1970, by the clock that `acquired_at` was read from."""
+        """The present moment in seconds since 1970, by the clock of `acquired_at`."""
         return util.now()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """Who drives a study now.
-
-    Attributes:
-        lease_id: Id of the lease's row.
-    """
+    """The present driver of a study; `lease_id` is the id of the lease's row."""
 
     lease_id: int
     host: str
@@ -88,18 +79,11 @@ def acquire(
     patiently: Callable[[Callable[[], Any]], Any] = retry_patiently,
     at_once: bool = False,
 ) -> Lease | Holder:
-    """Take the lease, or return its holder. The lease of a dead holder is released as of its last heartbeat.
+    """Take the lease, or return its holder; raises `StoreError` if the study was deleted.
 
-    A lease that ran out a while ago may be that of a holder which could not renew it, since the database was away, or
-    the machine slept: it has the time of two heartbeats to do so.
-
-    Args:
-        study_id: Id of the study's row.
-        job_id: Job that confirms the study, and pays for what is charged under the lease; None leaves that to the
-            study's own.
-
-    Raises:
-        StoreError: The study was deleted.
+    A dead holder's lease is released as of its last heartbeat. A living holder may be unable to renew, if the database
+    was away or the machine slept, so an expired lease is kept for the time of two heartbeats. `job_id` is the job that
+    pays the charges under the lease; None leaves them to the study's own job.
     """
     token, ran_out_at = new_id(), math.inf if at_once else None
     while True:
@@ -117,9 +101,9 @@ def acquire(
 def _try_acquire(
     store: Store, study_id: int, token: str, job_id: int | None, seen_run_out_at: float | None
 ) -> Lease | Holder | float:
-    """Take the lease, or return its holder; or the moment at which it ran out, if it may be renewed yet.
+    """Take the lease, or return its holder, or its expiry if it may still be renewed.
 
-    That is taken which ran out at the moment that was seen before; if that is infinite, at whatever moment.
+    A lease that expired at `seen_run_out_at` is taken; infinity stands for any moment.
     """
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
@@ -148,24 +132,19 @@ def current_holder(store: Store, study_id: int) -> Holder | None:
 
 
 def refuse_driven(connection: sa.Connection, study_id: int, name: str) -> None:
-    """Raise `StoreError` if a controller drives a study: it would not hear of a change."""
+    """Raise `StoreError` if a controller drives a study: it would not notice a change."""
     holder = _living(connection, study_id)
     if holder is not None:
         raise driven_error(name, holder)
 
 
 def driven_error(name: str, holder: object) -> StoreError:
-    """Return the error of who needs a study that somebody drives."""
+    """Return the error for a command that needs a study while it is driven."""
     return StoreError(f"study: found {name!r}, which {holder} drives; allowed: `automl stop {shlex.quote(name)}` first")
 
 
 def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
-    """Whether one of several controllers of a study was asked to drain.
-
-    Args:
-        study_id: Id of the study's row.
-        before: Id of the lease from which on none counts; None counts all.
-    """
+    """Whether a controller with a lease from `since` on, and before `before` if given, was asked to drain."""
     mine = [t.leases.c.study_id == study_id, t.leases.c.id >= since, t.leases.c.stop_requested]
     if before is not None:
         mine.append(t.leases.c.id < before)
@@ -174,14 +153,14 @@ def was_stopped(store: Store, study_id: int, since: int, before: int | None = No
 
 
 def tokens_of(store: Store, study_id: int) -> frozenset[str]:
-    """Tokens of all leases that a study has had; no two leases of any store have the same."""
+    """Tokens of all leases that a study has had, unique over all stores."""
     query = sa.select(t.leases.c.holder).where(t.leases.c.study_id == study_id)
     with store.snapshot() as connection:
         return frozenset(connection.execute(query).scalars())
 
 
 def driven_studies(connection: sa.Connection) -> frozenset[int]:
-    """Ids of the studies that a living controller drives: the state of one whose controller died stays `running`."""
+    """Ids of the studies with a living controller; the state of a dead controller's study stays `running`."""
     rows = connection.execute(_with_expiry(connection).where(t.leases.c.released_at.is_(None)))
     return frozenset(row.study_id for row in rows if _alive(row))
 
@@ -189,9 +168,8 @@ def driven_studies(connection: sa.Connection) -> frozenset[int]:
 def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
     """Time in which controllers held the lease, each up to the end of its pool, its release or its last heartbeat.
 
-    What a controller does after it has closed its pool is not the study's time, as it is not in the ledger. The time of
-    a living holder counts up to its last heartbeat too, as that of a dead one does once its lease is released: so the
-    sum never decreases.
+    Work after closing the pool is not the study's time. A living holder counts up to its last heartbeat, like a dead
+    one whose lease is released, so the sum never decreases.
     """
     query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
     ends = (
@@ -201,22 +179,14 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
 
 
 def release(store: Store, lease: Lease, at: float | None = None) -> None:
-    """Give the lease back, if it is still held.
-
-    Args:
-        at: Moment of the release, for virtual time; None is now.
-    """
+    """Give the lease back, if it is still held; `at` is for virtual time, by default now."""
     with suppress(LeaseLostError), store.engine.begin() as connection:
         lease_id = held_lease(connection, lease.study_id, lease.token)
         release_row(connection, lease_id, lease.now() if at is None else at)
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
-    """Mark a lease as released at a moment.
-
-    A stop that was requested after the controller had drained for want of room on a disk is handed on to its process,
-    which waits for room without a lease.
-    """
+    """Mark a lease as released; a stop request is passed to a process that waits for disk space without a lease."""
     where = (t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
     connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at))
     stopped = sa.select(t.leases.c.study_id).where(t.leases.c.id == lease_id, t.leases.c.stop_requested)
@@ -236,11 +206,7 @@ def request_stop(store: Store, study_id: int) -> bool:
 
 
 def stop_waiting(store: Store, study_id: int) -> bool:
-    """Let a study that waits for room on a disk be stopped, by the process that waits and by those that stand by.
-
-    Returns:
-        False if it does not wait for that.
-    """
+    """Stop a study that waits for disk space, and the processes that stand by; False if it does not wait."""
     latest = sa.select(sa.func.max(t.leases.c.id)).where(t.leases.c.study_id == study_id).scalar_subquery()
     waits = (t.studies.c.id == study_id, *_WAITS_FOR_ROOM)
     with store.engine.begin() as connection:
@@ -251,7 +217,6 @@ def stop_waiting(store: Store, study_id: int) -> bool:
 
 
 def _with_expiry(connection: sa.Connection) -> sa.Select[Any]:
-    """All leases, with what the database's clock says of each."""
     now = clock_of(connection)
     has_run_out, since = now >= t.leases.c.expires_at, now - t.leases.c.expires_at
     return sa.select(t.leases, has_run_out.label("has_run_out"), since.label("run_out_seconds"))
@@ -281,7 +246,7 @@ def _alive(row: sa.Row[Any]) -> bool:
 
 
 def _may_be_renewed(row: sa.Row[Any]) -> bool:
-    """Whether the holder of a lease that does not hold any more may live, and have had no way to renew it."""
+    """Whether the holder of an expired lease may be alive and unable to renew it."""
     is_gone = processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
     return not is_gone and row.run_out_seconds < _LONGEST_OUTAGE_SECONDS
 

@@ -1,7 +1,7 @@
-"""Processes as other processes of the same host see them; of all others only a lease or a claim can run out.
+"""Processes of the same host, as other processes see them; a process elsewhere is judged by its lease or claim.
 
-A process id means something only within one boot of one host and one pid namespace: two containers with the same host
-name both have a process 1. Start times count from the boot, so that they stay what they are when the clock is set.
+A process id is valid only within one boot of one host and one pid namespace: containers may share a host name and both
+have a process 1. Start times count from the boot, so that they survive changes of the clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STARTED_FIELD = 19
 
 @functools.cache
 def space() -> str:
-    """Name of the boot and the pid namespace of this process; empty where the system does not tell them."""
+    """Name of the boot and the pid namespace of this process; empty if the system does not report them."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -31,7 +31,7 @@ def space() -> str:
 
 
 def started_at(pid: int) -> float | None:
-    """Start of a process in seconds since the boot; None if there is no such process, or it has ended."""
+    """Start of a process in seconds since the boot; None if it has ended or never existed."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -41,11 +41,7 @@ def started_at(pid: int) -> float | None:
 
 
 def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
-    """Whether a process has certainly ended.
-
-    Returns:
-        False for a process of another space, of which nothing can be known here.
-    """
+    """Whether a process has certainly ended; False for a process of another space, which is unknown here."""
     if not in_space or in_space != space():
         return False
     found = started_at(pid)
@@ -61,7 +57,7 @@ def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
 
 
 def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
-    """Whether a process is there and stopped, by a signal or a debugger; arguments as of `is_known_gone`."""
+    """Whether a process exists and is stopped, by a signal or a debugger; False for another space."""
     if not in_space or in_space != space():
         return False
     found = started_at(pid)
@@ -74,7 +70,7 @@ def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
 
 @contextmanager
 def marked(study_uid: str) -> Iterator[None]:
-    """Let all processes that this one starts within the block carry a mark of the study and of this process."""
+    """Mark all processes started within the block with the study and this process."""
     before = os.environ.get(STUDY_MARK)
     os.environ[STUDY_MARK] = f"{study_uid} {os.getpid()} {started_at(os.getpid())} {space()}"
     try:
@@ -87,7 +83,7 @@ def marked(study_uid: str) -> Iterator[None]:
 
 
 def left_behind(study_uid: str) -> dict[int, str]:
-    """Processes of this machine that were started for a study by a command that has ended: ids and command lines."""
+    """Processes of this machine that a command started for a study before it ended: ids and command lines."""
     left = {}
     for process in psutil.process_iter():
         try:

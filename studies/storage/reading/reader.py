@@ -39,11 +39,7 @@ Rows = Mapping[int, Sequence[sa.Row[Any]]]
 
 
 def load_study(store: Store, name: str) -> StudyRecord:
-    """The study with everything in it, read in one transaction.
-
-    Raises:
-        StoreError: There is no such study.
-    """
+    """Read a whole study in one transaction; raises `StoreError` if there is none."""
     row = store.require(name)
     with store.snapshot() as connection:
         row = connection.execute(sa.select(t.studies).where(t.studies.c.id == row.id)).one()
@@ -74,13 +70,13 @@ def load_study(store: Store, name: str) -> StudyRecord:
 
 
 def study_record(row: Any, **others: Any) -> StudyRecord:
-    """A study's row as a record, with what was read of its other rows."""
+    """Convert a study's row to a record, with values of its other rows."""
     objectives = tuple(Objective(**objective) for objective in row.spec["objectives"])
     return record_of(StudyRecord, row, objectives=objectives, constraints=constraints_in(row.spec), **others)
 
 
 def list_studies(store: Store) -> list[StudyLine]:
-    """All studies, oldest first; trials are counted and charges are summed by the database."""
+    """All studies, oldest first; the database counts trials and sums charges."""
     s, started = t.studies.c, t.trials.c
     trials = sa.select(sa.func.count()).where(started.study_id == s.id, started.number.is_not(None)).scalar_subquery()
     cost = sa.select(sa.func.sum(t.charges.c.cost_nano_usd)).where(t.charges.c.study_id == s.id).scalar_subquery()
@@ -102,7 +98,7 @@ def list_studies(store: Store) -> list[StudyLine]:
 
 
 def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
-    """Paths of all checkpoints that rows of a study mention."""
+    """Paths of all checkpoints in the rows of a study."""
     kept = (
         sa.select(t.epochs.c.checkpoint)
         .join(t.trials, t.trials.c.id == t.epochs.c.trial_id)
@@ -119,7 +115,6 @@ def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
 
 
 def _slots_there(connection: sa.Connection, study_id: int) -> int | None:
-    """Number of slots of the open pool that cost money now; None if no pool is open."""
     lease = t.leases.c
     is_open = (lease.pool_opened_at.is_not(None), lease.pool_closed_at.is_(None), lease.released_at.is_(None))
     pool = connection.execute(
@@ -187,7 +182,7 @@ def trial_record(
     decisions: tuple[DecisionRecord, ...] = (),
     attempts: tuple[AttemptRecord, ...] = (),
 ) -> TrialRecord:
-    """A trial's row as a record, with what was read of its other rows."""
+    """Convert a trial's row to a record, with values of its other rows."""
     return record_of(
         TrialRecord,
         row,
@@ -200,11 +195,7 @@ def trial_record(
 
 
 def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
-    """A row as a record: each field that is a column of the table is read from the row.
-
-    Args:
-        **others: Fields that are not read from the row.
-    """
+    """Convert a row to a record: fields that are columns come from the row, `others` are given."""
     read = {
         name: getattr(row, name) if convert is None else convert(getattr(row, name))
         for name, convert in _columns_of(kind)
@@ -215,7 +206,6 @@ def record_of(kind: Callable[..., Record], row: Any, **others: Any) -> Record:
 
 @functools.cache
 def _columns_of(kind: Callable[..., Any]) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
-    """Columns that a record has as fields, each with what makes the field's value of the column's."""
     columns = _TABLES[kind].c
     return tuple(
         (one.name, as_time if "datetime" in str(one.type) else _CONVERTED.get(one.name))
@@ -225,7 +215,7 @@ def _columns_of(kind: Callable[..., Any]) -> tuple[tuple[str, Callable[[Any], An
 
 
 def numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Metrics as they were before NaN and infinity became None."""
+    """Restore NaN for metrics that were stored as None."""
     return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
 
 
@@ -254,7 +244,7 @@ def _load_charges(
 def _load_confirmations(
     connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
 ) -> tuple[ConfirmationRecord, ...]:
-    """Return the latest training of each trial, epoch and seed, with the model that it or an earlier one has kept."""
+    """The latest training of each trial, epoch and seed, with the last model that was kept."""
     query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
     latest: dict[tuple[int, int, int], ConfirmationRecord] = {}
     for row in connection.execute(query):
@@ -270,10 +260,7 @@ def _load_confirmations(
 
 
 def confirmed_since_begin_of(store: Store, study_id: int, job_id: int) -> list[Confirmed]:
-    """What was confirmed of a study since the first run of a job that confirms it, oldest first.
-
-    Seeds are deterministic, so a training that somebody else has confirmed meanwhile is the one that the job wants.
-    """
+    """Confirmations of a study since the first run of a confirming job, oldest first, by whatever command."""
     c, mine = t.confirmations.c, (t.leases.c.study_id == study_id, t.leases.c.job_id == job_id)
     begin = sa.select(sa.func.min(t.leases.c.acquired_at)).where(*mine).scalar_subquery()
     query = sa.select(t.confirmations).where(c.study_id == study_id, c.confirmed_at >= begin)

@@ -23,12 +23,11 @@ Amounts = tuple[list[float], list[int]]
 def load_resume_state(
     store: Store, study_id: int, *, before_lease: int, looked_at: Collection[int] | None = None
 ) -> ResumeState:
-    """The state that earlier controllers stored, for the one that holds a lease now.
+    """The state that earlier controllers stored, for the present lease holder.
 
     Args:
-        study_id: Id of the study's row.
         before_lease: Id of the lease whose time is not counted.
-        looked_at: Epochs whose metrics are wanted beside milestones and the last epochs of trials; None for all.
+        looked_at: Epochs whose metrics are read, besides milestones and last epochs of trials; None for all.
     """
     mine = sa.select(t.trials.c.id).where(t.trials.c.study_id == study_id)
     with store.snapshot() as connection:
@@ -61,7 +60,6 @@ def load_resume_state(
 
 
 def _amounts(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, Amounts]:
-    """Durations and costs of all epochs by trial, in the order of the epochs."""
     e = t.epochs.c
     query = sa.select(e.trial_id, e.wall_seconds, e.cost_nano_usd).where(e.trial_id.in_(mine))
     found: dict[int, Amounts] = defaultdict(lambda: ([], []))
@@ -76,7 +74,6 @@ def _amounts(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int
 def _epochs(
     connection: sa.Connection, mine: sa.Select[tuple[int]], looked_at: Collection[int] | None
 ) -> dict[int, list[EpochRecord]]:
-    """The epochs that are looked at again, by trial, ascending."""
     e = t.epochs.c
     columns = (e.epoch, e.wall_seconds, e.cost_nano_usd, e.checkpoint, e.is_milestone, e.measured_at)
     # As text: one document of many rows is read several times as fast as one for each row.
@@ -97,7 +94,6 @@ def _parsed(documents: Iterable[str]) -> Iterator[dict[str, float | None]]:
 
 
 def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, list[str]]:
-    """How each attempt ended, by trial."""
     a = t.attempts.c
     found: dict[int, list[str]] = defaultdict(list)
     query = sa.select(a.trial_id, a.outcome).where(a.trial_id.in_(mine)).order_by(a.trial_id, a.attempt)
@@ -107,7 +103,7 @@ def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[in
 
 
 def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, dict[int, int]]:
-    """Number of ranks of the epochs that attempts with fewer ranks than their trials recorded, by trial and epoch."""
+    """Number of ranks, by trial and epoch, of epochs with fewer ranks than the trial's."""
     e, a = t.epochs.c, t.attempts.c
     within = sa.and_(a.started_at < e.measured_at, sa.or_(a.ended_at.is_(None), e.measured_at <= a.ended_at))
     query = (
@@ -123,7 +119,7 @@ def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int
 
 
 def _finished_from(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, int]:
-    """Epoch after which each leader that had been cut short was trained on, by trial."""
+    """Epoch from which each cut-short leader was trained on, by trial."""
     d = t.decisions.c
     begun = (d.trial_id.in_(mine), d.action == "continue", d.reason.startswith(FINISHING, autoescape=True))
     query = sa.select(d.trial_id, sa.func.min(d.epoch)).where(*begun).group_by(d.trial_id)

@@ -55,10 +55,7 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def damage(store: Store) -> str:
-    """The first value of a store that makes no sense, with its place; empty if there is none.
-
-    It looks at single values, not at what they mean together: that is what `automl audit` does.
-    """
+    """The first invalid single value of a store, with its place; empty if none. `automl audit` compares values."""
     with store.snapshot() as connection:
         for table in t.metadata.sorted_tables:
             for place, value in _damaged(connection, table):
@@ -76,7 +73,6 @@ def _damaged(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[str, 
 
 
 def _fits(column: sa.Column[Any], value: Any) -> bool:
-    """Whether a value that is not null is one of those that are written to a column."""
     if isinstance(column.type, sa.Boolean):
         return value in (0, 1)
     if isinstance(column.type, sa.Integer):

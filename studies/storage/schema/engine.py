@@ -36,11 +36,11 @@ MIGRATION_LOCK = 7_209_432_116
 
 
 class StoreError(UserError):
-    """The store cannot be opened, or does not hold what was asked for. One line, fit for the user."""
+    """The store cannot be opened, or lacks the requested item. One line, fit for the user."""
 
 
 class StoreAwayError(StoreError):
-    """The database does not answer now, or its file cannot be reached: the same may succeed later."""
+    """The database does not answer now, or its file cannot be reached; a retry may succeed."""
 
 
 def shown(url: sa.URL) -> str:
@@ -49,11 +49,7 @@ def shown(url: sa.URL) -> str:
 
 
 def parse_url(text: str) -> sa.URL:
-    """A SQLAlchemy URL; `postgresql://` gets the psycopg driver.
-
-    Raises:
-        StoreError: The text is no URL, or names a database that is not supported.
-    """
+    """Parse a SQLAlchemy URL, with psycopg for `postgresql://`; raises `StoreError` for an unsupported one."""
     try:
         url = sa.make_url(text)
     except ArgumentError:
@@ -68,7 +64,7 @@ def parse_url(text: str) -> sa.URL:
 
 
 def absolute_url(text: str, folder: Path) -> str:
-    """The same URL with a relative SQLite file resolved against `folder`, password included: for opening only."""
+    """Resolve a relative SQLite file against `folder`. The result holds the password: use it for opening only."""
     url = parse_url(text)
     if url.get_backend_name() == "sqlite" and not str(url.database).startswith("file:"):
         url = url.set(database=str((folder / str(url.database)).absolute()))
@@ -76,11 +72,7 @@ def absolute_url(text: str, folder: Path) -> str:
 
 
 def exists(url_text: str) -> bool:
-    """Whether there is a store with our tables behind the URL; creates nothing.
-
-    Raises:
-        StoreError: The database cannot be reached.
-    """
+    """Whether our tables exist behind the URL; creates nothing. Raises `StoreError` for an unreachable database."""
     url = parse_url(url_text)
     if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
         return False
@@ -95,11 +87,11 @@ def exists(url_text: str) -> bool:
 
 
 def open_engine(url_text: str) -> sa.Engine:
-    """An engine on a database whose `automl_` tables are up to date.
+    """Open an engine, and bring the `automl_` tables of its database up to date.
 
     Raises:
         StoreAwayError: The database does not answer.
-        StoreError: The database cannot be opened, written to, or is newer than this program.
+        StoreError: The database cannot be opened or written to, or is newer than this program.
     """
     url = parse_url(url_text)
     engine = make_engine(url_text)
@@ -118,7 +110,7 @@ def open_engine(url_text: str) -> sa.Engine:
 
 
 def make_engine(url_text: str) -> sa.Engine:
-    """An engine with the pragmas that SQLite needs to be safe with several processes; nothing is opened yet."""
+    """Make an engine with the pragmas that SQLite needs for several processes; nothing is opened yet."""
     url = parse_url(url_text)
     try:
         if url.get_backend_name() != "sqlite":
@@ -132,7 +124,7 @@ def make_engine(url_text: str) -> sa.Engine:
 
 
 def connect_args(url: sa.URL) -> dict[str, Any]:
-    """How long a driver waits, as arguments of its connections; what the URL says itself stands."""
+    """Timeouts of a driver's connections; values in the URL take precedence."""
     if url.get_backend_name() == "sqlite":
         return {"timeout": SQLITE_BUSY_SECONDS}
     if url.get_backend_name() == "postgresql":
@@ -171,7 +163,7 @@ def _switch_to_wal(cursor: Any) -> None:
 
 
 def clock_of(connection: sa.Connection) -> sa.ColumnElement[float]:
-    """The database's own clock, in seconds since 1970: the one clock that the controllers of a study share."""
+    """The database's clock, in seconds since 1970, shared by the controllers of a study."""
     if connection.dialect.name == "sqlite":
         return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Float)
     return sa.literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)", sa.Float)
@@ -186,7 +178,7 @@ def _begin_immediately(connection: sa.Connection) -> None:
 
 
 def is_current(url_text: str) -> bool:
-    """Whether the `automl_` tables of a database are of this version; it is not written to."""
+    """Whether the `automl_` tables of a database are of this version; writes nothing."""
     url = parse_url(url_text)
     engine = sa.create_engine(url, connect_args=connect_args(url))
     try:
@@ -197,13 +189,7 @@ def is_current(url_text: str) -> bool:
 
 
 def schemas(url_text: str) -> tuple[str | None, str | None]:
-    """Version of the `automl_` tables of a database, None without any, and the version that this program writes.
-
-    The database is not written to.
-
-    Raises:
-        StoreError: The database cannot be reached.
-    """
+    """Versions of a database's `automl_` tables (or None) and of this program, without writing, or `StoreError`."""
     url = parse_url(url_text)
     engine = make_engine(url_text)
     try:

@@ -24,13 +24,13 @@ from search_spaces.outside_text import storable, storable_deep
 
 
 class SafeText(sa.TypeDecorator[str]):
-    """Text without what a database refuses; see `search_spaces.outside_text`."""
+    """Text without characters that a database refuses; see `search_spaces.outside_text`."""
 
     impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        """Return the text that is stored, or looked for."""
+        """Return the text to store or look for."""
         return None if value is None else storable(value)
 
 
@@ -41,18 +41,18 @@ class SafeString(sa.TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        """Return the text that is stored, or looked for."""
+        """Return the text to store or look for."""
         return None if value is None else storable(value)
 
 
 class SafeJson(sa.TypeDecorator[Any]):
-    """Plain data whose texts hold nothing that a database refuses; see `SafeText`."""
+    """Plain data with texts as in `SafeText`."""
 
     impl = sa.JSON
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
-        """Return the data that is stored."""
+        """Return the data to store."""
         return storable_deep(value)
 
 

@@ -1,7 +1,7 @@
-"""How far each view has read, and which process mirrors it now. The controller imports this: no Optuna, no MLflow.
+"""Progress of each view, and the claim of the process that mirrors it. Imports neither Optuna nor MLflow.
 
-A cursor says up to which revision of its study a view is complete. Only one process may mirror a view at a time, or
-two would insert the same trial; the claim that guards this stands in the cursor's row and dies with its process.
+A cursor holds the study's revision up to which a view is complete. Two mirroring processes would insert the same trial;
+the claim in the cursor's row prevents that, and dies with its process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLAIM_POLL_SECONDS = 0.1
 
 
 class ViewBusyError(Exception):
-    """Another process mirrors this view now, and did not end within the time given."""
+    """Another process mirrors this view, and did not end within the given time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,11 +38,10 @@ class Progress:
     """Progress of a study and of one of its views.
 
     Attributes:
-        study_id: Id of the study's row.
-        stop_reason: Why the study ended or was drained; None of one that runs.
-        must_rebuild: Whether the view holds states that it cannot leave again.
+        stop_reason: Why the study ended or was drained; None while it runs.
+        must_rebuild: Whether the view holds final states that have become wrong.
         error: Error of the last pass in one line, None if it succeeded.
-        link: Address at which people see the study; empty if it has none of its own, or no pass has succeeded.
+        link: Address of the study for people; empty if it has none, or no pass has succeeded.
     """
 
     study_id: int
@@ -58,23 +57,19 @@ class Progress:
 
     @property
     def is_over(self) -> bool:
-        """Whether the study has ended or was drained, and not only to wait for room for its checkpoints."""
+        """Whether the study has ended or was drained for good, not to wait for disk space."""
         return self.state != "running" and (self.state, self.stop_reason) != ("drained", "storage")
 
     @property
     def behind(self) -> int:
-        """Revisions that the view lacks; 0 for one that is not wanted."""
+        """Revisions that the view lacks; 0 for an unwanted view."""
         if not self.is_wanted:
             return 0
         return max(self.study_revision, 1) if self.must_rebuild else max(self.study_revision - self.revision, 0)
 
 
 def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
-    """Progress of all views, by one query.
-
-    Raises:
-        StoreError: There is no such study.
-    """
+    """Read the progress of all views by one query; raises `StoreError` if there is no such study."""
     s, c = t.studies.c, t.view_cursors.c
     query = (
         sa.select(
@@ -107,16 +102,12 @@ def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
 
 
 def is_off(mlflow: object) -> bool:
-    """Whether the spec's `mlflow` means that there is no such view."""
+    """Whether the spec's `mlflow` switches the view off."""
     return mlflow in {None, "", "off", "false", "0", False}
 
 
 def lag(store: Store, study_name: str) -> dict[ViewName, int]:
-    """How many revisions each view is behind the study's last commit; a view that is switched off is left out.
-
-    Raises:
-        StoreError: There is no such study.
-    """
+    """Revisions by which each view is behind, without views that are off; raises `StoreError` as `progress`."""
     return {view: p.behind for view, p in progress(store, study_name).items() if p.is_wanted}
 
 
@@ -127,7 +118,7 @@ def set_cursor(store: Store, study_id: int, view: ViewName, **columns: Any) -> N
 
 
 def note_link(store: Store, study_id: int, view: ViewName, link: str) -> None:
-    """Write down at which address people see a study."""
+    """Store the address of a study in a view."""
     with store.engine.begin() as connection:
         details = _details(connection, study_id, view)
         if details.get("link", "") != link:
@@ -135,11 +126,7 @@ def note_link(store: Store, study_id: int, view: ViewName, link: str) -> None:
 
 
 def forget_errors(store: Store, study_name: str) -> None:
-    """Remove the errors of the views, which are about to be mirrored again.
-
-    Raises:
-        StoreError: There is no such study.
-    """
+    """Remove the errors of views before mirroring again; raises `StoreError` if there is no such study."""
     study_id = store.require(study_name).id
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).where(t.view_cursors.c.study_id == study_id).values(error=None))
@@ -153,11 +140,10 @@ def ask_for_rebuild(store: Store, study_id: int) -> None:
 
 @contextmanager
 def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float) -> Iterator[Callable[[], None]]:
-    """Claim a view, so that no other process mirrors it; yields a function that renews the claim during long work.
+    """Claim a view against other processes; yields a function that renews the claim during long work.
 
-    Raises:
-        ViewBusyError: Another process held the claim for all of `wait_seconds`. The function raises it where the claim
-            has run out and another process has taken it.
+    Raises `ViewBusyError` if another process holds the claim for all of `wait_seconds`, or, when renewing, has taken
+    it.
     """
     token, until = uuid.uuid4().hex, time.monotonic() + wait_seconds
     while (holder := _try_claim(store, study_id, view, token)) is not None:
@@ -188,7 +174,6 @@ def _where(study_id: int, view: ViewName) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _try_claim(store: Store, study_id: int, view: ViewName, token: str) -> Mapping[str, Any] | None:
-    """Take or renew the claim; returns the claim of another holder instead, if there is one."""
     with store.engine.begin() as connection:
         details = _details(connection, study_id, view)
         held = details.get("claim")
@@ -222,7 +207,6 @@ def _set_details(connection: sa.Connection, study_id: int, view: ViewName, detai
 
 
 def _is_alive(claim: Mapping[str, Any], now: float) -> bool:
-    """Whether a claim holds at a moment of the database's clock."""
     if now >= float(claim["until"]):
         return False
     return not processes.is_known_gone(claim.get("space"), int(claim["pid"]), float(claim["started"] or 0.0))

@@ -1,7 +1,6 @@
-"""Mirrors committed rows of the store into its views (Optuna, MLflow): once, or for as long as a study runs.
+"""Mirrors committed rows of the store into its views (Optuna, MLflow): once, or as long as a study runs.
 
-A view that fails stops neither another view nor the study: its error is kept in its cursor, and the next pass tries
-again.
+A failing view stops neither another view nor the study: its cursor keeps the error, and the next pass tries again.
 """
 
 from __future__ import annotations
@@ -50,14 +49,10 @@ class Mirror:
         self._link = ""
 
     def advance(self, *, wait_seconds: float, opens: bool = False) -> Progress:
-        """Mirror what is committed, in one pass; a pass that finds nothing new costs one query.
+        """Mirror all commits in one pass; without new ones it costs one query.
 
-        Args:
-            opens: Whether to make the pass even if there is nothing new, so that the study is there and the next pass
-                is a quick one.
-
-        Raises:
-            Exception: Whatever Optuna, MLflow or a database raises; the next pass tries again.
+        `opens` makes the pass anyway, so that the study appears and the next pass is quick. Any exception of Optuna,
+        MLflow or a database may be raised; the next pass tries again.
         """
         where = progress(self._store, self._study_name)[self._name]
         if not (where.behind or (opens and where.is_wanted)):
@@ -108,33 +103,19 @@ class Mirror:
 
 
 def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS) -> dict[ViewName, str | None]:
-    """Bring the views up to the last commit, at the priority of this process.
-
-    Args:
-        views: Views to bring up; one that the spec switches off is left out.
-
-    Returns:
-        For each view None, or the error in one line.
-
-    Raises:
-        StoreError: There is no such study.
-    """
+    """Bring the views that are on up to the last commit; returns None or a one-line error for each."""
     wanted = [view for view, behind in lag(store, study_name).items() if view in views]
     return {view: _catch_up_one(store, study_name, view) for view in wanted}
 
 
 def rebuild(store: Store, study_name: str) -> dict[ViewName, str | None]:
-    """Clear all views and mirror the whole study again; returns what `catch_up` returns.
-
-    Raises:
-        StoreError: There is no such study.
-    """
+    """Clear all views and mirror the whole study again; returns and raises as `catch_up` does."""
     ask_for_rebuild(store, store.require(study_name).id)
     return catch_up(store, study_name)
 
 
 def load(store: Store, study_name: str) -> None:
-    """Do what takes seconds of a core before the first pass: load Optuna and MLflow, and make MLflow's database."""
+    """Load Optuna and MLflow and make MLflow's database before the first pass, which takes seconds."""
     for where in progress(store, study_name).values():
         if where.is_wanted:
             view = _make_view(where.view, store.url)
@@ -145,11 +126,7 @@ def load(store: Store, study_name: str) -> None:
 
 
 def keep_report(store: Store, study_name: str, report: Path) -> None:
-    """Keep the report of a study in MLflow, unless there is no such view.
-
-    Raises:
-        Exception: Whatever MLflow or a database raises.
-    """
+    """Keep the report of a study in MLflow, unless that view is off; raises any error of MLflow or a database."""
     where = progress(store, study_name)["mlflow"]
     if not where.is_wanted:
         return
@@ -171,12 +148,10 @@ def follow(
     ends_with_study: bool = False,
     hurried: threading.Event | None = None,
 ) -> None:
-    """Mirror new commits until told to stop; each view has a thread, so that a server that hangs delays no other view.
+    """Mirror new commits in one thread per view, so that a hanging server delays no other view.
 
-    Args:
-        until: Asked about twice a second by each thread. What was committed before it turned true is mirrored.
-        views: Views to mirror; one that the spec switches off is left out.
-        hurried: Event that says that a command waits for the views; once it is set, passes follow without rests.
+    `until` is polled twice a second; commits before it turned true are mirrored. `hurried` lets passes follow without
+    rests.
     """
     shared = Pace(until, hurried or threading.Event())
     threads = [
@@ -244,7 +219,6 @@ def _catch_up_one(store: Store, study_name: str, view: ViewName) -> str | None:
 
 
 def _note_error(store: Store, study_name: str, view: ViewName, error: Exception) -> str:
-    """Write the error where `automl status` finds it; returns it in one line."""
     text = one_line(error)
     if isinstance(error, ViewBusyError):
         return text

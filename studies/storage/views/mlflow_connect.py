@@ -41,15 +41,11 @@ ALLOWED = "sqlite:///FILE, http://HOST:PORT, https://HOST, postgresql://HOST/DAT
 
 
 def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) -> str:
-    """The tracking URI with a relative SQLite file resolved against a folder.
-
-    Args:
-        base_folder: Folder in which a relative path starts.
-        store_url: URL of the study's store; None where there is no study.
+    """The tracking URI, with a relative SQLite file resolved against `base_folder`.
 
     Raises:
-        ViewError: It is no URI that MLflow writes to, or the store's own database: MLflow and Optuna each need a table
-            called `alembic_version`.
+        ViewError: MLflow cannot write to the URI, or it is the store's own database: MLflow and Optuna each need a
+            table called `alembic_version`.
     """
     uri, file = mlflow, sqlite_file(mlflow)
     if file is not None:
@@ -60,11 +56,7 @@ def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) ->
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of a SQLite URI; None for any other.
-
-    Raises:
-        ViewError: It is no URI that MLflow writes to.
-    """
+    """The file of a SQLite URI; None for any other. Raises `ViewError` if MLflow cannot write to the URI."""
     url = _url(uri)
     scheme = url.get_backend_name()
     if scheme not in SCHEMES or (scheme == "sqlite" and url.database in {None, "", ":memory:"}):
@@ -73,11 +65,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def open_client(uri: str) -> MlflowClient:
-    """A client for the tracking URI; a SQLite file and its folder are made if they are missing.
-
-    Raises:
-        ViewError: The folder cannot be made.
-    """
+    """Open a client for the tracking URI, and make a missing SQLite file and folder, or raise `ViewError`."""
     _import_quietly()
     from mlflow.tracking import MlflowClient
 
@@ -96,16 +84,9 @@ def open_client(uri: str) -> MlflowClient:
 
 
 def check_database(uri: str) -> None:
-    """Refuse, at once and without writing, a database that does not answer, or that is another program's.
+    """Raise `ViewError` for a database that does not answer or is another program's; a server is not checked.
 
-    MLflow would try for minutes to reach it, and would put its tables beside those of a store or of Optuna before it
-    finds that it cannot keep the number of their version.
-
-    Args:
-        uri: Tracking URI; a server's is left alone.
-
-    Raises:
-        ViewError: The database does not answer, or is another program's.
+    MLflow itself would try for minutes, and would add its tables to a store's or Optuna's before it fails.
     """
     url = _url(uri)
     is_file = url.get_backend_name() == "sqlite"
@@ -124,7 +105,7 @@ def check_database(uri: str) -> None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """What an error of MLflow, of a driver or of a connection says, without SQL statements and credentials."""
+    """Text of an error of MLflow, a driver or a connection, without SQL statements and credentials."""
     cause: BaseException | None = error
     told: BaseException | None = None
     while cause is not None and told is None:
@@ -136,7 +117,7 @@ def in_one_line(error: BaseException) -> str:
 
 
 def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
-    """The id of the experiment with this name, made or restored if need be."""
+    """The id of the experiment with this name, made or restored if necessary."""
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
@@ -153,11 +134,7 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def runs_url(uri: str, experiment: str) -> str:
-    """Address of the page with an experiment's runs.
-
-    Args:
-        uri: Tracking URI. Of a database it is the page that `mlflow ui` serves by default.
-    """
+    """Address of an experiment's page of runs; for a database, the page that `mlflow ui` serves by default."""
     url = _url(uri)
     is_server = url.get_backend_name() in {"http", "https"}
     without_user = sa.URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
@@ -166,7 +143,7 @@ def runs_url(uri: str, experiment: str) -> str:
 
 
 def _artifact_location(uri: str) -> str | None:
-    """Beside a SQLite file, wherever this process was started; a server knows its own place."""
+    """Folder beside a SQLite file; None for a server, which knows its own place."""
     if not uri.startswith("sqlite:"):
         return None
     return (Path(str(_url(uri).database)).parent / "mlartifacts").as_uri()
@@ -180,7 +157,7 @@ def _url(text: str) -> sa.URL:
 
 
 def _place(text: str) -> tuple[Any, ...] | None:
-    """Which database a URL means, whatever driver, user or spelling; None for what is no database."""
+    """Identity of a URL's database, whatever driver, user or spelling; None if it is no database."""
     url = _url(text)
     backend = url.get_backend_name()
     if backend == "sqlite":
@@ -192,7 +169,6 @@ def _place(text: str) -> tuple[Any, ...] | None:
 
 
 def _import_quietly() -> None:
-    """MLflow's modules warn while they are imported, and its migrations talk to the terminal."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():
@@ -203,7 +179,7 @@ def _import_quietly() -> None:
 
 
 def _use_write_ahead_log(path: Path) -> None:
-    """Lets MLflow's user interface read while the view writes; the setting stays in the file."""
+    """Let MLflow's user interface read while the view writes; the file keeps the setting."""
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode=WAL")

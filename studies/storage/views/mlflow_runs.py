@@ -1,6 +1,6 @@
-"""One run of MLflow, whoever logs to it: made, written to in calls that MLflow accepts, and ended.
+"""Makes, writes and ends one run of MLflow, in calls of accepted sizes.
 
-Calls name the run by its id: MLflow's global state, its "active run", is left alone.
+Calls name the run by its id, and leave MLflow's global "active run" alone.
 """
 
 from __future__ import annotations
@@ -27,12 +27,7 @@ _BAD_KEY = re.compile(r"[^\w\-. :/]")
 
 @dataclass(slots=True)
 class KnownRun:
-    """A run as it is in MLflow.
-
-    Attributes:
-        run_id: MLflow's identity of it.
-        status: MLflow's word for its state: RUNNING, FINISHED, FAILED or KILLED.
-    """
+    """A run as it is in MLflow; `status` is RUNNING, FINISHED, FAILED or KILLED."""
 
     run_id: str
     status: str
@@ -44,24 +39,14 @@ class KnownRun:
 def create(
     client: MlflowClient, experiment: str, tags: Mapping[str, str], name: str | None, started_at: float
 ) -> KnownRun:
-    """Make a run.
-
-    Args:
-        name: Name of the run; None lets MLflow invent one.
-        started_at: Time of the start, in seconds since 1970.
-    """
+    """Make a run started at `started_at`, in seconds since 1970; without a name MLflow invents one."""
     cut = {key: value[:MOST_TAG_CHARS] for key, value in tags.items()}
     run = client.create_run(experiment, start_time=round(started_at * 1000), tags=cut, run_name=name)
     return KnownRun(run.info.run_id, run.info.status, dict(run.data.tags) | cut, name=str(run.info.run_name))
 
 
 def points(metrics: Mapping[str, float | None], step: int, measured_at: float) -> list[Metric]:
-    """Return metrics as points of a run; MLflow gets none that is not finite.
-
-    Args:
-        metrics: Values by name; None stands for one that was not finite.
-        measured_at: Time of all of them, in seconds since 1970.
-    """
+    """Return metrics as points of a run at one time, in seconds since 1970, without values that are not finite."""
     from mlflow.entities import Metric
 
     return [
@@ -77,7 +62,7 @@ def param_values(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def mlflow_key(name: str) -> str:
-    """A name as MLflow takes it: it has to be the path of a file as well, below a folder and in its shortest form."""
+    """A name as MLflow takes it: also the path of a file below a folder, in its shortest form."""
     parts = _BAD_KEY.sub("_", name).split("/")
     key = "/".join(part if part.strip(".") else "_" * max(len(part), 1) for part in parts)[:MOST_KEY_CHARS].rstrip("/")
     return f"__{key[2:]}" if key.startswith("..") else key
@@ -90,10 +75,7 @@ def write(
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Log in calls that MLflow accepts, tags last; nothing that is there already, but for points.
-
-    A point that is written again is the same point, if its time is the same.
-    """
+    """Log in calls that MLflow accepts, tags last; only points are repeated, which is harmless at the same time."""
     from mlflow.entities import Param, RunTag
 
     points = list(points)
@@ -115,11 +97,7 @@ def write(
 
 
 def every(search: Callable[..., Any]) -> Iterator[Any]:
-    """Yield what a search of MLflow finds, page by page.
-
-    Args:
-        search: Function that takes `page_token`, and returns a page of what it finds.
-    """
+    """Yield results page by page from a search of MLflow that takes `page_token`."""
     token = None
     while True:
         page = search(page_token=token)
@@ -130,12 +108,7 @@ def every(search: Callable[..., Any]) -> Iterator[Any]:
 
 
 def set_status(client: MlflowClient, run: KnownRun, status: str, ended_at: float | None) -> None:
-    """Set the state of a run.
-
-    Args:
-        status: MLflow's word for the state.
-        ended_at: Time of the end, in seconds since 1970; None lets MLflow take the time of the call.
-    """
+    """Set MLflow's state of a run, ended at seconds since 1970 or, by default, now."""
     if run.status == status:
         return
     if status == "RUNNING":

@@ -51,11 +51,7 @@ class StudyRun:
     def describe(
         self, client: MlflowClient, run: KnownRun, runs: Mapping[int, KnownRun], store: Store, study: MirroredStudy
     ) -> None:
-        """Write what is new: the spec if it has changed, figures and load if they are due, what was confirmed.
-
-        Args:
-            study: The study's row.
-        """
+        """Write what is new: a changed spec, figures and load when due, and confirmations."""
         _describe_spec(client, run, study)
         metrics: dict[str, float] = {}
         is_over, now = study.state != "running", self._clock()
@@ -91,7 +87,7 @@ def figures(study: StudyRecord) -> dict[str, float]:
 
 
 def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord, number: int) -> None:
-    """Log mean and standard deviation of the objectives with fresh seeds, of the point that was confirmed last."""
+    """Log mean and standard deviation of the objectives with fresh seeds, for the last confirmed point."""
     confirmed = confirmation_of(record, number)
     if confirmed is None:
         return
@@ -108,7 +104,7 @@ def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord
 
 
 def spec_params(spec: Mapping[str, Any]) -> dict[str, str]:
-    """The spec as parameters of a run, such as `budget.usd`: what is nested deeper is JSON; credentials are hidden."""
+    """The spec as parameters such as `budget.usd`: deeper values are JSON; credentials are hidden."""
     flat: dict[str, object] = {}
     for name, value in spec.items():
         section = value if isinstance(value, Mapping) else None
@@ -121,7 +117,7 @@ def _text(value: object) -> str:
 
 
 def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) -> None:
-    """Log spec and data, once for each spec that is in force: `resume --set` changes it, and then the file counts."""
+    """Log spec and data once for each spec in force: `resume --set` changes it, and then the file counts."""
     digest = study.spec_sha256
     if run.tags.get(SPEC_TAG) == digest:
         return
@@ -137,11 +133,7 @@ def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) ->
 
 
 def datasets(spec: Mapping[str, Any]) -> list[DatasetInput]:
-    """The data of a study as inputs of its run: the files that the task's options name, else the task itself.
-
-    Args:
-        spec: Spec in force, whose paths are absolute.
-    """
+    """Data of a study, as inputs of its run: the files at absolute paths in the task's options, else the task."""
     options = spec.get("task_options") or {}
     files = {name: Path(one) for name, one in options.items() if isinstance(one, str) and Path(one).is_absolute()}
     found = []
@@ -164,7 +156,7 @@ def _input(name: str, digest: str, source_type: str, source: Mapping[str, str], 
 
 
 def digest_of(path: Path) -> str:
-    """A digest that changes with the data: of the bytes of a small file, else of names, sizes and times of files."""
+    """A digest of the data: from the bytes of a small file, else from names, sizes and times of files."""
     if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
         return _hash(path.read_bytes())
     files = [path] if path.is_file() else _first_files(path)
@@ -190,14 +182,14 @@ def _hash(data: bytes) -> str:
 
 
 class MachineLoad:
-    """The load of the machine of this process, under the names that MLflow has for it."""
+    """Load of this machine, under MLflow's names."""
 
     def __init__(self) -> None:
         self._monitors = list(_monitors())
         self.metrics()  # the first measurement of a processor's use has nothing to compare with
 
     def metrics(self) -> dict[str, float]:
-        """Use of processor and memory since the last call, and of GPUs where there are any."""
+        """Use of processor, memory and any GPUs since the last call."""
         found: dict[str, float] = {}
         for monitor in self._monitors:
             monitor.collect_metrics()

@@ -1,10 +1,10 @@
 """The MLflow view: one experiment and one parent run per study, one child run per trial, its epochs as metrics.
 
-Everything that is written can be written again: runs are found by their tags before they are made, and a point is the
-same point when key, value, epoch and time are the same, so logging it twice adds none.
+Every write can be repeated: runs are searched by tag before they are made, and logging a point with the same key,
+value, epoch and time adds none.
 
-The first run that a trial's own code has started is the trial's run, in place of one that was made here; later ones, as
-of another attempt, become its children. What such code has logged cannot be written again, so they are never deleted.
+The first run that a trial's own code starts becomes the trial's run, in place of ours; later ones, as in another
+attempt, become its children. Such runs cannot be rewritten, so they are never deleted.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ STUDY_STATUS = {"running": "RUNNING", "drained": "KILLED", "closed": "FINISHED",
 
 
 class MlflowView:
-    """Mirrors committed rows into MLflow, by a client of its own: MLflow's global state is left alone.
-
-    Args:
-        store_url: The store's URL, which MLflow's must not be.
-    """
+    """Mirrors committed rows into MLflow, by its own client; `store_url` is the store's, which must not be MLflow's."""
 
     name: ViewName = "mlflow"
 
@@ -80,7 +76,7 @@ class MlflowView:
         self._connected(study)
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Log what is new of each trial, then the study's own state."""
+        """Log the news of each trial, then the study's own state."""
         client, runs = self._connected(pending.study), self._remembered(pending.study)
         pending = with_trials(store, pending, self._look_for_own(client, pending.study, runs))
         if self._parent is None and pending.since > 0:
@@ -103,10 +99,7 @@ class MlflowView:
         self._describe(client, parent, pending.study)
 
     def clear(self, study: MirroredStudy) -> None:
-        """Delete the study's runs, as MLflow deletes: they can be restored by its own means.
-
-        Those of the user's own code stay, and are written to anew; those of registered models stay.
-        """
+        """Delete the study's runs, which MLflow can restore; runs of the user's code and of registered models stay."""
         self.forget()
         client = self._connected(study)
         for run in self._search(client, study):
@@ -124,7 +117,7 @@ class MlflowView:
                 return
 
     def link(self, study: MirroredStudy) -> str:
-        """Address of the study's runs in MLflow's pages; those of a database are on this machine, once it is served."""
+        """Address of the study's runs in MLflow's pages; for a database, on this machine while served."""
         self._connected(study)
         return runs_url(self._uri, self._experiment)
 
@@ -149,7 +142,7 @@ class MlflowView:
 
     @contextmanager
     def _mapping(self, study: MirroredStudy) -> Iterator[Callable[..., Iterable[None]]]:
-        """Yield a `map` over trials: one by one beside ranks, whose processors it would take, and into a file."""
+        """Yield a `map` over trials: sequential beside ranks, to spare processors, and into a file."""
         if study.state == "running" or self._uri.startswith("sqlite:"):
             yield map
             return
@@ -160,7 +153,7 @@ class MlflowView:
             threads.shutdown(cancel_futures=True)
 
     def _remembered(self, study: MirroredStudy) -> dict[int, KnownRun]:
-        """Runs by trial that this view has made, searched for once, and later those that it has taken over."""
+        """This view's runs by trial, searched for once, then with those that it took over."""
         if self._runs is not None:
             return self._runs
         assert self._client is not None  # noqa: S101 - `mirror` has connected
@@ -182,7 +175,7 @@ class MlflowView:
         return found
 
     def _look_for_own(self, client: MlflowClient, study: MirroredStudy, runs: dict[int, KnownRun]) -> set[int]:
-        """Take over the first run that the code of each trial has started; the one that was made here is deleted."""
+        """Take over the first run that each trial's code has started, and delete ours."""
         late: set[int] = set()
         for run in self._search(client, study, f" AND tags.`{BY_TAG}` = '{BY_SCRIPT}'"):
             run_id, number = run.info.run_id, int(run.data.tags[TRIAL_TAG])
@@ -201,13 +194,11 @@ class MlflowView:
         return late
 
     def _hang_up(self, client: MlflowClient, parent: KnownRun, runs: dict[int, KnownRun]) -> None:
-        """Make the runs that were taken over children of the study's run."""
         for run in runs.values():
             if run.run_id in self._own:
                 write(client, run, tags={PARENT_TAG: parent.run_id})
 
     def _search(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:
-        """All runs of the study, whatever becomes of them meanwhile."""
         return iter(list(self._found(client, study, which)))
 
     def _found(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:
@@ -244,7 +235,7 @@ class MlflowView:
 
 
 def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:
-    """Everything of a trial that its run lacks."""
+    """Log everything that a trial's run lacks."""
     tags = {
         "automl.state": trial.state,
         "automl.reason": trial.reason,
@@ -260,7 +251,6 @@ def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:
 
 
 def _epochs(run: KnownRun) -> int:
-    """Epochs that are logged."""
     return int(run.tags.get(EPOCHS_TAG, "0"))
 
 
@@ -273,7 +263,7 @@ def _points(trial: MirroredTrial) -> list[Metric]:
 
 
 def _params(trial: MirroredTrial) -> dict[str, str]:
-    """What was searched; and beside it what followed from it, such as the scaled learning rate."""
+    """The trial's parameters, and values derived from them, such as the scaled learning rate."""
     facts = {name: value for name, value in trial.facts.items() if name != "start_epoch"}
     every: dict[str, Any] = {"world_size": trial.world_size, **facts, **trial.params}
     return param_values(every)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OptunaParams:
-    """Knows which parameters of a trial the view can hold."""
+    """Finds the parameters of a trial that the view can hold."""
 
     def __init__(self, space: Space, present: Iterable[Mapping[str, Any]]) -> None:
         self._space = space
@@ -26,12 +26,12 @@ class OptunaParams:
             self._first = {**distributions, **self._first}
 
     def distributions(self, trial: MirroredTrial) -> dict[str, Any]:
-        """Optuna's distribution of each parameter; of one that no distribution of the study can hold there is none."""
+        """Optuna's distribution of each parameter that a distribution of the study can hold."""
         declared = {name: value for name, value in trial.params.items() if name not in trial.asked}
         return _declared(self._space, declared) | self._asked(trial)
 
     def _asked(self, trial: MirroredTrial) -> dict[str, Any]:
-        """Distributions of what the trial asked for as it ran; the first trial with a name decides on its kind."""
+        """Distributions of requested parameters; the first trial with a name decides on its kind."""
         from optuna.distributions import check_distribution_compatibility
 
         found: dict[str, Any] = {}
@@ -48,7 +48,6 @@ class OptunaParams:
 
 
 def _declared(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
-    """Optuna's distribution of each parameter; of one that no distribution of the study can hold there is none."""
     found: dict[str, Any] = {}
     for name, value in params.items():
         try:
@@ -62,10 +61,7 @@ def _declared(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, A
 
 
 def _widened(parameter: Parameter, value: ParameterValue) -> optuna.distributions.BaseDistribution | None:
-    """A range that reaches out to a number that was enqueued from outside of the space.
-
-    Optuna wants one kind and one scale for a name, and for a categorical one the same choices, in a whole study.
-    """
+    """A range extended to an enqueued number outside the space: Optuna wants one kind and scale per name in a study."""
     import optuna
 
     if isinstance(parameter, Categorical) or isinstance(value, bool) or not isinstance(value, int | float):

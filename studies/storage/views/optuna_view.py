@@ -1,8 +1,8 @@
 """The Optuna view: the study of the same name in the same database, for Optuna Dashboard and `optuna.load_study`.
 
-Optuna numbers trials by the order of insertion and lets no trial leave a finished state. So trials are inserted by
-number, paused ones stay RUNNING, and what cannot be reached by going forward is made anew. No intermediate values:
-in a study with several objectives they make TPE fail.
+Optuna numbers trials by insertion and finished states are final. So trials are inserted by number, paused ones stay
+RUNNING, and any other change back makes the study anew. No intermediate values: they make TPE fail in a study with
+several objectives.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _warning_filters = threading.Lock()
 
 
 def open_storage(store_url: str) -> optuna.storages.RDBStorage:
-    """Optuna's storage on the store's database; its tables are made if they are missing."""
+    """Optuna's storage on the store's database; missing tables are made."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -87,7 +87,7 @@ class OptunaView:
         self._find(study.name)
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Insert trials that are new, and carry on those that changed."""
+        """Insert new trials, and continue changed ones."""
         study = self._studied(pending.study)
         writer = _Writer(study, self._storage, self._remembered(study), pending)
         ids = [trial_id for _, trial_id in pending.trials]
@@ -105,7 +105,7 @@ class OptunaView:
             self._storage.delete_study(study_id)
 
     def link(self, study: MirroredStudy) -> str:  # noqa: ARG002 - other views are somewhere
-        """Optuna Dashboard has an address only while `automl dashboard` serves it."""
+        """Return no address: Optuna Dashboard has one only while `automl dashboard` serves it."""
         return ""
 
     def forget(self) -> None:
@@ -127,7 +127,7 @@ class OptunaView:
         return self._open
 
     def _remembered(self, study: optuna.Study) -> dict[int, _KnownTrial]:
-        """The trials of the view, read anew only if somebody else has added or removed some: paused ones are many."""
+        """The view's trials, read anew only if another process has changed their number: paused ones are many."""
         mine = sa.select(sa.func.count()).select_from(_TRIALS).where(_TRIALS.c.study_id == self._study_id)
         with self._storage.engine.connect() as connection:
             count = connection.execute(mine).scalar_one()
@@ -142,7 +142,6 @@ class OptunaView:
             return None
 
     def _studied(self, study: MirroredStudy) -> optuna.Study:
-        """The Optuna study; one that was deleted meanwhile is made again."""
         import optuna
 
         study_id = self._find(study.name)
@@ -165,7 +164,7 @@ class OptunaView:
         return made
 
     def _refuse_foreign(self, study_id: int, study: MirroredStudy) -> None:
-        """An Optuna study that people made themselves must never be overwritten."""
+        """Never overwrite an Optuna study that people made themselves."""
         uid = self._storage.get_study_user_attrs(study_id).get(UID_ATTRIBUTE)
         if uid == study.uid:
             return
@@ -179,8 +178,6 @@ class OptunaView:
 
 @dataclass(slots=True)
 class _KnownTrial:
-    """A trial as it is in the view."""
-
     trial_id: int
     state: str
     params: dict[str, Any]
@@ -194,7 +191,7 @@ class _KnownTrial:
 
 
 class _Writer:
-    """Writes trials of one pass, and keeps account of what is in the view."""
+    """Writes the trials of one pass, and tracks the content of the view."""
 
     def __init__(
         self,
@@ -213,7 +210,6 @@ class _Writer:
             raise ViewDamagedError(f"the Optuna view holds {len(known)} trials, the study {pending.started}")
 
     def put(self, trial: MirroredTrial) -> None:
-        """Insert the trial in the state that it is in, or move it there."""
         if trial.number > len(self._known):
             raise ViewDamagedError(f"the Optuna view lacks trial {len(self._known)}")
         if trial.number == len(self._known):
@@ -248,7 +244,7 @@ class _Writer:
             found.state = state
 
     def _add_params(self, trial: MirroredTrial, found: _KnownTrial) -> None:
-        """Add what the trial has asked for since; all else has to be as it was."""
+        """Add new requests of the trial; all else must be unchanged."""
         wanted = self._params.distributions(trial)
         new = {name: distribution for name, distribution in wanted.items() if name not in found.params}
         may_add = found.state in OPEN_STATES and new.keys() <= trial.asked.keys()
@@ -282,7 +278,7 @@ class _Writer:
 
 
 def _change_attributes(storage: optuna.storages.RDBStorage, found: _KnownTrial, changed: Mapping[str, Any]) -> None:
-    """Change user attributes of an unfinished trial in one transaction: after each epoch three of them change."""
+    """Change user attributes of an unfinished trial in one transaction: each epoch changes three."""
     for key in changed.keys() - found.attributes.keys():
         storage.set_trial_user_attr(found.trial_id, key, changed[key])
     rows = [{"name": key, "value": json.dumps(changed[key])} for key in changed.keys() & found.attributes.keys()]
@@ -303,7 +299,7 @@ def _name_metrics(study: optuna.Study, names: list[str]) -> None:
 
 
 def _values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> list[float] | None:
-    """What Optuna gets as values: those of a complete trial, as floats, since integers make TPE fail."""
+    """Optuna's values of a complete trial, as floats, since integers make TPE fail."""
     if trial.state != "complete":
         return None
     values = _last_values(trial, objectives)
@@ -319,7 +315,7 @@ def _last_values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dic
 
 
 def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict[str, Any]:
-    """User attributes: our exact state, why, and the last values, which Optuna keeps of complete trials only."""
+    """User attributes: our exact state, its reason, and the last values, which Optuna keeps of complete trials only."""
     attributes: dict[str, Any] = {
         "automl_state": trial.state,
         "reason": trial.reason[:MOST_ATTRIBUTE_CHARS],
@@ -337,7 +333,6 @@ def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict
 
 
 def _system_attributes(trial: MirroredTrial, constraints: tuple[Constraint, ...]) -> dict[str, Any]:
-    """The trial's violation of each bound of a constraint at its last epoch, in the form in which Optuna keeps it."""
     if not constraints or not trial.epochs:
         return {}
     found = excesses(trial.epochs[-1].metrics, constraints)
@@ -345,7 +340,7 @@ def _system_attributes(trial: MirroredTrial, constraints: tuple[Constraint, ...]
 
 
 def _local(seconds: float | None) -> datetime | None:
-    """Optuna's times are local ones without a zone."""
+    """Convert to Optuna's local times without a zone."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, tz=UTC).astimezone().replace(tzinfo=None)

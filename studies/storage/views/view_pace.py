@@ -1,8 +1,8 @@
-"""When the views are mirrored, and at which priority: soon after each commit, with little of what ranks need.
+"""Mirrors the views soon after each commit, with little of the ranks' processor time.
 
-A pass is made in otherwise idle processor time where there is some. Beside busy processes a thread of the lowest
-priority would get next to nothing, and would keep its locks in the store meanwhile; there a pass is made by a thread of
-the process's own priority, and the budget of processor time is what protects the ranks.
+A pass runs in idle processor time where there is some. Beside busy processes a lowest-priority thread would starve
+while it holds locks in the store, so there a pass has normal priority, and a budget of processor time protects the
+ranks.
 """
 
 from __future__ import annotations
@@ -34,11 +34,7 @@ T = TypeVar("T")
 
 
 class ProcessorBudget:
-    """Processor time that the views of a process may use.
-
-    Args:
-        saved_seconds: Most processor time that is saved up; it is there at the beginning.
-    """
+    """Processor time for the views of a process; at most `saved_seconds`, available at the beginning, are saved up."""
 
     def __init__(self, now: float, share: float = SHARE, saved_seconds: float = SAVED_SECONDS) -> None:
         self._share, self._most = share, saved_seconds
@@ -46,7 +42,7 @@ class ProcessorBudget:
         self._lock = threading.Lock()
 
     def use(self, seconds: float, now: float) -> float:
-        """Take processor time that was used; returns seconds after which some is left again."""
+        """Take used processor time; returns seconds until some is left again."""
         with self._lock:
             self._left = min(self._most, self._left + self._share * (now - self._at)) - seconds
             self._at = now
@@ -54,11 +50,7 @@ class ProcessorBudget:
 
 
 class FreeCores:
-    """Measures how many of the cores that this process may use have been idle since the last measurement.
-
-    Args:
-        idle_seconds: Returns the seconds for which those cores have been idle since some moment; None if nobody knows.
-    """
+    """Measures how many usable cores were idle since the last measurement, from cumulative `idle_seconds` (or None)."""
 
     def __init__(
         self,
@@ -71,7 +63,7 @@ class FreeCores:
         self._lock = threading.Lock()
 
     def number(self) -> float:
-        """Idle cores, on average since a moment that was at least half a second ago; 0 if nobody knows."""
+        """Average number of idle cores over at least half a second; 0 if unknown."""
         with self._lock:
             now = self._clock()
             if now - self._at >= FREE_CORES_SECONDS:
@@ -82,11 +74,7 @@ class FreeCores:
 
 
 class Pace:
-    """Decides when each view is looked at, and by which thread.
-
-    Args:
-        hurried: Event that says that a command waits for the views: passes follow without rests, and no rank trains.
-    """
+    """Decides when each view is mirrored, and by which thread; while `hurried` is set, without rests."""
 
     def __init__(
         self,
@@ -101,7 +89,7 @@ class Pace:
         self._idle_threads = ThreadPoolExecutor(len(VIEWS), "idle", initializer=take_idle_time_only)
 
     def carry_out(self, make_pass: Callable[[], T]) -> tuple[T, float]:
-        """Make a pass; returns what it returns, and the processor time that it took."""
+        """Make a pass; returns its result, and the processor time it took."""
         if self._hurried.is_set() or self._free_cores.number() < FREE_CORES:
             return timed(make_pass)
         return self._idle_threads.submit(timed, make_pass).result()
@@ -111,7 +99,7 @@ class Pace:
         return min(max(REST_SECONDS, self._budget.use(used_seconds, time.monotonic())), MOST_REST_SECONDS)
 
     def rest(self, seconds: float, hurried_seconds: float = HURRIED_SECONDS) -> None:
-        """Rest for these seconds; for `hurried_seconds` if a command waits for the views, not at all at the end."""
+        """Rest for `seconds`; for `hurried_seconds` if a command waits for the views, not at all at the end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.until():
             if self._hurried.wait(min(left, POLL_SECONDS)):
@@ -124,18 +112,14 @@ class Pace:
 
 
 def timed(make_pass: Callable[[], T]) -> tuple[T, float]:
-    """Make a pass in this thread; returns what it returns, and the processor time that it took."""
+    """Make a pass in this thread; returns its result, and the processor time it took."""
     before = time.thread_time()
     made = make_pass()
     return made, time.thread_time() - before
 
 
 def take_idle_time_only() -> None:
-    """Let this thread give way to the ranks.
-
-    They are batch threads, and one that wakes up displaces at once only an idle thread. That holds within a session
-    only where Linux groups processes by session, so the process stays in the controller's.
-    """
+    """Let this thread give way to the ranks: their batch threads displace at once only idle threads in the session."""
     thread = threading.get_native_id()
     os.setpriority(os.PRIO_PROCESS, thread, 19)
     with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
@@ -143,7 +127,7 @@ def take_idle_time_only() -> None:
 
 
 def idle_core_seconds() -> float | None:
-    """Seconds for which the cores that this process may use have been idle since the boot; None if nobody knows."""
+    """Idle seconds of the usable cores since the boot; None if unknown."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
         mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}

@@ -28,7 +28,7 @@ class ViewError(Exception):
 
 
 class ViewDamagedError(Exception):
-    """The view is not what earlier passes left; clearing it and mirroring everything mends it."""
+    """The view differs from the result of earlier passes; clear it and mirror everything."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class MirroredEpoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MirroredTrial:
-    """A trial that has started.
+    """A started trial.
 
     Attributes:
         epochs: Requested epochs, ascending: only the last one, or all after some epoch.
@@ -103,11 +103,7 @@ class MirroredTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """Rows that a view lacks.
-
-    Attributes:
-        trials: Number and id of each trial that changed since, or is mirrored anew, by number.
-    """
+    """Rows that a view lacks; `trials` are number and id of each changed trial, by number."""
 
     study: MirroredStudy
     since: int
@@ -121,20 +117,16 @@ class View(Protocol):
     name: ViewName
 
     def load(self, study: MirroredStudy) -> None:
-        """Do what takes seconds before the first pass."""
+        """Do slow work before the first pass."""
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Bring the view up to `pending`; calls `renew()` now and then.
-
-        Raises:
-            ViewDamagedError: It has to be cleared first.
-        """
+        """Bring the view up to `pending`, calling `renew()` now and then; `ViewDamagedError` asks to clear it first."""
 
     def clear(self, study: MirroredStudy) -> None:
         """Remove the study from the view."""
 
     def link(self, study: MirroredStudy) -> str:
-        """Address at which people see the study; empty if it has none of its own."""
+        """Address of the study for people; empty if there is none."""
 
     def forget(self) -> None:
         """Drop the cache of the view's content, since another process may have changed it."""
@@ -144,17 +136,13 @@ class View(Protocol):
 
 
 def load_mirrored_study(store: Store, study_id: int) -> MirroredStudy:
-    """The study's row as views need it."""
+    """Read the study's row as views need it."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection:
         return _study(connection, study_id)
 
 
 def load_pending(store: Store, study_id: int, since: int) -> Pending:
-    """The trials that changed after a revision.
-
-    The study's revision is read first: a commit between the two reads makes trials appear that the cursor does not
-    cover, and they are mirrored again, which does no harm.
-    """
+    """Read the trials that changed after a revision; a concurrent commit may mirror some twice, which is harmless."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         study = _study(connection, study_id)
         mine = (t.trials.c.study_id == study_id, t.trials.c.number.is_not(None))
@@ -166,7 +154,7 @@ def load_pending(store: Store, study_id: int, since: int) -> Pending:
 
 
 def with_trials(store: Store, pending: Pending, numbers: Collection[int]) -> Pending:
-    """Add started trials to those that are mirrored; a number that no trial has adds none."""
+    """Add started trials to the pending ones; unknown numbers add none."""
     if not numbers:
         return pending
     c = t.trials.c
@@ -193,12 +181,7 @@ def _study(connection: sa.Connection, study_id: int) -> MirroredStudy:
 
 
 def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | None = None) -> list[MirroredTrial]:
-    """Trials by number, with epochs.
-
-    Args:
-        ids: Ids of at most `CHUNK` trials.
-        after: Epoch by trial id after which all epochs are read; None reads only the last epoch of each trial.
-    """
+    """Read at most `CHUNK` trials, by number, with the epochs after `after` (by trial id), or only the last one."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         query = sa.select(t.trials).where(t.trials.c.id.in_(ids)).order_by(t.trials.c.number)
         rows = connection.execute(query).all()

@@ -27,7 +27,7 @@ from studies.storage.views.mirror import follow, keep_report, load
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """What the program is to do."""
+    """The program's task."""
 
     store: str
     study: str
@@ -39,18 +39,13 @@ class Order:
 
     @classmethod
     def from_line(cls, line: str) -> Order:
-        """The order of a line that `to_line` wrote."""
+        """Parse a line of `to_line`."""
         return cls(**json.loads(line))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
-    """What a command asks of the program later; any wish is one to begin.
-
-    Attributes:
-        hurry: Whether to mirror without rests from now on.
-        report: Path of the report that is to be kept in MLflow; the program ends afterwards.
-    """
+    """A later request of a command, to begin, to hurry, or to keep the report at a path in MLflow and end."""
 
     hurry: bool = False
     report: str | None = None
@@ -61,8 +56,6 @@ class Wish:
 
 
 class _Wishes:
-    """The wishes on stdin, read by a thread."""
-
     def __init__(self) -> None:
         self.begun, self.hurried, self.ends = threading.Event(), threading.Event(), threading.Event()
         self.report: str | None = None
@@ -82,7 +75,7 @@ class _Wishes:
 
 
 def main() -> None:
-    """Mirror the study until it is over, the parent process has ended, or a report is to be kept; then keep it."""
+    """Mirror the study until it is over, the parent has ended, or a report is to be kept; then keep it."""
     order = Order.from_line(sys.stdin.readline())
     wishes = _Wishes()
     is_orphan = _is_gone(order.parent_pid)
@@ -101,13 +94,12 @@ def main() -> None:
 
 
 def _be_a_batch_process() -> None:
-    """Displace no rank when it wakes up."""
     with contextlib.suppress(AttributeError, OSError):  # only Linux has the policy, and a sandbox may refuse it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _is_gone(pid: int) -> Callable[[], bool]:
-    """A function that says whether the process with this id has ended; an id that is reused is another process."""
+    """A function that says whether this process has ended, even if its id is reused."""
     try:
         process = psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -133,12 +125,7 @@ POLL_SECONDS = 0.1
 
 
 class ViewsProcess:
-    """Mirrors one study in another process.
-
-    Args:
-        store_url: URL of the store; a password in it goes through a pipe and not through the arguments.
-        log_file: Where the process says what went wrong; None throws it away.
-    """
+    """Mirrors one study in another process. A pipe passes the store's URL, which may hold a password."""
 
     def __init__(self, store_url: str, study: str, *, log_file: Path | None = None) -> None:
         self._store_url, self._study, self._log_file = store_url, study, log_file
@@ -173,10 +160,8 @@ class ViewsProcess:
     def wait_until_caught_up(self, seconds: float) -> bool:
         """Wait until the views hold the last commit.
 
-        Returns:
-            False if they do not after so long, or the process of one that is behind has died,
-            or each of them that is behind has failed and got no further for some seconds: what is refused now is
-            refused in half a minute, too.
+        Returns False after `seconds`, if the process has died, or if every view that is behind has failed and made no
+        progress for some seconds: a retry would be refused too.
         """
         self.hurry()
         end, failing_since, failing = time.monotonic() + seconds, math.inf, None
@@ -193,11 +178,7 @@ class ViewsProcess:
             time.sleep(POLL_SECONDS)
 
     def keep_report(self, report: Path, seconds: float) -> bool:
-        """Let the process keep a report in MLflow, which is the last thing that it does.
-
-        Returns:
-            Whether it was kept, or there is no view in MLflow.
-        """
+        """Let the process keep a report in MLflow and end; returns True if it was kept, or there is no MLflow view."""
         process = self._process
         if process is None or not self.is_running:
             return False
@@ -207,7 +188,7 @@ class ViewsProcess:
         return False
 
     def stop(self) -> None:
-        """End the process; what it was doing can be done again."""
+        """End the process; its work can be repeated."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -255,14 +236,12 @@ class ViewsProcess:
         return process
 
     def _behind(self) -> list[Progress] | None:
-        """The views that lack something; None if the store does not answer."""
         try:
             return [one for one in progress(self._opened(), self._study).values() if one.behind]
         except (SQLAlchemyError, StoreError):
             return None
 
     def _forget_errors(self) -> None:
-        """Remove what went wrong for an earlier process: it says nothing about the one that starts now."""
         with contextlib.suppress(SQLAlchemyError, StoreError):  # it only shortens the waiting at the end
             forget_errors(self._opened(), self._study)
 
@@ -273,7 +252,6 @@ class ViewsProcess:
 
 
 def _failing(behind: list[Progress] | None) -> dict[str, int] | None:
-    """How far each view is, if all that are behind have failed at their last try."""
     if not behind or any(one.error is None for one in behind):
         return None
     return {one.view: one.revision for one in behind}

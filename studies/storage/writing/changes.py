@@ -1,7 +1,7 @@
-"""What the controller asks the store to write: plain values, applied in order, in one transaction.
+"""Changes that the controller asks the store to write: plain values, applied in order, in one transaction.
 
-No SQLAlchemy here, so that the state machine can name rows and columns without touching a database. The columns of a
-change are typed mappings: a misspelt column fails at the type check, whichever store takes the change.
+No SQLAlchemy here, so that the state machine needs no database. Columns are typed mappings, so that a misspelt one
+fails at the type check.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TrialColumns(TypedDict, total=False):
 
 
 class AttemptColumns(TypedDict, total=False):
-    """Columns of an attempt's row that a controller sets after it was inserted; times in seconds since 1970."""
+    """Columns of an inserted attempt's row that a controller sets; times in seconds since 1970."""
 
     outcome: str
     facts: Mapping[str, object]
@@ -56,7 +56,7 @@ class AttemptColumns(TypedDict, total=False):
 
 
 class PoolColumns(TypedDict, total=False):
-    """Columns of a lease's row that say when its controller held how many slots; times in seconds since 1970."""
+    """Columns of a lease's row about its pool; times in seconds since 1970."""
 
     pool_slots: int
     pool_opened_at: float | None
@@ -101,7 +101,7 @@ class AttemptChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochMeasured:
-    """One epoch of a trial, written once however often a fault makes it be repeated."""
+    """One epoch of a trial, written once even if a fault repeats it."""
 
     trial_id: int
     epoch: int
@@ -137,12 +137,7 @@ class Decided:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charged:
-    """One line of the ledger: some slots of the lease's pool, for one interval.
-
-    Attributes:
-        trial_id: Id of the trial's row, None for overhead of no trial.
-        since: Begin of the interval, in seconds since 1970 by the pool's clock.
-    """
+    """A ledger line for some slots of the lease's pool, from `since` (seconds since 1970), for a trial or overhead."""
 
     kind: ChargeKind
     trial_id: int | None
@@ -161,7 +156,6 @@ class Confirmed:
     """A configuration was trained again with a fresh seed, outside the search.
 
     Attributes:
-        trial_id: Id of the trial's row.
         epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
         metrics: Metrics of the last epoch by name, those of the test part with their prefix.
         checkpoint: Path or URL of the file with the model, None if it was not kept.
@@ -181,18 +175,14 @@ class Confirmed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolChanged:
-    """New values in the lease's row: when this controller held how many slots."""
+    """New values in the lease's row about its pool."""
 
     columns: PoolColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolRateChanged:
-    """The price of a slot, or the number of slots that cost money, changed while the pool was open.
-
-    Attributes:
-        since: Moment from which on it is so, in seconds since 1970.
-    """
+    """New price of a slot, or number of paid slots, in an open pool since `since` (seconds since 1970)."""
 
     since: float
     slot_numbers: tuple[int, ...]
@@ -201,7 +191,7 @@ class PoolRateChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewsToRebuild:
-    """The Optuna view holds states that it cannot leave again, and must be cleared and mirrored anew."""
+    """The Optuna view holds final states that have become wrong, and must be cleared and mirrored anew."""
 
 
 Change = (

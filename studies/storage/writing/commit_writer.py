@@ -28,11 +28,11 @@ _MOVE = (
 
 
 class ChargedTwiceError(RunError):
-    """A charge begins before the end of an earlier one of the same slot; nothing of its commit is written."""
+    """A charge begins before an earlier one of its slot ends; nothing of its commit is written."""
 
 
 def open_slots(connection: sa.Connection, lease_id: int, slots: Iterable[int], at: float) -> None:
-    """Add slots that have just come to a pool, charged up to that moment; those there already stay."""
+    """Add new slots to a pool, charged up to `at`; existing ones stay."""
     there = marks(connection, lease_id)
     rows = [{"lease_id": lease_id, "slot": slot, "charged_until": at} for slot in slots if slot not in there]
     if rows:
@@ -46,14 +46,7 @@ def marks(connection: sa.Connection, lease_id: int) -> dict[int, float]:
 
 
 def move(connection: sa.Connection, lease_id: int, charges: Iterable[Charged]) -> None:
-    """Move the marks of the slots that are charged.
-
-    Args:
-        charges: Charges in their order.
-
-    Raises:
-        ChargedTwiceError: A slot-second is charged already, or the pool has no such slot.
-    """
+    """Move the marks of the charged slots in order; raises `ChargedTwiceError` for a charged time or unknown slot."""
     spans: dict[int, tuple[float, float]] = {}
     for charge in charges:
         for slot in charge.slot_numbers:
@@ -89,12 +82,7 @@ def _refusal(slot: int, since: float, charged_until: float) -> ChargedTwiceError
 
 
 class CommitWriter:
-    """Turns the changes of one commit into statements, one for all new rows of a table.
-
-    Args:
-        study_id: Id of the study's row.
-        lease_id: Id of the controller's lease; None where no controller can be (tests).
-    """
+    """Turns a commit's changes into statements, one for all new rows of a table; `lease_id` is None in tests only."""
 
     def __init__(self, connection: sa.Connection, study_id: int, lease_id: int | None, revision: int) -> None:
         self._connection = connection
@@ -103,11 +91,7 @@ class CommitWriter:
         self._revision = revision
 
     def write(self, rows: list[ch.Change]) -> None:
-        """Write all changes but those of the study's own row, which are written with its revision.
-
-        Raises:
-            ChargedTwiceError: A slot-second is charged already.
-        """
+        """Write all changes but the study's own row; raises `ChargedTwiceError` if a slot-second is charged already."""
         trials: dict[int, dict[str, Any]] = {}
         attempts: dict[tuple[int, int], dict[str, Any]] = {}
         inserts: dict[sa.Table, list[dict[str, Any]]] = {}
@@ -153,7 +137,7 @@ class CommitWriter:
     def _update_rows(
         self, table: sa.Table, key: tuple[str, ...], rows: Iterable[tuple[tuple[int, ...], Mapping[str, Any]]]
     ) -> None:
-        """Update rows by their keys: rows that change the same columns in one statement."""
+        """Update rows by their keys; one statement for rows that change the same columns."""
         alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for of, columns in sorted(rows, key=lambda row: row[0]):
             parameters = {f"key_{name}": value for name, value in zip(key, of, strict=True)} | dict(columns)
@@ -206,11 +190,7 @@ def _update_by_key(table: sa.Table, key: tuple[str, ...], names: tuple[str, ...]
 
 
 def insert_charges(connection: sa.Connection, study_id: int, lease_id: int, charges: Sequence[ch.Charged]) -> None:
-    """Append lines to the ledger, under any lease of the study.
-
-    Raises:
-        ChargedTwiceError: A slot-second is charged already.
-    """
+    """Append lines to the ledger, under any lease; raises `ChargedTwiceError` if a slot-second is charged already."""
     move(connection, lease_id, charges)
     rows = [_charge_row(study_id, lease_id, charge) for charge in charges]
     if rows:
@@ -225,10 +205,7 @@ Inserted = ch.AttemptOpened | ch.EpochMeasured | ch.Decided | ch.Charged | ch.Co
 
 
 def row_of(change: Inserted) -> dict[str, Any]:
-    """Columns of the row that a change inserts, but those that depend on the store: the ids of study and lease.
-
-    The fields of a change are columns of its table, except `at`.
-    """
+    """Columns of the row that a change inserts, from its fields except `at`, without the ids of study and lease."""
     kind: Any = type(change)
     row = {name: getattr(change, name) for name in _field_names(kind) if name != "at"}
     match change:
@@ -252,5 +229,5 @@ def _field_names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics as JSON can hold them: NaN and infinity, which it lacks, become None."""
+    """Metrics as JSON can hold them: NaN and infinity become None."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -23,18 +23,14 @@ _NOT_COPIED: dict[str, dict[str, Any]] = {
 
 
 def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> dict[str, int]:
-    """Copy all studies, as they are at one moment.
+    """Copy all studies, as they are at one moment; the target makes its views anew.
 
-    Views are made anew in the target: Optuna's tables are not copied.
-
-    Args:
-        target: Store without studies.
-        while_driven: Whether controllers may go on with studies of the source. In the copy they count as dead once
-            their leases have run out: what they had under way is charged as lost when a study is resumed there.
+    `while_driven` allows controllers to go on with the source. In the copy they count as dead once their leases expire,
+    and a resumed study charges their unfinished work as lost.
 
     Raises:
         StoreError: A controller drives a study of the source and may not, the target is not empty, or it cannot hold a
-            row of the source; nothing is written then.
+            row of the source; nothing is written.
     """
     with source.snapshot() as reader:
         if not while_driven:
@@ -77,7 +73,6 @@ def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
 
 
 def _not_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[str, Any]:
-    """Columns of a row that the copy has other values in."""
     changed = _NOT_COPIED.get(table.name, {})
     if table is t.leases and while_driven and row.released_at is None:
         # The source's controller goes on with that token, which marks the folder of checkpoints as its own: the copy's
@@ -97,7 +92,6 @@ def _as_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[st
 
 
 def _set_sequences(writer: sa.Connection) -> None:
-    """Let PostgreSQL number new rows after the copied ones."""
     if writer.dialect.name != "postgresql":
         return
     for table in t.metadata.sorted_tables:
@@ -107,7 +101,6 @@ def _set_sequences(writer: sa.Connection) -> None:
 
 
 def _compare(table: sa.Table, reader: sa.Connection, writer: sa.Connection, while_driven: bool) -> int:
-    """The number of rows of the copy, each of which equals its original."""
     count = 0
     for original, copied in _pairs(_rows(table, reader), _rows(table, writer)):
         count += 1

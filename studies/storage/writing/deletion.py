@@ -18,21 +18,14 @@ CLAIM_SECONDS = 30.0
 
 
 def checkpoints_of_others(store: Store, study_id: int) -> set[str]:
-    """Paths of the checkpoints that rows of the store's other studies mention."""
+    """Paths of the checkpoints in the rows of the store's other studies."""
     with store.snapshot() as connection:
         others = connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id != study_id)).scalars().all()
     return {path for other in others for path in mentioned_checkpoints(store, other)}
 
 
 def delete_rows(store: Store, study_id: int, lease_token: str) -> None:
-    """Delete a study's row, and with it all rows that refer to it.
-
-    Args:
-        lease_token: Token of a lease of this process, which must still be held.
-
-    Raises:
-        LeaseLostError: A controller has taken the study over; nothing is deleted.
-    """
+    """Delete a study's row and all that refer to it; raises `LeaseLostError`, deleting nothing, without its lease."""
     retry_patiently(lambda: _delete_rows(store, study_id, lease_token))
 
 
@@ -47,11 +40,7 @@ def _delete_rows(store: Store, study_id: int, lease_token: str) -> None:
 
 
 def delete_copies(store: Store, study_id: int) -> dict[ViewName, str | None]:
-    """Delete the study from Optuna's tables, and its runs from MLflow.
-
-    Returns:
-        For each view None, or the error in one line. A view that the spec switches off is left out.
-    """
+    """Delete the study from Optuna and MLflow; returns None or a one-line error for each view that is not off."""
     study = load_mirrored_study(store, study_id)
     found: dict[ViewName, str | None] = {"optuna": _tried(store, study, "optuna")}
     if not is_off(study.spec.get("mlflow")):
@@ -87,10 +76,7 @@ def _delete_optuna(store: Store, study: MirroredStudy) -> None:
 
 
 def _delete_mlflow(store: Store, study: MirroredStudy) -> None:
-    """Delete the study's runs, as MLflow deletes, and its experiment if that is empty then.
-
-    Runs that belong to registered models stay, and so do those that the user's own code has started.
-    """
+    """Delete the study's runs but those of registered models and user code, and its experiment if empty."""
     from studies.storage.views.mlflow_view import MlflowView
 
     uri = tracking_uri(str(study.spec["mlflow"]), study.base_folder, store.url)

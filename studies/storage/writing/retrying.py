@@ -27,11 +27,9 @@ def retry(
     warn: Callable[[str], None] = log.warning,
     give_up_after_seconds: float = 600.0,
 ) -> T:
-    """Repeat an action, with growing pauses, as long as the database does not answer.
+    """Repeat an action, with growing pauses, as long as the database does not answer, then raise `OperationalError`.
 
-    Raises:
-        OperationalError: The database stayed away for longer than that. A full or read-only disk is waited for without
-            end: somebody has to make room, and what is measured would be lost.
+    A full or read-only disk is waited for without end: otherwise measurements would be lost.
     """
     pause, waited = RETRY_FIRST_SECONDS, 0.0
     while True:
@@ -49,10 +47,7 @@ def retry(
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Return whether the database did not answer, so that the same may succeed later.
-
-    A PostgreSQL that takes no writing transaction is about to be, or no more, the one that does.
-    """
+    """Return whether the database does not answer, or is a PostgreSQL that is no primary: a retry may succeed."""
     is_read_only = getattr(error.orig, "sqlstate", None) == "25006"
     return isinstance(error, OperationalError) or error.connection_invalidated or is_read_only
 
@@ -67,11 +62,7 @@ def is_full(error: DBAPIError) -> bool:
 
 
 def retry_patiently(action: Callable[[], T]) -> T:
-    """Repeat an action for some seconds if the database is locked or away; a warning says so.
-
-    Raises:
-        OperationalError: The database stayed away for longer than that.
-    """
+    """Repeat an action for some seconds while the database is locked or away, then raise `OperationalError`."""
     return retry(action, give_up_after_seconds=PATIENCE_SECONDS)
 
 
@@ -83,7 +74,7 @@ COPY_COMMITS = 50
 
 @contextmanager
 def copied_beside(engine: sa.Engine) -> Iterator[None]:
-    """Copy the log in a thread for as long as the block runs; other databases do so by themselves."""
+    """Copy SQLite's log in a thread while the block runs; other databases do so by themselves."""
     if engine.dialect.name != "sqlite":
         yield
         return
@@ -100,7 +91,7 @@ def copied_beside(engine: sa.Engine) -> Iterator[None]:
 
 
 class WalCopier:
-    """Copies the log whenever there were enough commits."""
+    """Copies the log after enough commits."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -108,7 +99,7 @@ class WalCopier:
         self._commits = 0
 
     def note_commit(self, connection: sa.Connection) -> None:  # noqa: ARG002 - the interface of an event
-        """Count a commit; one that two threads count at the same time may be lost."""
+        """Count a commit; simultaneous ones may be lost."""
         self._commits += 1
 
     def copy_on(self) -> None:
@@ -119,7 +110,7 @@ class WalCopier:
                 self._try_to_copy()
 
     def stop(self) -> None:
-        """Let `copy_on` return."""
+        """End `copy_on`."""
         self._over.set()
 
     def _try_to_copy(self) -> None:
@@ -130,11 +121,7 @@ class WalCopier:
 
 
 def copy(engine: sa.Engine) -> None:
-    """Copy as much of the log as is possible without waiting for anybody.
-
-    Raises:
-        sqlite3.Error: It cannot be copied.
-    """
+    """Copy as much of the log as possible without waiting; raises `sqlite3.Error` if that fails."""
     # Not by `engine.connect()`, which begins a transaction: within one nothing can be copied.
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")

@@ -11,17 +11,9 @@ from studies.storage.writing.changes import TrialChanged
 
 
 def end_queued(store: Store, lease: Lease, change: TrialChanged) -> None:
-    """End a trial that is queued; one that is not any more stays as it is.
+    """End a trial if it is still queued; raises `LeaseLostError`, writing nothing.
 
-    The study keeps its revision, as when a trial is enqueued: views show no trial that has not started, and no
-    controller is there that would mirror a new revision.
-
-    Args:
-        lease: Lease of the trial's study.
-        change: New columns of the trial's row.
-
-    Raises:
-        LeaseLostError: The lease was taken over; nothing is written.
+    The study keeps its revision: views show no unstarted trial, and no controller would mirror a new revision.
     """
     which = (t.trials.c.id == change.trial_id, t.trials.c.state == "queued")
     with store.engine.begin() as connection:
