@@ -30,7 +30,7 @@ _OUT_OF_FOLD = (
 
 
 def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
-    """Return the card as Markdown with Hugging Face's metadata; `file` is the model's single file, empty for a folder."""
+    """Return the card as Markdown with Hugging Face's metadata; `file` is the single-file model's name, else empty."""
     parts = [
         _head(manifest),
         _title(manifest),

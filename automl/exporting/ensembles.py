@@ -136,7 +136,7 @@ def write_ensemble(
 
 
 def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int) -> Choice:
-    """Choose the best members on the validation part by the first objective that a mean of answers has, else by loss."""
+    """Choose the best members on the validation part by the first objective that means of answers have, else loss."""
     validation, source = part_of(_sources(members), "validation"), members[0].source
     known = measured(source, validation.answers[0], validation.targets)
     objective = next((one for one in objectives if one.metric in known), Objective(metric=_LOSS))

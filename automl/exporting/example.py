@@ -12,7 +12,7 @@ EXAMPLE_IMAGE = "input_example.png"
 
 
 def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
-    """Return an example row, for images a file name (see `example_image`); empty if only the model's code knows rows."""
+    """Return an example row, for images a file name (see `example_image`); empty if only the model's code knows it."""
     rows = manifest["rows"]
     kind = None if rows is None else rows["kind"]
     if kind == "table":
