@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 Deletion = tuple[str, Callable[[], dict[str, Any]]]
-"""Name what would be deleted, in one line that asks for consent, and the function that deletes it."""
+"""Question that asks for consent to a deletion, in one line, and the function that deletes."""
 
 
 def backend_of(store: str | None) -> StoreBackend | ServiceBackend:
