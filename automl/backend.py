@@ -1,4 +1,4 @@
-"""What commands and tools act on: a store in this process, a service, or a store's queue with a user's rights."""
+"""Backends of commands and tools: a store in this process, a service, or a store's queue with a user's rights."""
 
 from __future__ import annotations
 
@@ -23,32 +23,24 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 Deletion = tuple[str, Callable[[], dict[str, Any]]]
-"""What would be deleted, in one line that asks for consent, and the function that deletes it."""
+"""Question that asks for consent to a deletion, in one line, and the function that deletes."""
 
 
 def backend_of(store: str | None) -> StoreBackend | ServiceBackend:
-    """Return what a command acts on: the service that `automl --server` names, else the store of `--store`.
-
-    Raises:
-        UserError: Both are given.
-    """
+    """Return the service that `automl --server` names, else the store of `--store`; UserError where both are given."""
     client = connection(store)
     return StoreBackend(store) if client is None else ServiceBackend(client)
 
 
 class StoreBackend:
-    """A store, read and changed by this process. Values are plain data but for records.
-
-    Args:
-        url: URL of the store, as `open_store` takes it; it is opened when it is needed first.
-    """
+    """A store, read and changed by this process; `url` is opened on first use."""
 
     def __init__(self, url: str | None) -> None:
         self.url = url
 
     @cached_property
     def store(self) -> Store:
-        """The store, which has to exist."""
+        """The store; it must exist."""
         return open_store(self.url)
 
     def record(self, study: str | None = None) -> StudyRecord:
@@ -61,13 +53,13 @@ class StoreBackend:
         return load_study(self.store, study)
 
     def looker(self, study: str) -> Callable[[], StudyRecord]:
-        """Return a function that reads a study again and again."""
+        """Return a function that reads the study again at each call."""
         from automl.stored.polling import Looker
 
         return Looker(self.store, study)
 
     def report_path(self, record: StudyRecord) -> Path:
-        """Return where a study's report is written."""
+        """Return the path of a study's report."""
         from automl.stored.reporting import report_path
 
         return report_path(record, Path.cwd())
@@ -79,7 +71,7 @@ class StoreBackend:
         return rows_of(list_studies(self.store))
 
     def queue(self) -> list[dict[str, Any]]:
-        """Return the jobs that run, then those that wait, in the order of the turns."""
+        """Return the running jobs, then the waiting ones in the order in which they start."""
         from automl.service.team_studies import plain_job
         from studies.queueing.job_queue import JobQueue
 
@@ -123,7 +115,7 @@ class StoreBackend:
         return cancel_trial(self.store, study, trial, wait_seconds=wait_seconds)
 
     def deletion(self, study: str, *, keep_files: bool) -> Deletion:
-        """Return what would be deleted with a study, and what deletes it."""
+        """Return a description of what would be deleted with a study, and the function that deletes it."""
         from automl.stored.study_deletion import delete_study, doomed
 
         what = doomed(self.store, study, keep_files=keep_files)
@@ -132,7 +124,7 @@ class StoreBackend:
     def output(
         self, study: str, trial: int, *, rank: int, attempt: int | None, seed: int | None, follow: bool
     ) -> Iterator[str]:
-        """Yield what a trial has printed on a rank, and what it prints until it waits or has ended."""
+        """Yield the output of a trial on a rank; with `follow`, until the trial pauses or ends."""
         from automl.stored.rank_logs import followed, log_of, text_of
 
         started_trial(load_study(self.store, study), trial)
@@ -166,13 +158,13 @@ class ServiceBackend:
         return self.client.record(study)
 
     def looker(self, study: str) -> Callable[[], StudyRecord]:
-        """Return a function that reads a study again and again, and is patient with a service that starts anew."""
+        """Return a function that reads the study again at each call, and retries while the service restarts."""
         from automl.remote.client import patiently
 
         return lambda: patiently(lambda: self.record(study))
 
     def report_path(self, record: StudyRecord) -> Path:
-        """Return where a study's report is written: here."""
+        """Return the path of a study's report on this machine."""
         return Path.cwd() / f"{record.name}.html"
 
     def lines(self) -> list[dict[str, Any]]:
@@ -180,7 +172,7 @@ class ServiceBackend:
         return list(self.client.get("/lines"))
 
     def queue(self) -> list[dict[str, Any]]:
-        """Return the jobs that run, then those that wait, in the order of the turns."""
+        """Return the running jobs, then the waiting ones in the order in which they start."""
         return [*(job for job in self.jobs() if job["state"] == "running"), *self.client.get("/queue")]
 
     def submit_file(self, spec: Path, overrides: Sequence[str], *, code: str | None, priority: int) -> dict[str, Any]:
@@ -211,7 +203,7 @@ class ServiceBackend:
         return self._post(study, "trials", trial, "cancel")
 
     def deletion(self, study: str, *, keep_files: bool) -> Deletion:
-        """Return what would be deleted with a study, and what deletes it."""
+        """Return a description of what would be deleted with a study, and the function that deletes it."""
         del keep_files
         job = self.status(study)["job"]
         words = f"{job['study']} is {job['state']} at {self.client.url}"
@@ -232,7 +224,7 @@ class ServiceBackend:
 
         check_target(out, form)
         asked |= {"point": point, "format": form, "ensemble": asked["ensemble"] or None, "place": str(out.absolute())}
-        # Beside the model, where there has to be room for it in any case.
+        # Beside the model, where there must be space for it in any case.
         with told_as_output(out), TemporaryFile(dir=out.absolute().parent) as archive:
             self.client.download(_path(study, "model"), archive, **asked)
             return unpack(archive, out)
@@ -296,7 +288,7 @@ class ServiceBackend:
 
 
 class QueueBackend:
-    """The queue and the studies of a store with the rights of an identity; studies are run by workers."""
+    """A store's queue and studies with the rights of an identity; workers run the studies."""
 
     def __init__(self, studies: TeamStudies) -> None:
         self._studies = studies
@@ -354,10 +346,7 @@ class QueueBackend:
         return self._plain(submit(self._studies, study, points, seeds, usd))
 
     def why_no_training_here(self) -> str:
-        """Return why the user may not train on the machine of this process; empty if they may.
-
-        What is trained there passes the queue and the accounts by, so in a service only an admin may.
-        """
+        """Say why the user may not train on this machine, past queue and accounts; empty if they may (an admin)."""
         if self._studies.identity.is_admin:
             return ""
         return "role: trains on the machine of the service, past its queue and accounts; allowed: admin"

@@ -11,11 +11,11 @@ from automl.clusters.slurm_script import Allocation
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 CPUS_PER_GPU = 4
-"""CPUs of a node for each of its GPUs, or of a node without one, if nothing is said."""
+"""Default number of CPUs for each GPU of a node, or for a node without GPUs."""
 
 
 def nodes_options(command: _Command) -> _Command:
-    """Add the options that say how large the cluster is."""
+    """Add the options for the size of the cluster."""
     for option in (
         click.option(
             "--cpus-per-task", type=click.IntRange(1), metavar="N", help="CPUs of a node; 4 for each GPU, or 4 in all."
@@ -28,7 +28,7 @@ def nodes_options(command: _Command) -> _Command:
 
 
 def slurm_options(command: _Command) -> _Command:
-    """Add the options that say what a job asks SLURM for; `allocation_of` reads them."""
+    """Add the options of a SLURM job; `allocation_of` reads them."""
     for option in (
         click.option(
             "--warning-seconds", type=click.IntRange(1), default=300, show_default=True,
@@ -43,7 +43,7 @@ def slurm_options(command: _Command) -> _Command:
 
 
 def allocation_of(given: dict[str, Any]) -> Allocation:
-    """Return what a job asks for, from the values of `slurm_options`."""
+    """Return the allocation from the values of `slurm_options`."""
     return Allocation(
         nodes=given["nodes"],
         gpus_per_node=given["gpus_per_node"],
@@ -56,5 +56,5 @@ def allocation_of(given: dict[str, Any]) -> Allocation:
 
 
 def cpus_of_node(gpus: int) -> int:
-    """Return the number of CPUs of a node with so many GPUs, if nothing else is said."""
+    """Return the default number of CPUs of a node with this number of GPUs."""
     return CPUS_PER_GPU * max(gpus, 1)

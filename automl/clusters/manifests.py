@@ -26,17 +26,16 @@ _NODE_PORT = 6380
 _POSTGRES = "17"
 _GIB_PER_CPU = 4
 _PROGRAM = ("python", "-m", "automl.clusters.ray_job")
-"""What a RayJob runs; no shell syntax, since the operator writes it into a script of its own as it is."""
+"""Command of a RayJob, without shell syntax: the operator copies it into a script."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machines:
-    """What a manifest asks for.
+    """Machines of a manifest.
 
     Attributes:
-        cpus_per_node: Number of CPUs of each; None takes 4 for each GPU, or 4 in all, and with compose all that the
-            machine has.
-        image: Name of the image with its tag; None names it after the study.
+        cpus_per_node: Number of CPUs of each; None takes 4 per GPU, 4 without GPUs, and with compose the whole machine.
+        image: Image name with tag; None names it after the study.
     """
 
     nodes: int
@@ -45,7 +44,7 @@ class Machines:
     image: str | None = None
 
     def values(self, study: str) -> dict[str, Any]:
-        """Return what templates name of them."""
+        """Return the values for the templates."""
         name = cluster_name(study, "study")
         image = self.image or f"{name}:latest"
         cpus = self.cpus_per_node or cpus_of_node(self.gpus_per_node)
@@ -75,10 +74,7 @@ def write_manifests(
 ) -> None:
     """Write a folder with manifests, Dockerfiles and a README of the commands.
 
-    Args:
-        spec: The study's spec.
-        out: The folder; it must not exist, or be empty.
-        training: Parameters and epochs of one training, as `arguments_of_training` takes them.
+    `out` must not exist or be empty; `training` has parameters and epochs for `arguments_of_training`.
 
     Raises:
         UserError: The spec does not fit the target, the folder has files, or too much code lies beside the spec.
@@ -105,12 +101,9 @@ def write_manifests(
 def arguments_of_training(
     spec: StudySpec, nodes: int, ranks: int, *, given: Sequence[str] = (), epochs: int | None = None
 ) -> list[str]:
-    """Return the arguments of torchrun in each pod of one training.
-
-    Kubernetes puts the values of RANK, MASTER_ADDR and MASTER_PORT in, which the operator gives each pod.
+    """Return the arguments of torchrun in each pod of one training; Kubernetes substitutes the pod's RANK and MASTER_*.
 
     Args:
-        spec: Spec with the task, its options and the number of epochs.
         given: Parameters of the trainer or the task, `NAME=VALUE` each.
         epochs: Number of epochs; None takes the spec's.
 
@@ -161,6 +154,6 @@ def _plain(value: object) -> str:
 
 
 def _parts(image: str) -> tuple[str, str]:
-    """Name and tag of an image; a port of its registry is no tag."""
+    """Split an image into name and tag; a colon before the registry's port starts no tag."""
     name, colon, tag = image.rpartition(":")
     return (name, tag) if colon and "/" not in tag else (image, "latest")

@@ -1,9 +1,9 @@
-"""The program that becomes a run of a study in a job: its launch in the first one, and going on with it in each other.
+"""Program that becomes one run of a study in a job: launches the study in the first run, and resumes it later.
 
     python -m automl.clusters.next_run SPEC STUDY ADDRESS
 
-ADDRESS is that of the Ray cluster, as YAML: null trains on this machine alone. The store is AUTOML_STORE. The process
-keeps its id, so that what signals it signals the study.
+ADDRESS is the address of the Ray cluster as YAML (null: this machine alone); AUTOML_STORE is the store. The process
+keeps its id, so that signals reach the study.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from studies.storage.schema.engine import exists
 from studies.storage.study_store import Store
 
 LEASE_SECONDS = 60.0
-"""Longest time in which the lease of the run before may have to run out; it was killed if it was on another node."""
+"""Longest wait for the previous run's lease to expire, if the run was killed on another node."""
 _LOOK_SECONDS = 1.0
 
 
 def main() -> None:
-    """Become `automl launch` or `automl resume`, once the controller of the run before is gone."""
+    """Exec `automl launch` or `automl resume` after the previous run's controller has ended."""
     spec, study, address = sys.argv[1:]
     try:
         verb = ("resume", study) if _is_stored(study) else ("launch", spec)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _is_stored(study: str) -> bool:
-    """Whether the store has the study; waits while a controller drives it, which may have died a moment ago."""
+    """Return whether the store has the study; waits for a controller, which may have died a moment ago."""
     url = store_url(None)
     if not exists(url):
         return False

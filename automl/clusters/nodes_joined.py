@@ -1,8 +1,6 @@
-"""The program that waits until the nodes of an allocation have joined their Ray cluster.
+"""Program that waits until all nodes have joined the Ray cluster: a study started earlier would count too few slots.
 
-    python -m automl.clusters.nodes_joined ADDRESS NODES
-
-A study that begins before would count the slots of the nodes that are there.
+python -m automl.clusters.nodes_joined ADDRESS NODES
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ from studies.gangs.pool_protocol import PoolError
 from studies.gangs.ray_cluster import wait_for_nodes
 
 SECONDS = 600.0
-"""Longest time; Python and Ray are slow to load from a file system that many nodes share."""
+"""Longest wait; Python and Ray load slowly from a file system that many nodes share."""
 
 
 def main() -> None:
-    """Wait, and end with exit code 1 and one line if the nodes do not come."""
+    """Wait; exit with code 1 and one line if nodes are missing."""
     address, nodes = sys.argv[1:]
     try:
         wait_for_nodes(address, int(nodes), SECONDS)

@@ -1,10 +1,9 @@
-"""The program of a RayJob: `automl` with the same arguments, for which a study without a complete trial is no failure.
+"""Program of a RayJob: runs `automl` with the same arguments, and exits with 0 for a study without a complete trial.
 
     python -m automl.clusters.ray_job launch digits.yaml
 
-KubeRay begins a failed job again on a new cluster, and trains nothing more there if the study has ended. The program
-says so itself: the operator puts the entrypoint into a shell script of its own, where `|| ...` would belong to another
-command. It runs `automl` in its own process, so that what signals it signals the study.
+KubeRay would retry such a study on a new cluster, in vain. `|| ...` in the entrypoint does not help: the operator wraps
+the entrypoint in a script. `automl` runs in this process, so that signals reach the study.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The job of a study: its script, written where it is wanted."""
+"""Writing the script of a study's SLURM job."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.schema.engine import parse_url
 
 MARK = "`automl export-cluster"
-"""What stands in a comment of each file; one that has it may be written again."""
+"""Marker in a comment of each written file; marked files may be overwritten."""
 
 
 def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
-    """Write text files, their folders included; either all of them may be written, or none is.
-
-    Raises:
-        UserError: A file is there that this program has not written, or it cannot be written.
-    """
+    """Write text files with their folders, all or none; UserError if this program did not write an existing file."""
     for file in files:
         _check(file)
     for file, text in files.items():
@@ -47,17 +43,13 @@ _SQLITE = (
 
 
 def write_job(spec: StudySpec, file: Path, allocation: Allocation, out: Path | None) -> tuple[Path, tuple[str, ...]]:
-    """Write the script of a study.
+    """Write the script of a study; returns its path and warnings of one line each.
 
     Args:
-        spec: The study's spec.
         out: File to write; None takes STUDY.sbatch in the current folder.
 
-    Returns:
-        The script's file, and warnings of one line each.
-
     Raises:
-        UserError: The spec does not fit the allocation, or the file is somebody else's.
+        UserError: The spec does not fit the allocation, or the existing file was not written by this program.
     """
     script = (out or Path(f"{spec.study}.sbatch")).absolute()
     write_files({script: script_of(spec, file, allocation, folder=Path.cwd())}, executable=True)

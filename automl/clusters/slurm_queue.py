@@ -1,4 +1,4 @@
-"""SLURM's commands: submitting a script, and asking for a job's state."""
+"""SLURM commands: submit a script, query a job's state."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ _SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobState:
-    """What SLURM says about a job.
-
-    Attributes:
-        state: State as SLURM names it, such as PENDING or RUNNING; GONE if SLURM has forgotten the job.
-    """
+    """State of a job in SLURM's words, such as PENDING or RUNNING; GONE if SLURM has forgotten the job."""
 
     state: str
     reason: str = ""
@@ -41,7 +37,7 @@ class JobState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job does not run again by itself."""
+        """True if the job has ended and does not requeue itself."""
         return self.state in _ENDED or self.state == "GONE"
 
     def __str__(self) -> str:
@@ -51,11 +47,7 @@ class JobState:
 
 
 def check_installed() -> None:
-    """Refuse to go on where SLURM's commands are not there.
-
-    Raises:
-        UserError: One line says what to do instead.
-    """
+    """Raise UserError, with advice, where SLURM's commands are not installed."""
     if shutil.which("sbatch") is None:
         raise UserError(
             "--slurm: found no sbatch on this machine, allowed: a machine that submits to SLURM; "
@@ -64,17 +56,13 @@ def check_installed() -> None:
 
 
 def job_of_name(name: str) -> str:
-    """Return the id of the user's job of a name that waits or runs; empty if there is none."""
+    """Return the id of the user's waiting or running job of this name; empty if there is none."""
     answer = _asked("squeue", "--noheader", "--me", "--name", name, "--format", "%A")
     return answer.split()[0] if answer.split() else ""
 
 
 def submit(script: Path) -> str:
-    """Submit a script, and return the id of its job.
-
-    Raises:
-        RunError: SLURM does not take it; the message is SLURM's.
-    """
+    """Submit a script and return the job's id; RunError with SLURM's message if it is refused."""
     return _asked("sbatch", "--parsable", str(script)).strip().partition(";")[0]
 
 

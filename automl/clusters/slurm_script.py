@@ -1,4 +1,4 @@
-"""The sbatch script of a study: Ray over the allocation, the study on it, and another run after each time limit."""
+"""The sbatch script of a study: starts Ray on the allocation and the study on it, and requeues at each time limit."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ _TEMPLATES = Path(__file__).with_name("slurm_files")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d{1,2}){0,2})")
 _NAME = re.compile(r"[A-Za-z0-9._,-]+")
 _PATIENCE = 0.75
-"""Share of the time between warning and limit that a drain may take; the rest is for SLURM to queue the job again."""
+"""Fraction of the time between warning and limit for draining; the rest is for SLURM to requeue the job."""
 _LEAST_WARNING_SECONDS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """What a job asks SLURM for.
+    """Resources of a SLURM job.
 
     Attributes:
-        warning_seconds: Time before the limit at which the study begins to drain, in seconds.
-        partition: Name of the partition; None leaves it to SLURM.
-        account: Name of the account; None leaves it to SLURM.
+        warning_seconds: Seconds before the time limit at which the study begins to drain.
     """
 
     nodes: int
@@ -41,11 +39,7 @@ class Allocation:
     account: str | None = None
 
     def check(self) -> None:
-        """Refuse what SLURM would not take, or what leaves a run no time.
-
-        Raises:
-            UserError: One line names the option, what was found and what is allowed.
-        """
+        """Raise UserError if SLURM would refuse an option, or a run would have no time."""
         seconds = seconds_of(self.time)
         if not _LEAST_WARNING_SECONDS <= self.warning_seconds <= seconds / 2:
             allowed = f"{_LEAST_WARNING_SECONDS} to {seconds // 2}, half of --time {self.time}"
@@ -58,7 +52,7 @@ class Allocation:
                 raise UserError(f"{option}: found {name!r}, allowed: letters, digits and . _ , -")
 
     def slots(self, spec: StudySpec) -> int:
-        """Return the number of slots that the allocation has room for."""
+        """Return the number of slots that fit into the allocation."""
         takes_gpus = self.gpus_per_node and spec.resources.device != "cpu"
         return self.nodes * (self.gpus_per_node if takes_gpus else self.cpus_per_task // spec.resources.cpus_per_rank)
 
@@ -77,11 +71,7 @@ class Allocation:
 
 
 def script_of(spec: StudySpec, file: Path, allocation: Allocation, *, folder: Path) -> str:
-    """Return the sbatch script of a study.
-
-    Args:
-        spec: The study's spec.
-        folder: Folder in which relative paths of the spec start.
+    """Return the sbatch script of a study; relative paths in the spec start in `folder`.
 
     Raises:
         UserError: Spec and allocation do not go together, or SLURM would not take an option.
@@ -115,14 +105,10 @@ def job_name(study: str) -> str:
 
 
 def seconds_of(time: str) -> int:
-    """Return a time limit in seconds.
+    """Return a time limit in seconds; UserError for another form, or less than SLURM's resolution of a minute.
 
     Args:
-        time: As SLURM takes it: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, or DAYS-HOURS with or without
-            :MINUTES and :SECONDS.
-
-    Raises:
-        UserError: It is none, or less than a minute, which is SLURM's resolution.
+        time: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, or DAYS-HOURS with or without :MINUTES and :SECONDS.
     """
     found = _TIME.fullmatch(time)
     parts = [int(part) for part in found["rest"].split(":")] if found else []

@@ -30,7 +30,7 @@ from studies.storage.study_store import Store
 
 LOOK_SECONDS = 5.0
 PATIENCE_SECONDS = 600.0
-"""Time for which SLURM may not answer, as while its controller starts anew or fails over: the job goes on meanwhile."""
+"""Longest time without an answer of SLURM, as while its controller restarts or fails over; the job runs on."""
 
 
 def follow(
@@ -42,18 +42,14 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> tuple[JobState, StudyRecord | None]:
-    """Print each change of the job, and the study's figures, until the job does not run again.
+    """Print each change of the job, and the study's figures, until the job ends for good.
 
-    A study that has drained goes on with the job's next run, so it is the job's end that counts. While SLURM does not
-    answer the job is taken for what it was.
+    A drained study continues in the job's next run, so only the job's end counts. While SLURM does not answer, the last
+    known state of the job holds. RunError after `PATIENCE_SECONDS` without an answer.
 
     Args:
-        look_at_study: Function that returns the study as committed; None before it is in the store.
-        sleep: Function that waits for so many seconds.
-        clock: Function that returns the present moment, in seconds since 1970.
-
-    Raises:
-        RunError: SLURM has not answered for `PATIENCE_SECONDS`.
+        look_at_study: Function that returns the committed study; None before it is in the store.
+        clock: Function that returns the time in seconds since 1970.
     """
     told, job, failed_at = "", None, None
     while True:
@@ -79,15 +75,15 @@ def follow(
 def submit_to_slurm(
     spec: Path, out: Path | None, store: str | None, *, follow: bool, as_json: bool, allocation: Mapping[str, Any]
 ) -> None:
-    """Write the script of `automl export-cluster slurm`, and hand it to sbatch.
+    """Write the script of `automl export-cluster slurm` and submit it with sbatch.
 
     Args:
         out: File of the script; None takes `STUDY.sbatch`.
-        store: URL of the store; None takes that of the spec.
-        follow: Whether to follow job and study until both have ended; the process then exits with the study's code.
+        store: URL of the store; None takes the spec's store.
+        follow: Whether to follow job and study until both end; the process then exits with the study's code.
 
     Raises:
-        UserError: SLURM is not installed, or a job runs this study already.
+        UserError: SLURM is not installed, or a job already runs this study.
     """
     slurm_queue.check_installed()
     parsed = read_spec(spec, (), store)
@@ -107,7 +103,7 @@ def submit_to_slurm(
 
 
 def _followed(job: str, study: str, url: str) -> int:
-    """Follow a job until it does not run again, print the study, and return the exit code that says how it ended."""
+    """Follow a job until it ends for good, print the study, and return the exit code."""
     shown = console()
     try:
         state, record = follow(
@@ -130,7 +126,6 @@ def _followed(job: str, study: str, url: str) -> int:
 
 
 def _looker(url: str, study: str) -> Callable[[], StudyRecord | None]:
-    """A function that returns the study as committed; None before the job has launched it."""
     looker: Looker | None = None
 
     def look() -> StudyRecord | None:

@@ -1,4 +1,4 @@
-"""The image in which a study, its service and its workers run: Dockerfiles, what they copy, and where things lie."""
+"""The image of a study, its service and its workers: Dockerfiles, the files they copy, and paths in the image."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from studies.spec.study_spec import StudySpec
 from trainers.commands.command import COMMAND
 
 FOLDER = "/home/automl/study"
-"""Folder of the spec and its code in the image, in which all commands run."""
+"""Folder of the spec and its code in the image; working directory of all commands."""
 CHECKPOINTS = "artifacts"
-"""Folder below it on which a volume is mounted."""
+"""Folder below it where a volume is mounted."""
 MLFLOW_FOLDER = "/home/automl/mlflow"
-"""Folder of MLflow's artifacts, where a volume is mounted as well."""
+"""Folder of MLflow's artifacts; also a volume."""
 UPLOADS_FOLDER = "/home/automl/uploads"
-"""Folder of uploaded tables, where a volume is mounted as well."""
+"""Folder of uploaded tables; also a volume."""
 PORT = 8765
-"""Port of the service."""
 TOKENS = "/run/secrets/automl/tokens"
 USER_ID = 1000
 _TEMPLATES = Path(__file__).with_name("image_files")
 _PACKAGES = ("automl-search", "fastapi", "prometheus-client", "psycopg", "pydantic-settings", "uvicorn")
 _WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
-"""What an extra needs may not be installed here, and has no version then. Jobs of KubeRay come by Ray's dashboard."""
+"""Extras that may be missing here, and then have no pinned version. KubeRay's jobs need Ray's dashboard."""
 _NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})
 _MOST_FILES = 200
-"""Number of Python files above which a folder is more than the code of a study."""
+"""Largest number of Python files that can be the code of a study."""
 
 
 def values_of_image() -> dict[str, Any]:
-    """Return what templates name of the image."""
+    """Return the image's values for the templates."""
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "user_id": USER_ID,
@@ -51,14 +50,13 @@ def values_of_image() -> dict[str, Any]:
 
 
 def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
-    """Write Dockerfiles and what they copy into a folder.
+    """Write Dockerfiles and the files that they copy into a folder.
 
     Args:
-        spec: The study's spec.
-        file: File that it was read from; Python files beside it and below are copied if any code is the user's own.
+        file: File of the spec; Python files beside and below it are copied if the study uses own code.
 
     Raises:
-        ExportError: A package that the image needs is not installed here, so that its version is not known.
+        ExportError: A package that the image needs is not installed here, so that its version is unknown.
         UserError: There are too many Python files.
     """
     write_texts(folder, rendered(_TEMPLATES, values_of_image()))
@@ -75,24 +73,20 @@ def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write texts to files of a folder, by their names in it."""
+    """Write texts to files of a folder, by file name."""
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
 
 
 def _has_own_code(spec: StudySpec) -> bool:
-    """Whether a study needs more than this package: a command, or an object of a module."""
+    """Return whether a study needs own code: a command, or an object of a module outside this package."""
     names = (spec.task, spec.search.sampler, spec.search.pruner.name)
     return spec.task == COMMAND or any(":" in name for name in names)
 
 
 def code_beside(file: Path) -> list[Path]:
-    """Return the Python files beside a spec and below; hidden folders are left out.
-
-    Raises:
-        UserError: There are more than `_MOST_FILES`.
-    """
+    """Return the Python files beside and below a spec, without hidden folders; UserError above `_MOST_FILES`."""
     base = file.absolute().parent
     found = []
     for code in sorted(base.rglob("*.py")):

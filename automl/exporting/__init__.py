@@ -1,1 +1,1 @@
-"""Models that leave the study: programs that run without their training code. `exports` is the entrance."""
+"""Export of models as programs that run without their training code; `exports` is the entry point."""

@@ -1,4 +1,4 @@
-"""An exported model as one file to send: a ZIP archive with the model, a file or a folder, and what was written."""
+"""An exported model as a ZIP archive: the model's file or folder, and the description of the export."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ from automl.exporting.atomic_outputs import new_file, new_folder, told_as_output
 from automl.exporting.export_errors import ExportError
 
 DESCRIPTION = "export.json"
-"""Member that has what `automl export --json` prints."""
+"""Archive member with the output of `automl export --json`."""
 
 
 def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
-    """Write the archive of a model.
-
-    Args:
-        written: What `export_point` returned.
-    """
-    # Weights are random bits: packing them takes time and saves nothing.
+    """Write the archive of a model; `written` is the result of `export_point`."""
+    # Weights do not compress.
     with ZipFile(file, "w", ZIP_STORED) as archive:
         archive.writestr(DESCRIPTION, json.dumps(written, indent=1))
         for path in sorted([out, *out.rglob("*")]):
@@ -29,16 +25,9 @@ def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
 
 
 def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
-    """Write the model of an archive under a name of its own.
+    """Write the model of an archive to `out`: a file, or a folder that must not exist or be empty.
 
-    Args:
-        out: File or folder to write; a folder must not exist, or be empty.
-
-    Returns:
-        What `export_point` returned where the model was made.
-
-    Raises:
-        ExportError: It is no such archive, or it cannot be written.
+    Returns the result of the original `export_point`; ExportError if it is no archive, or cannot be written.
     """
     try:
         with ZipFile(file) as archive:

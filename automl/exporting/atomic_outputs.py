@@ -1,4 +1,4 @@
-"""Files and folders that are written wholly or not at all."""
+"""Files and folders that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ from automl.exporting.export_errors import ExportError
 
 
 def check_new_folder(out: Path) -> None:
-    """Refuse a folder that has something in it.
-
-    Raises:
-        ExportError: There is such a folder, or a file.
-    """
+    """Raise ExportError if `out` is a file, or a folder that is not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"--out: found {str(out)!r}, which is there already, allowed: a folder that is new or empty")
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Give a folder to write in, which takes its place once it is complete."""
+    """Yield a temporary folder that replaces `out` once it is complete."""
     check_new_folder(out)
     with told_as_output(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
@@ -38,7 +34,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """Give a path to write to, which takes the file's place once it is complete; the name is the same."""
+    """Yield a temporary path of the same file name that replaces the file once it is complete."""
     with told_as_output(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
     try:
@@ -51,11 +47,7 @@ def new_file(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def told_as_output(out: Path) -> Iterator[None]:
-    """Tell in one line that an output cannot be written.
-
-    Raises:
-        ExportError: It cannot.
-    """
+    """Turn a failure to write an output into an ExportError of one line."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The model card of an export: what the model is, how good, what it cost, and how it is used."""
+"""The model card of an export: purpose, quality, cost and use of the model."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ _OUT_OF_FOLD = (
 
 
 def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
-    """Return the card as Markdown, with the metadata in front that Hugging Face reads.
-
-    Args:
-        file: Name of the single file that holds the model; empty for a folder.
-    """
+    """Return the card as Markdown with Hugging Face's metadata; `file` is the single-file model's name, else empty."""
     parts = [
         _head(manifest),
         _title(manifest),
@@ -87,7 +83,7 @@ def _ensemble(manifest: Mapping[str, Any]) -> str:
 
 
 def _members(manifest: Mapping[str, Any]) -> str:
-    """The members with their weights, and how good they are together and the best of them alone."""
+    """Describe the members with their weights, the ensemble's quality, and the best member's."""
     told = manifest["ensemble"]
     weights = {one["model"]: one["weight"] for one in manifest["members"]}
     parts = [
@@ -101,7 +97,7 @@ def _members(manifest: Mapping[str, Any]) -> str:
 
 
 def _worth_telling(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what says how fast the training was on its machine."""
+    """Leave out metrics of training speed."""
     return {name: value for name, value in metrics.items() if name not in OUR_METRICS or name in _OF_MODELS}
 
 
@@ -134,7 +130,7 @@ def _mean(spread: Mapping[str, Any]) -> str:
 
 
 def _use_of_file(manifest: Mapping[str, Any], file: str) -> str:
-    """How to use a model that is a single file: by its runtime alone, or by our command, which knows what a row is."""
+    """Describe the use of a single file: by its runtime alone, or by our command, which reads rows."""
     answers = "" if manifest["rows"] is None else f"\n`automl predict {file} ROWS` answers rows of a file.\n"
     if file.endswith(".onnx"):
         code = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{file}")'

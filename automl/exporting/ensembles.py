@@ -1,4 +1,4 @@
-"""`automl ensemble`: the kept models of a study as one, chosen greedily on the validation part."""
+"""`automl ensemble`: combines kept models of a study, selected greedily on the validation part."""
 
 from __future__ import annotations
 
@@ -34,10 +34,7 @@ def selected(
     score: Callable[[Outputs], Score],
     size: int,
 ) -> list[int]:
-    """Return how often each member is in the best ensemble.
-
-    Of equal ensembles the smaller one is taken, of equal members the first one.
-    """
+    """Return how often each member counts in the best ensemble; ties go to the smaller ensemble, then the first one."""
     chosen: list[int] = []
     best: tuple[Score, int] | None = None
     for _ in range(size):
@@ -61,8 +58,8 @@ class Member:
     """A kept model.
 
     Attributes:
-        name: `12@9`, or `12@9, seed 5` for one of `automl confirm --keep-models`.
-        training: The training that it is a moment of: the trial, and the seed of one of `automl confirm`, else None.
+        name: `12@9`, or `12@9, seed 5` for one kept by `automl confirm --keep-models`.
+        training: Trial and seed of the training; the seed is None outside `automl confirm`.
     """
 
     name: str
@@ -73,13 +70,13 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which members are best together.
+    """The best combination of members.
 
     Attributes:
-        objective: What is as good as possible, and among equals the loss.
-        instead_of: First objective of the study, if the mean of answers does not have it, such as a price; else None.
-        validation: The validation part with all members' answers.
-        counts: How often each member counts; 0 for those left out.
+        objective: Objective that was optimised, with the loss as the tie-breaker.
+        instead_of: First objective of the study, if a mean of answers does not have it, such as a price; else None.
+        validation: Validation part with the answers of all members.
+        counts: How often each member counts; 0 if left out.
     """
 
     objective: Objective
@@ -95,17 +92,16 @@ def write_ensemble(
     """Choose an ensemble of the study's kept models and write it.
 
     Args:
-        base_folder: Folder in which the study's own code lies.
-        size: Largest number of members, those that count several times counted as often.
-        form: What is written: a package, mlflow, or docker, the folder of an image that serves it.
+        base_folder: Folder with the study's own code.
+        size: Largest number of members, repeated ones included.
+        form: package, mlflow, or docker (the folder of an image that serves the ensemble).
 
     Returns:
-        Plain values: the metric, the first objective if that is another one (`instead_of`), the metric on validation
-        and test part beside that of the best member, the members with their weights, seconds and dollars per
-        prediction, the folder, and what was written (`format`).
+        Plain values: metric, `instead_of`, scores on validation and test part beside the best member's, members with
+        their weights, seconds and dollars per prediction, folder, and `format`.
 
     Raises:
-        StoreError: Fewer than two models are kept that can answer together.
+        StoreError: Fewer than two compatible models are kept.
         ExportError: The answers have no mean, or `out` cannot be written.
     """
     check_new_folder(out)
@@ -140,12 +136,7 @@ def write_ensemble(
 
 
 def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int) -> Choice:
-    """Choose the members that are best together on the validation part.
-
-    Args:
-        objectives: Objectives of the study. The first one that the mean of answers has is made best, else the loss.
-        size: Largest number of members, those that count several times counted as often.
-    """
+    """Choose the best members on the validation part by the first objective that means of answers have, else loss."""
     validation, source = part_of(_sources(members), "validation"), members[0].source
     known = measured(source, validation.answers[0], validation.targets)
     objective = next((one for one in objectives if one.metric in known), Objective(metric=_LOSS))
@@ -167,7 +158,7 @@ def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int
 
 
 def _members(record: StudyRecord, base_folder: str) -> list[Member]:
-    """The kept models of the archive and of confirmed seeds that take the same rows and mean the same."""
+    """Return the kept models, of the archive and of confirmed seeds, that share the form of rows and answers."""
     named: list[tuple[str, str | None, tuple[int, int | None], int]] = [
         (f"{point.trial}@{point.epoch}", point.checkpoint, (point.trial, None), _cost(record, point.trial, point.epoch))
         for point in takeable(record)
@@ -201,7 +192,7 @@ def _cost(record: StudyRecord, trial: int, epoch: int) -> int:
 
 
 def cost_of(members: Sequence[Member]) -> int:
-    """Nano-dollars of all trainings of members, each once: a later epoch's cost has that of the earlier ones in it."""
+    """Return the nano-dollars of all trainings, each counted once: a later epoch's cost includes the earlier epochs."""
     costs: dict[tuple[int, int | None], int] = {}
     for one in members:
         costs[one.training] = max(one.cost_nano_usd, costs.get(one.training, 0))
@@ -216,7 +207,7 @@ def _sources(members: Sequence[Member]) -> list[Source]:
 
 
 def _score(source: Source, objective: Objective, answers: Tensor, targets: Any) -> tuple[float, float]:
-    """What the selection makes small: the objective, and among equals the loss; what is no number is worst."""
+    """Return the sort key of the selection, smaller is better: objective, then loss; NaN is worst."""
     found = measured(source, answers, targets)
     signed, loss = objective.signed(found[objective.metric]), found[_LOSS]
     return math.inf if math.isnan(signed) else signed, math.inf if math.isnan(loss) else loss
@@ -225,7 +216,7 @@ def _score(source: Source, objective: Objective, answers: Tensor, targets: Any) 
 def _told(
     members: Sequence[Member], objective: Objective, part: Part, counts: Sequence[int], best: int
 ) -> dict[str, float] | None:
-    """The objective of the ensemble and of its best member on a part; None where a task cannot derive it there."""
+    """Return the objective of ensemble and best member on a part; None where the task cannot derive it there."""
     source, metric = members[0].source, objective.metric
     ensemble = measured(source, weighted(part.answers, counts), part.targets)
     best_member = measured(source, part.answers[best], part.targets)
@@ -233,7 +224,6 @@ def _told(
 
 
 def _seconds(source: Source) -> float:
-    """Measured time of one prediction."""
     assert source.task is not None  # noqa: S101 - members have one
     params = source.content["spec"]["params"]
     with as_a_line(WHAT):

@@ -1,4 +1,4 @@
-"""A made-up row of an exported model, no one's data."""
+"""A synthetic example row of an exported model, without user data."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 EXAMPLE_IMAGE = "input_example.png"
-"""Name of the example's file in a package of a model of images."""
+"""File name of the example in a package of an image model."""
 
 
 def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
-    """Return a row as people give it; none where only the model's own code knows its rows.
-
-    A model of images has the name of a file, whose content is `example_image`.
-    """
+    """Return an example row, for images a file name (see `example_image`); empty if only the model's code knows it."""
     rows = manifest["rows"]
     kind = None if rows is None else rows["kind"]
     if kind == "table":
@@ -29,7 +26,7 @@ def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
 
 
 def example_image(manifest: Mapping[str, Any]) -> bytes | None:
-    """Return a grey image of the size that the model takes, as a PNG file; None for a model of anything else."""
+    """Return a grey PNG image of the model's input size; None for other models."""
     rows = manifest["rows"]
     if rows is None or rows["kind"] != "image":
         return None

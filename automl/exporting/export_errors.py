@@ -1,4 +1,4 @@
-"""What can go wrong with an export, a registry or a served model, as a line for its user."""
+"""Errors of exports, registries and served models, in one line for the user."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from search_spaces.user_errors import RunError, UserError
 
 
 class ExportError(UserError):
-    """A model cannot leave the study as asked; one line that says what is allowed."""
+    """A model cannot be exported as asked; the message says what is allowed."""
 
 
 @contextmanager
 def as_a_line(what: str) -> Iterator[None]:
-    """Tell what the user's code raised by its last line; that there is no test part is left to who asked for it.
-
-    Raises:
-        ExportError: The user's code raised; `what` was asked for.
-        NoTestPartError: The task has no test part.
-    """
+    """Turn an exception of the user's code into an ExportError with its last line; a NoTestPartError passes through."""
     from trainers.contract.user_code import error_line
     from trainers.protocol import NoTestPartError, TaskError
 

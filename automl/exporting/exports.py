@@ -1,4 +1,4 @@
-"""`automl export`: a point of the archive as a model that leaves the study."""
+"""`automl export`: writes a point of the archive as a stand-alone model."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 Format = Literal["weights", "package", "torch-export", "onnx", "mlflow"]
 Target = Format | Literal["docker"]
-"""What can be written: a format, or the folder of an image that serves a package."""
+"""Output kinds: a format, or the folder of an image that serves a package."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 _FOLDERS = ("package", "mlflow", "docker")
 _BY_ENDING: Mapping[str, Format] = {".pt2": "torch-export", ".onnx": "onnx", "": "package"}
 ENDINGS: Mapping[Target, str] = {"weights": ".pt", **{form: ending for ending, form in _BY_ENDING.items()}}
-"""The usual ending of the name of each format that is a file."""
+"""Default file name endings of the formats that are files."""
 
 
 def format_of(out: Path) -> Format:
-    """Return the format that a path's ending stands for: a folder is a package, any other file holds weights."""
+    """Return the format for a path's ending: a folder is a package, any other file holds weights."""
     return _BY_ENDING.get(out.suffix, "weights")
 
 
 def check_target(out: Path, form: Target) -> None:
-    """Refuse a place where a format cannot be written.
+    """Check that a format can be written at a path.
 
     Raises:
-        StoreError: There is no such folder.
-        ExportError: There is something that would be replaced.
+        StoreError: The parent folder does not exist.
+        ExportError: Something would be replaced.
     """
     if not out.absolute().parent.is_dir():
         raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
@@ -62,15 +62,15 @@ def export_point(
     ensemble: bool = False,
     place: Path | None = None,
 ) -> dict[str, Any]:
-    """Write the model of a point of the archive, or the models of the seeds with which its trial was confirmed.
+    """Write the model of a point of the archive, or the models of the seeds that confirmed its trial.
 
     Args:
         point: `TRIAL@EPOCH`, `TRIAL` for its last kept model, or best, cheapest or knee.
-        base_folder: Folder in which the study's own code lies.
-        form: Format; None takes what the ending of `out` stands for.
+        base_folder: Folder with the study's own code.
+        form: Format; None takes the format for the ending of `out`.
         model: Name that a training function gave the model in `trial.epochs`.
         ensemble: Whether to write the models that `automl confirm --keep-models` kept of the point's trial.
-        place: Where its user will have it, for the lines that load it; None is where it is written.
+        place: Final path for the lines that load the model; None takes `out`.
 
     Returns:
         Plain values: the point, its objectives, the file, its format, and in `how_to_load` the code that loads it.
@@ -78,7 +78,7 @@ def export_point(
     Raises:
         StoreError: The point has another form, or no model of it is kept.
         ExportError: The format does not suit, or `out` cannot be written.
-        TrainingError: The checkpoint cannot be read, or its model cannot be written down as a program.
+        TrainingError: The checkpoint cannot be read, or its model cannot be traced.
     """
     form = form or format_of(out)
     seeds = kept_ensemble(record, point, form) if ensemble else None
@@ -120,11 +120,7 @@ def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, 
 def opened_source(
     record: StudyRecord, checkpoint: str, base_folder: str, model: str | None, *, what: str, like: Source | None = None
 ) -> Source:
-    """Return the model of a checkpoint of a study.
-
-    Raises:
-        ExportError: It cannot be made; `what` was asked for.
-    """
+    """Return the model of a checkpoint of a study; ExportError, naming `what` was asked for, if it cannot be built."""
     from automl.exporting.source import source_of
 
     with as_a_line(what):
@@ -134,24 +130,14 @@ def opened_source(
 def opened_sources(
     record: StudyRecord, checkpoints: Sequence[str], base_folder: str, model: str | None, *, what: str
 ) -> list[Source]:
-    """Return the models of some checkpoints of a study, which share what their task has read of the data.
-
-    The first one knows its training data.
-
-    Raises:
-        ExportError: One cannot be made; `what` was asked for.
-    """
+    """Return models of a study that share their task's data, as `opened_source`; only the first knows training data."""
     first = opened_source(record, checkpoints[0], base_folder, model, what=what)
     rest = [opened_source(record, one, base_folder, model, what=what, like=first) for one in checkpoints[1:]]
     return [first, *rest]
 
 
 def check_rows(source: Source, *, what: str) -> None:
-    """Refuse a model whose rows its own code alone knows, for what answers rows and nothing else.
-
-    Raises:
-        ExportError: It is one; `what` was asked for.
-    """
+    """Raise ExportError, naming `what` was asked for, if only the model's own code knows its rows."""
     if source.rows is None:
         raise ExportError(
             f"{what}: found a model whose inputs or outputs its own code alone knows, as those with several tensors; "
@@ -160,11 +146,7 @@ def check_rows(source: Source, *, what: str) -> None:
 
 
 def traced_program(source: Source, *, what: str) -> ExportedProgram:
-    """Return the program of a model.
-
-    Raises:
-        ExportError: It cannot be written down; `what` was asked for.
-    """
+    """Return the traced program of a model; ExportError, naming `what` was asked for, if it cannot be traced."""
     from trainers.model.traced_program import traced
 
     with as_a_line(what):
@@ -191,7 +173,6 @@ def _write_programs(
 
 
 def _how_to_load(where: str, form: Target, programs: Sequence[str], *, rows: Mapping[str, Any] | None) -> str:
-    """Return the lines of Python that answer rows with an exported model."""
     if form == "mlflow":
         is_array = rows is not None and rows["kind"] == "array"
         given = f"numpy.asarray(rows, dtype={rows['dtype']!r})" if rows is not None and is_array else "rows"

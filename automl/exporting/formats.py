@@ -1,4 +1,4 @@
-"""The forms in which an exported model is written; each is there wholly or not at all."""
+"""Writers of the export formats; each output is complete or absent."""
 
 from __future__ import annotations
 
@@ -27,16 +27,12 @@ from search_spaces.wording import install_command
 from trainers.model.traced_program import quiet
 
 FAR = 1e-4
-"""Largest difference of an answer, absolute and as a share of the answer."""
+"""Tolerance of an answer, absolute and relative."""
 MISSING = f"--format onnx needs more packages: {install_command('onnx')}"
 
 
 def check_answers(path: Path, program: ExportedProgram) -> None:
-    """Refuse a file that ONNX Runtime does not run, or that gives other answers to the program's example.
-
-    Raises:
-        ExportError: It is such a file, or ONNX Runtime is not installed.
-    """
+    """Raise ExportError if ONNX Runtime is missing, does not run the file, or answers the example differently."""
     args, kwargs = program.example_inputs
     inputs = [leaf.numpy() for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     with torch.no_grad():
@@ -71,20 +67,12 @@ REQUIREMENTS = "requirements.txt"
 RUNTIME = "predictor"
 """Folder of a package with the code that runs the model, a copy of `automl.standalone`."""
 _OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
-"""What torch notes of the code at each operation."""
+"""Keys of torch's notes on the source code of each operation."""
 _EXAMPLE = "input_example.json"
 
 
 def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder with the programs, what they say about themselves, and the code that runs them.
-
-    Args:
-        manifest: What it says about itself; it names the files.
-        out: The folder; it must not exist, or be empty.
-
-    Raises:
-        ExportError: It cannot be written.
-    """
+    """Write a package: programs, manifest, and the code that runs them. `out` must not exist, or be empty."""
     with new_folder(out) as folder:
         for name, program in zip(manifest["programs"], programs, strict=True):
             save_program(program, manifest, folder / name)
@@ -99,22 +87,18 @@ def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, An
 
 
 def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write one .pt2 file, which `torch.export.load` reads; manifest, card and an example row are in it.
-
-    Raises:
-        ExportError: It cannot be written.
-    """
+    """Write a .pt2 file for `torch.export.load`, with manifest, card and an example row."""
     (program,) = programs
     with new_file(out) as path:
         save_program(program, manifest, path, _papers(manifest, out.name))
 
 
 def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write one .onnx file; manifest, card and an example row are among its metadata.
+    """Write an .onnx file, with manifest, card and an example row as metadata.
 
     Raises:
-        ExportError: It cannot be written, the packages for it are not installed, the model has an operation that ONNX
-            or its runtime does not know, or the file answers otherwise than the program.
+        ExportError: It cannot be written, a package is missing, ONNX or its runtime lacks an operation, or the file's
+            answers differ from the program's.
     """
     try:
         import onnx
@@ -136,11 +120,7 @@ def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any],
 
 
 def write_mlflow(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder that `mlflow models serve` and `mlflow.pyfunc.load_model` read; the package is in it.
-
-    Raises:
-        ExportError: It cannot be written.
-    """
+    """Write a folder with the package for `mlflow models serve` and `mlflow.pyfunc.load_model`."""
     from automl.exporting.mlflow_model import save_model
 
     with TemporaryDirectory() as scratch, new_folder(out) as folder:
@@ -151,7 +131,7 @@ def write_mlflow(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any
 
 
 def _papers(manifest: Mapping[str, Any], file: str) -> dict[str, str]:
-    """What a single file has beside its manifest: the card, and an example row, an image as base64."""
+    """Return the texts beside a single file's manifest: the card and an example row (an image as base64)."""
     image = example_image(manifest)
     rows = example_rows(manifest) if image is None else [base64.b64encode(image).decode()]
     return {CARD: card_of(manifest, file=file), **({_EXAMPLE: json.dumps(rows, ensure_ascii=False)} if rows else {})}
@@ -162,9 +142,8 @@ def save_program(
 ) -> None:
     """Write a program with its manifest, and texts by name.
 
-    Left out are rows of the user's data, which torch keeps as an example; lines and paths of the user's code, which it
-    keeps for messages; and checks of shapes, which are Python. So nothing in the file is code, see
-    `automl.standalone.program_check`.
+    Leaves out example rows (user data), lines and paths of the user's code, and shape checks, which are Python: the
+    file contains no code, see `automl.standalone.program_check`.
 
     Raises:
         ExportError: The model takes or returns a container of the user's own, such as a named tuple.
@@ -188,7 +167,7 @@ def save_program(
 
 
 def _own_memory(weights: dict[str, Tensor]) -> None:
-    """Copy weights that are parts of a larger tensor, which would be written as a whole; shared ones stay shared."""
+    """Copy weights that are views of a larger tensor, which torch would write whole; shared weights stay shared."""
     copies: dict[int, Tensor] = {}
     for name, one in weights.items():
         if one.untyped_storage().nbytes() != one.numel() * one.element_size():
@@ -197,7 +176,7 @@ def _own_memory(weights: dict[str, Tensor]) -> None:
 
 
 def requirements(manifest: Mapping[str, Any]) -> str:
-    """Return lines for pip: the packages that the model needs, of the versions that it was exported with."""
+    """Return lines for pip: the packages that the model needs, in the versions of the export."""
     versions = {name: one for name, one in manifest["environment"].items() if name != "python"}
     return "".join(f"{name}=={one.partition('+')[0]}\n" for name, one in versions.items())
 

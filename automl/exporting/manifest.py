@@ -1,4 +1,4 @@
-"""What an exported model says about itself: one JSON object, the same in every format."""
+"""The manifest of an exported model: one JSON object, the same in every format."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ _PACKAGES_OF_ROWS = {"text": ("tokenizers",), "image": ("pillow",)}
 def manifest_of(
     sources: Sequence[Source], origin: Mapping[str, Any], together: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Return the manifest.
+    """Return the manifest of a model, or of the models of an ensemble.
 
     Args:
-        sources: What is exported: a model, or those of an ensemble.
-        origin: Where it comes from: study, trial, epoch, cost, and what else the study's record knows.
-        together: What the mean of an ensemble's answers measures on the validation part; None tells the means of what
-            its models measured.
+        origin: Study, trial, epoch, cost and other facts of the study's record.
+        together: Validation metrics of the ensemble's mean answer; None takes the means of the models' metrics.
     """
     source = sources[0]
     metrics = _means([one.content["metrics"] for one in sources]) if together is None else dict(together)
@@ -52,7 +50,7 @@ def manifest_of(
 
 
 def program_names(count: int) -> list[str]:
-    """Return the names of the files with so many models."""
+    """Return the file names for this number of models."""
     return [PROGRAM] if count == 1 else [PROGRAM.replace(".", f"-{number}.") for number in range(1, count + 1)]
 
 
@@ -63,10 +61,7 @@ def packages_of(source: Source) -> tuple[str, ...]:
 
 
 def _answers(sources: Sequence[Source], together: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return what outputs say, with the error of the mean of an ensemble's answers.
-
-    Where that cannot be measured, as on a stream, the mean of the models' errors stays, which is never smaller.
-    """
+    """Return the meaning of outputs; without ensemble metrics, the mean of the models' errors is an upper bound."""
     answers, task = _means([one.answers for one in sources]), sources[0].task
     if task is None or answers.get("mse") is None or not hasattr(task, "postprocessing"):
         return answers
@@ -81,7 +76,7 @@ def _answers(sources: Sequence[Source], together: Mapping[str, float] | None) ->
 
 
 def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the means of what differs between models, which are numbers; the rest is the first one's."""
+    """Return the means of the numbers that differ between models; the rest is the first model's."""
     first = each[0]
     return {
         name: statistics.fmean(one[name] for one in each)
@@ -93,7 +88,7 @@ def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _signature(source: Source) -> dict[str, Any]:
-    """Return type and shape of inputs and outputs; -1 is a length that may differ."""
+    """Return types and shapes of inputs and outputs; -1 is a variable length."""
     args = [*source.call.args, *source.call.kwargs.values()]
     inputs = [
         _tensor(leaf, source.longest is not None) for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)

@@ -1,4 +1,4 @@
-"""A package as a model of MLflow: `mlflow.pyfunc` loads it, from code and without pickles."""
+"""A package as a model of MLflow, which `mlflow.pyfunc` loads from code, without pickles."""
 
 from __future__ import annotations
 
@@ -66,12 +66,7 @@ mlflow.models.set_model(Predictor())
 
 
 def save_model(package: Path, folder: Path) -> None:
-    """Write a package as a model of MLflow.
-
-    Args:
-        package: A folder that `write_package` has written.
-        folder: The folder to write, which must not exist.
-    """
+    """Write a package, as `write_package` has written it, as a model of MLflow into a new folder."""
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     with warnings.catch_warnings():  # some of MLflow's own modules warn while they are imported
         warnings.simplefilter("ignore")
@@ -97,7 +92,7 @@ def _save(package: Path, folder: Path) -> None:
 
 
 def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
-    """Return what MLflow is told of rows and answers; None where only the model's own code knows its rows."""
+    """Return MLflow's signature of rows and answers; None where only the model's own code knows its rows."""
     from mlflow.models import ModelSignature
 
     rows = manifest["rows"]
@@ -105,10 +100,7 @@ def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
 
 
 def _inputs(rows: Mapping[str, Any]) -> Schema:
-    """Return the schema of rows, which MLflow enforces before the model sees them.
-
-    Cells of a table are of any type: for numbers MLflow would refuse whole ones, texts of CSV files and dates.
-    """
+    """Return the schema of rows; table cells are `any`, as MLflow would refuse integers, texts and dates as numbers."""
     import numpy as np
     from mlflow.types.schema import ColSpec, Schema, TensorSpec
 
@@ -140,7 +132,7 @@ def _any_type(name: str) -> Any:
 
 
 def _example(manifest: Mapping[str, Any], package: Path) -> Any:
-    """Return a made-up row in the form that MLflow takes; None where there is none."""
+    """Return an example row in MLflow's form; None where there is none."""
     import numpy as np
 
     rows = example_rows(manifest)

@@ -1,4 +1,4 @@
-"""Where exported models come from: a point of the archive, or the seeds with which its trial was confirmed."""
+"""Origins of exported models: a point of the archive, or the seeds that confirmed its trial."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 _SEVERAL = ("package", "mlflow", "docker")
 """Formats that hold several models."""
 ENSEMBLE = "ensemble"
-"""Name of the models of a trial's seeds, where a point can be named; `ensemble:TRIAL` says of which trial,
-`ensemble:TRIAL@EPOCH` also after which epoch."""
+"""Name that stands for the models of a trial's seeds in place of a point: `ensemble`, `ensemble:TRIAL` or
+`ensemble:TRIAL@EPOCH`.
+"""
 _OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
 
 
 def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]:
-    """Return where the model of a point comes from, for its manifest."""
+    """Return the manifest's origin of a point's model."""
     epoch = int(source.content["position"]["epoch"])
     return {
         **_of_trial(record, trial, confirmation_of(record, trial, epoch)),
@@ -37,10 +38,7 @@ def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]
 
 
 def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
-    """Return where the models of a point's seeds come from.
-
-    `values` are means of what each training measured, and `confirmed` is what these trainings alone have measured.
-    """
+    """Return the origin of the models of a point's seeds: `values` has their means, `confirmed` their own metrics."""
     names = [one.metric for one in record.objectives if all(one.metric in run.metrics for run in runs)]
     return {
         **_of_trial(record, runs[0].trial, confirmation_by(runs)),
@@ -52,13 +50,11 @@ def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> 
 
 
 def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[ConfirmationRecord]:
-    """Return the trainings of the seeds of a point that a user means, with the files of their models.
-
-    `12@9` means those of epoch 9; otherwise they are those of the epoch that `seeds_named` takes.
+    """Return the confirmation trainings of a point, with their kept models; without an epoch, as in `seeds_named`.
 
     Raises:
         StoreError: The point has another form.
-        ExportError: No such models are kept, or the format holds one model alone.
+        ExportError: No such models are kept, or the format holds only one model.
     """
     if form not in _SEVERAL:
         raise ExportError(f"--ensemble: found --format {form}, which holds one model, allowed: {', '.join(_SEVERAL)}")
@@ -77,9 +73,8 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[Confirmati
 def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | None:
     """Return the kept seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names; None for another name.
 
-    `ensemble` alone names the trial that stands best in the archive by what is expected of it, among those of which
-    models of at least two seeds are kept. Without an epoch it is the one that was confirmed last, of those of which two
-    seeds are kept.
+    `ensemble` alone takes the trial with the best expected value in the archive that has at least two kept models.
+    Without an epoch, the last confirmed epoch with two kept seeds counts.
 
     Raises:
         StoreError: There are no such models; the message says how to get them.
@@ -114,16 +109,13 @@ def _best_of(record: StudyRecord, kept: Mapping[int, list[ConfirmationRecord]]) 
 
 
 def values_at(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
-    """Return the recorded objectives at an epoch; the checkpoint holds no costs."""
+    """Return the recorded objectives at an epoch; a checkpoint holds no costs."""
     metrics = next(one.metrics for one in record.started[trial].epochs if one.epoch == epoch)
     return {objective.metric: metrics[objective.metric] for objective in record.objectives}
 
 
 def _kept(record: StudyRecord, trial: int, epoch: int | None = None) -> list[ConfirmationRecord]:
-    """Return the trainings whose models were kept, of one epoch of a trial.
-
-    Without an epoch it is the one that was confirmed last, of those of which two seeds are kept if there are some.
-    """
+    """Return the kept trainings of one epoch; None takes the last confirmed epoch, with two kept seeds if possible."""
     runs = [
         run
         for run in record.confirmations

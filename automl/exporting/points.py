@@ -1,4 +1,4 @@
-"""Which point of the archive a user means: `12@9`, `12`, or a name: best, cheapest, knee."""
+"""Names of points of the archive: `12@9`, `12`, or best, cheapest, knee."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ NAMES = {
 
 
 def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
-    """Return trial and epoch of a point; epoch None means the last kept model of the trial.
-
-    Raises:
-        StoreError: The text has another form, or the archive has no kept model to choose from.
-    """
+    """Return trial and epoch (None: the last kept model); StoreError for another form, or without a kept model."""
     if text not in NAMES:
         return parse_point(text, names=NAMES)
     points = [point for point in takeable(record) if point.checkpoint]

@@ -1,4 +1,4 @@
-"""The model of a checkpoint with all that an export needs of it: the model in action, its rows, and its answers."""
+"""The model of a checkpoint with everything an export needs: the eager model, its rows, and its answers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What is exported.
+    """Model to export, with its task and data.
 
     Attributes:
         rows: How a row becomes numbers, see `automl.standalone`; None where only the model's own code knows.
-        answers: What outputs say, see `automl.standalone.answers`.
-        data: What is known of the training data: number of samples unless it is a stream, a checksum of tensors, and
-            `out_of_fold` where metrics are those of models that had not seen the row, and answers are means of all.
-            Of a model that was opened like another one `with_data` finds the first two out.
+        answers: Meaning of outputs, see `automl.standalone.answers`.
+        data: Known facts of the training data: number of samples unless a stream, checksum of tensors; `out_of_fold` if
+            metrics are of models that had not seen the row. `with_data` adds the first two for `like` models.
         content: The checkpoint without its weights.
         task: The task; None for a training function.
     """
@@ -51,7 +50,7 @@ class Source:
 
     @property
     def longest(self) -> int | None:
-        """Greatest length of a row, where rows differ in length."""
+        """Greatest length of a row, for rows of variable length."""
         return int(self.rows["longest"]) if self.rows is not None and self.rows["kind"] == "text" else None
 
 
@@ -61,14 +60,14 @@ def source_of(
     """Return the model of a checkpoint of the user's own study.
 
     Args:
-        named: Name of the task, which a checkpoint alone is not trusted to give.
-        python_path: Folders in which the study's task is looked for.
+        named: Name of the task; the checkpoint's own is not trusted.
+        python_path: Folders with the code of the study's task.
         model: Name that a training function gave the model in `trial.epochs`.
-        like: Another model of the study, whose task is taken, with what it has read of its data, if it was made with
-            the same options; the training data are then not looked at.
+        like: Another model of the study; its task and loaded data are reused if the options are equal, and the training
+            data are not inspected.
 
     Raises:
-        TaskError: The study's task cannot be made any more, or what it trains is no model that torch knows.
+        TaskError: The study's task cannot be built any more, or does not train a torch model.
         CheckpointError: The checkpoint cannot be read, or does not fit.
     """
     content = read_checkpoint(checkpoint)
@@ -100,7 +99,7 @@ def source_of(
 
 
 def with_data(source: Source) -> Source:
-    """Return a model of a task with all that is known of its training data."""
+    """Return the model with all facts of its training data."""
     assert source.task is not None  # noqa: S101 - the caller has looked
     return replace(source, data=_data(source.task, source.content["spec"]["params"]) | dict(source.data))
 
@@ -119,10 +118,7 @@ def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpe
 
 
 def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
-    """Return the task's own form of rows; else that of numbers, if the model takes one tensor.
-
-    Answers are made of one tensor, so a model with several outputs has no rows: its user calls the program itself.
-    """
+    """Return the task's form of rows, else plain numbers for a model of one tensor; None for several outputs."""
     if not isinstance(call.outputs(), Tensor):
         return None
     if hasattr(task, "preprocessing"):
@@ -134,13 +130,13 @@ def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
 
 
 def _as_stored(form: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a form as a manifest has it, which has lists for tuples: a champion's is compared with it."""
+    """Return a form as stored in a manifest, with lists for tuples, to compare it with a champion's."""
     stored: dict[str, Any] = json.loads(json.dumps(form))
     return stored
 
 
 def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Return the task's own form of answers; else classes, where it judges outputs as such."""
+    """Return the task's form of answers; else classes, where the task judges outputs as classes."""
     if hasattr(task, "postprocessing"):
         answers = _as_stored(task.postprocessing())
         error = answers.pop("error", None)
@@ -154,7 +150,7 @@ def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, 
 
 
 def _data(task: Task, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of training samples, and a checksum of what the model saw of them, where it is in memory."""
+    """Return the number of training samples, and a checksum of the model's view of them, if they are in memory."""
     samples = load_samples(task, "train", params, _CPU)
     if isinstance(samples, StreamSamples):
         return {}

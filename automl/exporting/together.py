@@ -1,7 +1,4 @@
-"""What models answer on a part of the data, and how good they are together: an ensemble's answer is a mean.
-
-Probabilities of classes and values of numbers have a mean. A task judges it like the output of one model.
-"""
+"""Answers and quality of several models together: an ensemble's answer is a mean of probabilities or of numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _WHAT = "ensemble"
 _BATCH = 256
 _CPU = torch.device("cpu")
 _SMALLEST = 1e-30
-"""Probabilities below it count as it, so that each has a logarithm."""
+"""Lower bound on probabilities, so that each has a logarithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +34,14 @@ class Part:
 
 
 def check_kind(source: Source) -> None:
-    """Refuse a model whose answers have no mean.
-
-    Raises:
-        ExportError: Names the kind of its answers.
-    """
+    """Raise ExportError, naming the kind, for a model whose answers have no mean."""
     kind = source.answers["kind"]
     if kind not in MEANS or source.task is None:
         raise ExportError(f"ensemble: found answers of the kind {kind!r}, allowed: classes and numbers, of a task")
 
 
 def meaning(answers: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what outputs say: which class each of them is, or how numbers were standardised."""
+    """Return the meaning of outputs: the classes, or the standardisation of numbers."""
     return tuple(answers.get(name) for name in ("kind", "labels", "mean", "deviation"))
 
 
@@ -99,16 +92,12 @@ def mean(answers: Sequence[Tensor]) -> Tensor:
 
 
 def weighted(answers: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """Return the mean of models' answers, in which each counts so often."""
+    """Return the mean of models' answers, weighted by counts."""
     return mean([one for one, count in zip(answers, counts, strict=True) for _ in range(count)])
 
 
 def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
-    """Return what an evaluation by the task of a model measures of answers.
-
-    Raises:
-        ExportError: The task's code raised.
-    """
+    """Return the metrics of answers by the task's evaluation; ExportError where the task's code raised."""
     assert source.task is not None  # noqa: S101 - as above
     samples = TensorSamples(_outputs(answers, source.answers["kind"]), targets, _CPU)
     params = source.content["spec"]["params"]
@@ -117,21 +106,13 @@ def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
 
 
 def validated(sources: Sequence[Source]) -> dict[str, float]:
-    """Return what the mean of models' answers measures on the validation part.
-
-    Raises:
-        ExportError: The part is a stream, or cannot be read any more.
-    """
+    """Return the metrics of the mean answer on the validation part; ExportError if it is a stream, or not readable."""
     part = part_of(sources, "validation")
     return measured(sources[0], mean(part.answers), part.targets)
 
 
 def outputs_together(outputs: Sequence[Tensor], counts: Sequence[int], kind: str) -> Tensor:
-    """Return the outputs that one model would have which answers like some together; of a single model its own.
-
-    Args:
-        kind: Kind of their answers, one of `MEANS` where there are several models.
-    """
+    """Return outputs that give the ensemble's answers, or a single model's own; several need a `kind` of `MEANS`."""
     if len(outputs) == 1:
         return outputs[0]
     return _outputs(weighted([_answers(one.double(), kind) for one in outputs], counts), kind)
@@ -142,5 +123,5 @@ def _answers(outputs: Tensor, kind: str) -> Tensor:
 
 
 def _outputs(answers: Tensor, kind: str) -> Tensor:
-    """Return outputs of which answers are made; probabilities are the softmax of their logarithms."""
+    """Return outputs that give these answers; probabilities become logarithms, whose softmax they are."""
     return (answers.clamp_min(_SMALLEST).log() if kind == "classes" else answers).float()

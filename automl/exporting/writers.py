@@ -1,4 +1,4 @@
-"""What writes each format of an exported model."""
+"""Writers of the export formats, by format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder with a package, a Dockerfile, and what a Hugging Face Space and Kubernetes need; `files` has the texts."""
+"""A folder with a package, a Dockerfile, and files for a Hugging Face Space and Kubernetes; `files` has the texts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,20 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 SERVER_PACKAGES = ("fastapi", "gunicorn", "prometheus-client", "pydantic-settings", "uvicorn", "uvicorn-worker")
-"""Packages that the server of a package needs, by their names at PyPI."""
+"""Packages that the server needs, by their names at PyPI."""
 _MODEL = "model"
-"""Folder with the package."""
 _PORT = 7860
-"""Port on which a Hugging Face Space is asked."""
+"""Port of a Hugging Face Space."""
 _USER_ID = 1000
 _MIB_WITHOUT_MODEL = 768
-"""Memory of a worker with torch and the server, and what batches of rows may take."""
+"""Memory of a worker with torch and the server, and of batches of rows."""
 
 
 def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder from which `docker build` makes an image that serves the model.
-
-    Args:
-        out: The folder; it must not exist, or be empty.
+    """Write a folder for `docker build` of an image that serves the model; `out` must not exist, or be empty.
 
     Raises:
-        ExportError: It cannot be written, or a package of the server is not installed here, so that its version is
-            not known.
+        ExportError: It cannot be written, or a package of the server is missing here, so that its version is unknown.
     """
     needed = pinned((*(name for name in manifest["environment"] if name != "python"), *SERVER_PACKAGES))
     with new_folder(out) as folder:
@@ -44,12 +39,8 @@ def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
-    """Return the texts of the files beside the package, by name.
-
-    Args:
-        model_bytes: Size of the model's files.
-    """
-    # Weights are in memory once as read and once as torch lays them out.
+    """Return the texts of the files beside the package, by name; `model_bytes` is the size of the model's files."""
+    # Weights are in memory twice: as read, and as torch lays them out.
     mebibytes = _MIB_WITHOUT_MODEL + 2 * model_bytes // 2**20
     values = {
         "model": _MODEL,

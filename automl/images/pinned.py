@@ -1,4 +1,4 @@
-"""Packages with all that they need, each with its version, for a requirements file."""
+"""Pinned versions of packages and their dependencies, for a requirements file."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from automl.exporting.export_errors import ExportError
 from search_spaces.wording import install_command
 
 _OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
-"""What torch needs for GPUs; its build for CPUs does without."""
+"""Torch's dependencies for GPUs, which its build for CPUs does not need."""
 
 
 def pinned(packages: tuple[str, ...]) -> list[str]:
-    """Return lines such as `fastapi==0.141.1`, by name: the packages, and what they need, of the versions here.
+    """Return lines such as `fastapi==0.141.1` for the packages and their dependencies, in the versions installed here.
 
-    What torch's build for GPUs needs is left out, and so is the build in a version such as 2.14.0+cpu.
-
-    Raises:
-        ExportError: One of the packages is not installed here.
+    Leaves out torch's GPU packages, and the build in a version such as 2.14.0+cpu. ExportError if a package is missing.
     """
     for name in packages:
         if _found(name) is None:

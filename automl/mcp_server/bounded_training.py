@@ -1,4 +1,4 @@
-"""`automl train` and `automl compare` in processes that are ended before they cost more than they may."""
+"""`automl train` and `automl compare` in processes that are stopped before they exceed their budget."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from automl.mcp_server.machine import Machine
 from automl.mcp_server.tool_answers import ToolProblem
 
 LONGEST_SECONDS = 900.0
-"""Longest time of one training, whatever it may cost."""
+"""Longest time of one training, whatever its budget."""
 FIRST_START_SECONDS = 30.0
-"""Expected time until ranks train, as long as none has been measured here: each loads torch."""
+"""Expected seconds until ranks train, before any measurement here: each loads torch."""
 _END_SECONDS = 0.5
 _one_at_a_time = threading.Lock()
 _measured: dict[tuple[str, int], float] = {}
 
 
 def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
-    """Return how long a training of so many ranks will probably take, and how that is known."""
+    """Return the expected seconds of a training on this number of ranks, and the source of the estimate."""
     known = _measured.get((kind, ranks))
     if known is not None:
         return known, "measured in the latest one"
@@ -39,13 +39,10 @@ def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
 
 
 def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
-    """Run a command that prints JSON, and end it before it costs more than it may.
-
-    Returns:
-        What it prints, and `cost_usd` and `seconds` for the whole of it.
+    """Run a command that prints JSON, and stop it before it exceeds its budget; adds `cost_usd` and `seconds`.
 
     Raises:
-        ToolProblem: It failed, its money was used up, or another one runs.
+        ToolProblem: It failed, exhausted its budget, or another training runs.
     """
     if not _one_at_a_time.acquire(blocking=False):
         raise ToolProblem("another training of these tools runs on this machine now", "call again when it has ended")
@@ -94,7 +91,7 @@ def _run(
 
 
 def rank_losses(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """Return what the logs of ranks say: for each rank its batches, its time, and its loss."""
+    """Return batches, time and loss of each rank from its log."""
     return [_rank(folder / f"rank-{rank}.csv", rank) for rank in range(ranks)]
 
 

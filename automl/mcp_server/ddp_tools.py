@@ -103,7 +103,7 @@ def explain_ddp_concepts(
 def explained(  # noqa: PLR0917 - figures, in the order of the tool
     machine: Machine, bytes_per_second: float, ranks: int, batch_size: int, learning_rate: float, model_parameters: int
 ) -> dict[str, Any]:
-    """Return the concepts of DDP with figures; `bytes_per_second` is how fast two processes exchange bytes."""
+    """Return the concepts of DDP with figures; `bytes_per_second` is the measured exchange rate of two processes."""
     from trainers.model.learning_rate import scale  # loads torch's neighbours; nothing else here needs them
 
     effective = ranks * batch_size

@@ -1,4 +1,4 @@
-"""Figures of this machine that DDP depends on: slots, cores, price, and how fast its processes exchange bytes."""
+"""Figures of this machine that DDP depends on: slots, cores, price, and exchange rate between processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEASURED_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What this machine has.
+    """Resources of this machine.
 
     Attributes:
         device: "cpu" or "cuda".
@@ -32,12 +32,12 @@ class Machine:
     price_source: str
 
     def usd(self, ranks: int, seconds: float) -> float:
-        """Return what ranks cost for a time, one slot each."""
+        """Return the cost in dollars of ranks for a time, one slot each."""
         return ranks * seconds * self.usd_per_slot_hour / 3600.0
 
 
 def this_machine() -> Machine:
-    """Return what this machine has."""
+    """Return the resources of this machine."""
     places = find_slots("auto", 1, None)
     price = price_of(places.device, places.device_name, 1)
     return Machine(
@@ -51,10 +51,7 @@ def this_machine() -> Machine:
 
 
 def loopback_bytes_per_second() -> float:
-    """Measure how fast two threads exchange bytes over TCP on the loopback interface, as ranks of gloo do here.
-
-    It takes 64 MiB, a tenth of a second on most machines.
-    """
+    """Measure TCP bytes per second between two threads on loopback, gloo's transport; sends 64 MiB, in about 0.1 s."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.perf_counter()
         sender = threading.Thread(target=_send, args=(server.getsockname(),), daemon=True)

@@ -1,4 +1,4 @@
-"""The tools at /mcp of the service (streamable HTTP): each call acts as whose token it brings."""
+"""The tools at /mcp of the service (streamable HTTP); each call has the rights of its token."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ PATH = "/mcp"
 
 
 def mount(app: FastAPI) -> None:
-    """Serve the tools at `PATH` of the service's application.
-
-    No request keeps a session: each one is answered by itself, with the rights of its own token, which the service's
-    gate has checked, hosts and origins included.
-    """
+    """Serve the tools at `PATH`, without sessions; the gate has checked the token, host and origin of each request."""
     server = make_server(lambda context: QueueBackend(studies_for(context.request)), read_only=False)
     http = server.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, max_request_body_size=LARGEST_BODY,

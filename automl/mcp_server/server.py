@@ -1,4 +1,4 @@
-"""The server: lists tools, checks arguments, and turns whatever happens into an answer."""
+"""The MCP server: lists tools, checks arguments, and turns results and errors into answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def _tool(function: Callable[..., Any], *, changes: bool) -> Tool:
-    """Make a tool of a function, whose arguments are all known and of the type that they are declared with."""
+    """Make a tool of a function; unknown arguments and other types are refused."""
     hints = ToolAnnotations(read_only_hint=not changes, destructive_hint=False, open_world_hint=False)
     tool = Tool.from_function(
         function, description=" ".join(str(function.__doc__).split()), annotations=hints, structured_output=False
@@ -61,14 +61,14 @@ def _changes(tool: Tool) -> bool:
 
 
 class _Server(ToolServer):
-    """Answers of bounded length, and errors that say what to do next."""
+    """Bounds answers, and adds the next step to errors."""
 
     read_only: bool
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult:
-        """Call a tool, and return its answer."""
+        """Call a tool and return its answer."""
         try:
             answer, is_error = await self._called(name, arguments, context), False
         except ToolProblem as problem:
@@ -90,11 +90,7 @@ class _Server(ToolServer):
 
 
 def make_server(backend_of: Callable[[Any], Backend], *, read_only: bool) -> ToolServer:
-    """Return a server of all tools.
-
-    Args:
-        backend_of: Function that returns what a request acts on, by the request's context.
-    """
+    """Return a server of all tools; `backend_of` returns the backend for a request's context."""
     if not logging.root.handlers and logging.lastResort is not None:
         logging.root.addHandler(logging.lastResort)  # else the SDK puts one of its own there
     tools = [tool for tool in TOOLS.values() if not (read_only and _changes(tool))]
@@ -109,7 +105,7 @@ def serve_stdio(backend: Backend, *, read_only: bool) -> None:
 
 
 def _problem(tool: Tool, error: BaseException) -> ToolProblem:
-    """What to answer where a tool did nothing, or has failed."""
+    """Return the answer to a call that failed or did nothing."""
     if isinstance(error, ToolProblem):
         return error
     if isinstance(error, ValidationError):
@@ -128,7 +124,7 @@ def _problem(tool: Tool, error: BaseException) -> ToolProblem:
 
 
 def _next_step(error: Exception) -> str:
-    """What helps against an error, by its kind."""
+    """Return advice by the kind of error."""
     status = error.status if isinstance(error, RefusedError) else 0
     if isinstance(error, MissingError) or status == _MISSING:
         return "call list_studies for names, and compare_trials for numbers"

@@ -1,4 +1,4 @@
-"""Tools that read studies, and tools that start, spend and stop; what spends says first what it expects to cost."""
+"""Tools that read studies, and tools that start and stop them; spending tools first report the expected cost."""
 
 from __future__ import annotations
 
@@ -233,7 +233,6 @@ def _mapping(spec: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[str, Any], float]:
-    """Return a spec with a budget in dollars, and that budget."""
     budget = spec.get("budget")
     if budget is not None and not isinstance(budget, dict):
         raise SpecError("spec", ("budget",), "found no mapping, allowed: limits such as {usd: 5}")
@@ -251,13 +250,12 @@ def _with_budget(spec: dict[str, Any], budget_usd: float | None) -> tuple[dict[s
 
 
 def _short_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what matters of a job."""
     names = ("study", "kind", "project", "user", "state", "reason", "worker", "limit_usd", "spent_usd")
     return {name: job[name] for name in names}
 
 
 def _version(found: Mapping[str, Any]) -> str:
-    """A short text that changes whenever something does that matters."""
+    """Return a short text that changes with every relevant change."""
     job, study = found["job"], found["study"] or {}
     trials = study.get("trials") or {}
     counts = "-".join(str(trials.get(state, 0)) for state in sorted(trials))

@@ -1,4 +1,4 @@
-"""What all tools share: the backend that a call acts on, arguments with bounds, and consent to spending."""
+"""Shared by all tools: the backend of a call, arguments with bounds, and consent to spending."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Backend = QueueBackend | ServiceBackend
 
 
 class ToolServer(MCPServer):
-    """A server that knows what a call acts on."""
+    """An MCP server that knows the backend of a call."""
 
     backend_of: Callable[[Any], Backend]
 
@@ -36,12 +36,12 @@ Consent = Annotated[
 
 
 def lacks_consent(tool: str, budget_usd: float, consent_usd: float | None, expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a tool that has spent nothing yet: what it would do, and how it is told to."""
+    """Return the answer of a tool before consent: what it would do, and how to consent."""
     given = "" if consent_usd is None else f"confirm_cost_usd is {consent_usd:g}, less than the budget. "
     step = f"{given}To go on, call {tool} again with the same arguments and confirm_cost_usd={budget_usd!r}."
     return {"started": False, "spent_usd": 0.0, "budget_usd": budget_usd, **expected, "next": step}
 
 
 def is_agreed(budget_usd: float, consent_usd: float | None) -> bool:
-    """Whether the caller has consented to all that the budget allows."""
+    """Return whether the caller has consented to the whole budget."""
     return consent_usd is not None and consent_usd >= budget_usd

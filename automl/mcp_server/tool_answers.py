@@ -8,31 +8,28 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST_CHARACTERS = 20_000
-"""Length of an answer."""
+"""Longest answer, in characters."""
 _LONGEST_TEXT = 2_000
 _TEXT_BY_LIST = 200
-"""Characters that a text keeps for each entry that lists keep."""
+"""Characters of a text kept for each list entry kept."""
 _LONGEST_LISTS = (40, 20, 10, 5, 2, 1)
-"""Numbers of entries that lists keep, tried in this order until the answer is short enough."""
+"""List lengths, tried in this order until the answer is short enough."""
 
 
 class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the program
-    """Why a tool does nothing, and what to do next."""
+    """Reason why a tool does nothing, and the next step."""
 
     def __init__(self, message: str, next_step: str) -> None:
         super().__init__(message)
         self.next_step = next_step
 
     def answer(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the problem as plain data."""
         return {"error": str(self), "next": self.next_step}
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """Return an answer as JSON of at most `MOST_CHARACTERS` characters, without NaN and infinity.
-
-    Lists lose entries at their end, and long texts their middle; what is left out is counted.
-    """
+    """Return JSON of at most `MOST_CHARACTERS` characters, without NaN or infinity, with a count of what was cut."""
     for longest in _LONGEST_LISTS:
         text = json.dumps(_cut(answer, longest), ensure_ascii=False, allow_nan=False, default=str)
         if len(text) <= MOST_CHARACTERS:

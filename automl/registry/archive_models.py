@@ -1,4 +1,4 @@
-"""`automl sync --models`: kept models of the archive as logged models of MLflow, in the runs of their trials."""
+"""`automl sync --models`: logs the archive's kept models to MLflow, in the runs of their trials."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ POINT_TAG, CHECKPOINT_TAG = "automl.point", "automl.checkpoint"
 
 
 class ArchiveModels:
-    """The models of one study in MLflow: as many as its archive has kept, each with the values of its epoch.
-
-    Args:
-        base_folder: Folder in which the study's own code lies, and a relative file of its tracking URI starts.
-    """
+    """Models of a study in MLflow: each kept model of the archive, with the values of its epoch."""
 
     def __init__(self, record: StudyRecord, base_folder: str) -> None:
         self._record, self._base_folder = record, base_folder
@@ -38,13 +34,13 @@ class ArchiveModels:
         self._experiment = experiment_id(self._client, uri, record.name)
 
     def log(self, tell: Callable[[str], None] = lambda _line: None) -> dict[str, str]:
-        """Log what is missing, and delete what has left the archive or belongs to a run that is gone.
+        """Log missing models, and delete those that left the archive or whose run is gone.
 
         Args:
             tell: Called with a line for each model that cannot be logged.
 
         Returns:
-            MLflow's id of each model by the name of its point, such as `12@9`.
+            MLflow's model ids by name of the point, such as `12@9`.
 
         Raises:
             RunError: MLflow does not answer.
@@ -104,14 +100,13 @@ class ArchiveModels:
         return str(model.model_id)
 
     def _log_values(self, point: ArchivePoint, run_id: str, model_id: str) -> None:
-        """Log the metrics of the epoch at the model; in the run they are points that are there already."""
+        """Log the metrics of the epoch at the model; the run already has these points."""
         epoch = next(one for one in self._record.started[point.trial].epochs if one.epoch == point.epoch)
         measured = points(epoch.metrics, epoch.epoch, epoch.measured_at)
         for one in measured:
             self._client.log_metric(run_id, one.key, one.value, one.timestamp, one.step, model_id=model_id)
 
     def _runs(self) -> dict[int, str]:
-        """Ids of the runs that hold the values of the trials, by the number of the trial."""
         search = partial(self._client.search_runs, [self._experiment], self._of_this_study())
         found = (run for run in every(search) if TRIAL_TAG in run.data.tags and EPOCHS_TAG in run.data.tags)
         return {int(run.data.tags[TRIAL_TAG]): run.info.run_id for run in found}
@@ -124,6 +119,6 @@ class ArchiveModels:
 
 
 def _is_of(model: Any, point: ArchivePoint, run_id: str | None) -> bool:
-    """Whether a model of MLflow is whole, of this checkpoint, and in the run that the trial has now."""
+    """Return whether an MLflow model is complete, of this checkpoint, and in the trial's current run."""
     is_whole = str(model.status) in {"READY", "LoggedModelStatus.READY"}
     return is_whole and model.source_run_id == run_id and model.tags.get(CHECKPOINT_TAG) == str(point.checkpoint)

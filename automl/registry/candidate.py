@@ -1,4 +1,4 @@
-"""What `automl promote` is asked to register: the model of a point, or those of a trial's seeds as one."""
+"""The model that `automl promote` registers: the model of a point, or the models of a trial's seeds as an ensemble."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Candidate:
     """A model that may become a version.
 
     Attributes:
-        confirmation: What was confirmed of it, as `confirmation_of` returns it; None if nothing was. Of an ensemble
-            `metrics` are those of its own answers, and `alone` has those of its seeds.
+        confirmation: Result of `confirmation_of`; None without one. For an ensemble, `metrics` are of its own answers,
+            and `alone` has those of its seeds.
         seeds: Seeds of an ensemble's models; None for a single model.
     """
 
@@ -44,12 +44,12 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
 
     Args:
         name: A point as for `automl export`, or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`.
-        base_folder: Folder in which the study's own code lies.
+        base_folder: Folder with the study's own code.
         model: Name that a training function gave the model in `trial.epochs`.
 
     Raises:
         StoreError: There is no such model.
-        ExportError: It was not confirmed or misses a threshold, and nothing forces it; or its answers have no mean.
+        ExportError: It is unconfirmed or misses a threshold, and is not forced; or its answers have no mean.
     """
     seeds = seeds_named(record, name)
     if seeds is not None:
@@ -87,7 +87,7 @@ def _ensemble(
 
 
 def _confirmed_together(runs: Sequence[ConfirmationRecord], sources: Sequence[Source]) -> dict[str, Any]:
-    """Measure the mean of the seeds' answers on the part that each of them was measured on."""
+    """Measure the mean of the seeds' answers on the part of their confirmation."""
     from automl.exporting.together import check_kind, mean, measured, part_of, part_of_test
 
     check_kind(sources[0])
@@ -109,7 +109,7 @@ def _refuse(objections: Sequence[str], *, is_forced: bool) -> None:
 
 
 def _objections(record: StudyRecord, point: str, confirmation: Mapping[str, Any] | None) -> list[str]:
-    """Return what speaks against a model, such as `12@9`: that it was not confirmed, or which thresholds it misses."""
+    """Return the objections to a model such as `12@9`: no confirmation, or missed thresholds."""
     if confirmation is None:
         trial = point.partition("@")[0]
         return [f"trial {trial} of {record.name} was not confirmed (`automl confirm {record.name} {point}`)"]

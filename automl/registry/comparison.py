@@ -1,4 +1,4 @@
-"""Whether a model is better than another one on the same samples: a paired test of the differences."""
+"""Comparison of two models on the same samples, by a paired test of the differences."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _Answering: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What a paired test found.
+    """Result of a paired test.
 
     Attributes:
         part: Part of the data: "test" or "validation".
-        chance: One-sided p-value: how often chance would give so great an advantage of a model that has none.
+        chance: One-sided p-value of the new model's advantage.
     """
 
     metric: str
@@ -48,11 +48,10 @@ class Comparison:
 
     @property
     def is_better(self) -> bool:
-        """Whether the new model is better, beyond chance."""
+        """True if the advantage of the new model is significant."""
         return self.chance < SURE
 
     def __str__(self) -> str:
-        """Say it in a sentence."""
         verdict = "is better" if self.is_better else "is not better beyond chance"
         return (
             f"on the same {self.samples} samples of the {self.part} part its {self.metric} {verdict}: {self.new:.6g} "
@@ -63,11 +62,11 @@ class Comparison:
 def compared(
     sources: Sequence[Source], task: Task, champion: Path, metric: str, *, smaller_is_better: bool
 ) -> Comparison | str:
-    """Compare a model with a champion's package on the samples of the model's own study.
+    """Compare a model with a champion's package on its own study's samples; text says why they cannot be compared.
 
     Args:
         champion: Folder of the champion's package.
-        metric: Metric by which they are compared; the loss where it is no mean over samples.
+        metric: Metric to compare; the loss if the metric is no mean over samples.
     """
     source, manifest = sources[0], read_manifest(champion)
     if reason := _why_not(manifest, source):
@@ -103,12 +102,12 @@ def compared(
 
 
 def _without_cleaning(rows: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the form of rows without what reading a file does to its texts: parts of a study are read already."""
+    """Return the form of rows without text cleaning: the parts of a study are already read."""
     return None if rows is None else {name: one for name, one in rows.items() if name not in CLEANING}
 
 
 def _why_not(manifest: Mapping[str, Any], source: Source) -> str:
-    """Return why a champion cannot be compared with a model sample by sample; an empty text if it can."""
+    """Return the reason why a champion cannot be compared sample by sample; empty if it can."""
     if _without_cleaning(manifest["rows"]) != _without_cleaning(source.rows):
         return "the champion takes rows in another form, so the two cannot be compared sample by sample"
     if meaning(manifest["answers"]) != meaning(source.answers):
@@ -129,7 +128,7 @@ def _loaded(package: Path, manifest: Mapping[str, Any]) -> _Answering:
 
 
 def _together(models: Sequence[_Answering], weights: Sequence[int], kind: str) -> _Answering:
-    """Return one model that answers as some do together."""
+    """Return a model that answers as the given models do together."""
     return lambda inputs: outputs_together([model(inputs) for model in models], weights, kind)
 
 
@@ -144,7 +143,7 @@ def _part(task: Task, source: Source) -> str:
 
 
 def _trains_on_validation(task: Task, source: Source) -> bool:
-    """Return whether rows of the validation part train models too, and say in a column which one they do not."""
+    """Return whether validation rows also train models; a column then says which model has not seen the row."""
     if not hasattr(task, "new_rows"):
         return False
     inputs, _ = next(iter(_batches(task, source, "validation")))
@@ -166,7 +165,7 @@ def _rows(task: Task, outputs: Any, targets: Any) -> dict[str, Tensor]:
 
 
 def _weights(task: Task, targets: Any, name: str, count: int) -> Tensor:
-    """Return how much each sample of a batch counts in the study's mean of a metric."""
+    """Return the weight of each sample of a batch in the study's mean of a metric."""
     given = weights_of(task, targets, count).get(LOSS if name == _LOSS else name)
     return torch.ones(count, dtype=torch.float64) if given is None else given.double()
 

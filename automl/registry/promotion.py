@@ -1,4 +1,4 @@
-"""`automl promote`: a confirmed model becomes a version in MLflow's registry, and champion if it is the better one."""
+"""`automl promote`: registers a confirmed model as a version in MLflow, and makes it champion if it is better."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ def promote(
     record: StudyRecord, point: str, *, base_folder: str, registry: Registry, name: str, force: str | None = None,
     model: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Register the model of a point of the archive, or the models of a trial's seeds as one.
+    """Register the model of a point of the archive, or the models of a trial's seeds as an ensemble.
 
     Args:
-        point: As for `automl export`; or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`, the seeds that were
+        point: As for `automl export`; or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` for the seeds that were
             confirmed with their models kept.
-        base_folder: Folder in which the study's own code lies.
-        force: Why it is registered and becomes champion whatever speaks against it; recorded.
+        base_folder: Folder with the study's own code.
+        force: Recorded reason to register it as champion despite objections.
         model: Name that a training function gave the model in `trial.epochs`.
 
     Returns:
-        Plain values: name, version, aliases, the seeds of an ensemble, what speaks against it, and the comparison with
-        the champion.
+        Plain values: name, version, aliases, an ensemble's seeds, objections, and the comparison with the champion.
 
     Raises:
         StoreError: There is no such model.
-        ExportError: The model was not confirmed or misses a threshold, and `force` gives no reason; or the registry
-            does not take it.
+        ExportError: The model is unconfirmed or misses a threshold without `force`, or the registry refuses it.
     """
     new = candidate(record, point, base_folder, model, is_forced=force is not None)
     champion = registry.champion(name)
@@ -68,10 +66,7 @@ def promote(
 
 
 def newer_champion(registry: Registry, name: str, before: Version | None) -> Version | None:
-    """Return the champion of a model if it has become that since an earlier look, as by another promotion; else None.
-
-    Args:
-        before: The champion at the earlier look; None if there was none.
+    """Return the champion if another promotion has changed it since `before` (None: there was no champion); else None.
 
     Raises:
         ExportError: The registry does not answer.

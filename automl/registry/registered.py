@@ -1,7 +1,7 @@
-"""MLflow's registry: which models there are, where their packages lie, and what they are called.
+"""MLflow's registry: models, their packages and their aliases.
 
-An alias names one version of a model: `champion` is the one that is used, `challenger` the newest one that was not
-better. `models:/NAME@ALIAS` and `models:/NAME/VERSION` name a version, as MLflow does.
+The alias `champion` names the version in use, `challenger` the newest version that was not better.
+`models:/NAME@ALIAS` and `models:/NAME/VERSION` name a version, as in MLflow.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ if TYPE_CHECKING:
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 COMPARED_WITH = "automl.compared_with"
-"""Tag of a version: number of the champion that it was compared with at its promotion."""
+"""Tag of a version: number of the champion at its promotion."""
 DEFAULT_URI = "sqlite:///mlflow.db"
 _SCHEME = "models:/"
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))")
 _NO_SUCH = frozenset({"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"})
-"""What MLflow answers where a model or a version is not there, and where an alias is not."""
+"""MLflow's error codes for a missing model or version, and for a missing alias."""
 _MODEL = "model"
-"""Folder of a run's artifacts that holds the model, and of an MLflow model that holds the package."""
+"""Artifact folder of the model in a run, and of the package in an MLflow model."""
 
 
 @contextmanager
 def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, str]]:
-    """Give the place of a model on this machine as long as it is needed, and a name for its version.
+    """Yield a model's path on this machine, which may be temporary, and a name for its version.
 
     Args:
         model: A path, or models:/NAME@ALIAS or models:/NAME/VERSION.
 
     Raises:
-        ExportError: The registry has no such version, or its files cannot be had.
+        ExportError: The registry has no such version, or cannot provide its files.
     """
     if not model.startswith(_SCHEME):
         yield Path(model), Path(model).name
@@ -77,11 +77,7 @@ def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """One version of a registered model.
-
-    Attributes:
-        source: Where its files lie, by MLflow's name for the place.
-    """
+    """Version of a registered model; `source` is MLflow's URI of its files."""
 
     name: str
     number: int
@@ -91,22 +87,22 @@ class Version:
 
     @property
     def label(self) -> str:
-        """Name and version in one word, such as `news/3`."""
+        """Name and version, such as `news/3`."""
         return f"{self.name}/{self.number}"
 
 
 def numbers_of(versions: Sequence[Version]) -> str:
-    """Return the numbers of versions with their aliases, such as `1, 2 @champion`, for messages."""
+    """Return version numbers with aliases for messages, such as `1, 2 @champion`."""
     return ", ".join(f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions)
 
 
 def registry_of(given: str | None, of_study: str | None, base_folder: str, *, makes: bool = True) -> Registry:
-    """Return the registry of a study's models: the one that is given, else the study's, else that of `automl models`.
+    """Return the registry at the given URI, else the study's, else the default of `automl models`.
 
     Args:
         given: Tracking URI of the command line; a relative file starts in the current folder.
         of_study: Tracking URI of the study; None where its `mlflow` is off.
-        base_folder: Folder in which a relative file of the study's starts.
+        base_folder: Folder in which a relative file of the study's URI starts.
 
     Raises:
         ExportError: It is no such URI, or does not answer.
@@ -122,7 +118,7 @@ class Registry:
     Args:
         given: The URI; None takes MLFLOW_TRACKING_URI, else a file.
         folder: Folder in which a relative file starts; None takes the current one.
-        makes: Whether a database file that is not there is made; else there are no models in it.
+        makes: Whether to create a missing database file; otherwise the registry is empty.
 
     Raises:
         ExportError: It is no such URI, or does not answer.
@@ -145,16 +141,12 @@ class Registry:
 
     @property
     def option(self) -> str:
-        """What commands that know no study need to find the registry; empty where they look there by themselves."""
+        """Option with which commands outside a study find the registry; empty where it is their default."""
         default = tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI, str(Path.cwd()))
         return "" if self._uri == default else f" --mlflow {shlex.quote(redact(self._uri))}"
 
     def versions(self, name: str | None = None) -> list[Version]:
-        """Return the versions of a model, or of all, by name and number.
-
-        Raises:
-            ExportError: The registry does not answer.
-        """
+        """Return the versions of a model, or of all, by name and number; ExportError without an answer."""
         if self._is_empty:
             return []
         try:
@@ -169,19 +161,11 @@ class Registry:
         return sorted(found, key=lambda one: (one.name, one.number))
 
     def champion(self, name: str) -> Version | None:
-        """Return the version of a model that is champion now; None if there is none.
-
-        Raises:
-            ExportError: The registry does not answer.
-        """
+        """Return the current champion; None without one, ExportError if the registry does not answer."""
         return self._named(name, alias=CHAMPION)
 
     def find(self, uri: str) -> Version:
-        """Return the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names.
-
-        Raises:
-            ExportError: There is no such version; the message says which there are.
-        """
+        """Return the version of `models:/NAME@ALIAS` or `models:/NAME/VERSION`; ExportError lists the existing ones."""
         named = _URI.fullmatch(uri)
         if named is None:
             raise ExportError(f"MODEL: found {uri!r}, allowed: models:/NAME@ALIAS or models:/NAME/VERSION")
@@ -193,10 +177,7 @@ class Registry:
         raise ExportError(f"MODEL: found {uri!r}, which is not in the registry {redact(self.given)}; allowed: {what}")
 
     def _named(self, name: str, *, alias: str | None = None, version: str | None = None) -> Version | None:
-        """Return the version of a model with an alias or a number; None if there is none.
-
-        One question, however many versions there are: a server asks it every two seconds.
-        """
+        """Return a version by alias or number, else None, with a single request: a server polls every two seconds."""
         from mlflow.exceptions import MlflowException
 
         if self._is_empty:
@@ -213,11 +194,7 @@ class Registry:
             raise self._gone(error) from error
 
     def package(self, version: Version, folder: Path) -> Path:
-        """Return the folder with a version's package, copied into `folder` unless it lies on this machine.
-
-        Raises:
-            ExportError: Its files cannot be had.
-        """
+        """Return a version's package folder, copied into `folder` if remote; ExportError if files are unavailable."""
         import mlflow.artifacts
 
         try:
@@ -245,12 +222,12 @@ class Registry:
         """Register an MLflow model as a new version.
 
         Args:
-            name: Name of the model; made if it is new.
-            spec: Spec of the study, which the run gets as a file, with its data as inputs.
+            name: Name of the model, which may be new.
+            spec: Spec of the study, stored in the run as a file, with its data as inputs.
             at: Now, in seconds since 1970.
 
         Raises:
-            ExportError: The registry does not take it.
+            ExportError: The registry refuses it.
         """
         from mlflow.exceptions import MlflowException
 
@@ -274,11 +251,7 @@ class Registry:
         return self._version(made)
 
     def name_version(self, version: Version, alias: str) -> None:
-        """Give a version an alias, which another one then loses.
-
-        Raises:
-            ExportError: The registry does not take it.
-        """
+        """Move an alias to a version; ExportError if the registry refuses it."""
         try:
             self._client.set_registered_model_alias(version.name, alias, str(version.number))
             if alias == CHAMPION and CHALLENGER in version.aliases:

@@ -1,6 +1,6 @@
-"""Versions of the registry as a server asks for them: a process of its own looks which one has the alias now.
+"""Versions of the registry for a server, polled in a separate process.
 
-MLflow starts threads, of which a process that is forked later has none; so the server's master must not have it.
+MLflow starts threads, which a later fork would lose; so the server's master must not import it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,18 @@ from automl.standalone.serving.errors import ServeError
 from automl.standalone.serving.sources import FollowedSource, write_place
 
 _KEPT = 2
-"""Number of versions whose files stay; a worker may be loading the one before the newest."""
+"""Number of versions whose files are kept; a worker may still be loading the previous one."""
 
 
 class RegistryFolder:
-    """The files of the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names, in a folder.
-
-    Raises:
-        ExportError: The registry does not answer.
-    """
+    """Files of the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names, kept in a folder."""
 
     def __init__(self, uri: str, mlflow: str | None, folder: Path) -> None:
         self._uri, self._registry, self._folder = uri, Registry(mlflow, makes=False), folder
         self._fetched: list[tuple[str, str, str]] = []
 
     def look(self) -> dict[str, str]:
-        """Return path and version; the files are fetched when it is another version than before.
-
-        Raises:
-            ExportError: There is no such version, or its files cannot be had.
-        """
+        """Return path and version, fetching files of a new version; ExportError if it is missing or unavailable."""
         version = self._registry.find(self._uri)
         if not self._fetched or self._fetched[-1][0] != version.label:
             self._fetch(version)
@@ -61,11 +53,7 @@ class RegistryFolder:
 
 @contextmanager
 def followed(uri: str, mlflow: str | None, poll_seconds: float) -> Iterator[FollowedSource]:
-    """Give the newest version to a server, as long as it runs.
-
-    Raises:
-        ServeError: There is none.
-    """
+    """Yield the newest version to a server while it runs; ServeError if there is none."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "place.json")
         command = [sys.executable, "-m", __name__, uri, mlflow or "", folder, str(poll_seconds)]
@@ -82,7 +70,7 @@ def followed(uri: str, mlflow: str | None, poll_seconds: float) -> Iterator[Foll
 
 
 def main() -> None:
-    """Write into a folder where the newest version lies, again and again, as long as the server lives."""
+    """Keep writing the location of the newest version into a folder while the server lives."""
     uri, mlflow, folder, poll_seconds = sys.argv[1:]
     server, file = os.getppid(), Path(folder, "place.json")
     registry: RegistryFolder | None = None

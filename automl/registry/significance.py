@@ -1,4 +1,4 @@
-"""Whether one model is better than another one on the same samples beyond chance."""
+"""Significance test for two models on the same samples."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 
 SURE = 0.05
-"""A difference counts if, were there none, so great a one came by chance less often than this."""
+"""Significance level: differences with p < 0.05 count."""
 
 
 def chance_of(differences: Sequence[float], weights: Sequence[float] | None = None) -> float:
     """Return the one-sided p-value of a mean difference below 0, by the paired t-test.
 
-    It is never less than 2^-n: if no model were better, all n differences would favour the new one so often. Fewer than
-    five samples therefore show nothing, however alike their differences are.
+    It is at least 2^-n, the probability that all n differences favour the new model by chance: fewer than five samples
+    show nothing, however alike their differences are.
 
     Args:
-        weights: How much each sample counts in the mean m = sum(w d) / sum(w), whose variance is taken as
-            n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2; None counts each once. Those with weight 0 are left out of n.
+        weights: Weight of each sample in the mean m = sum(w d) / sum(w), with the variance
+            n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2; None is 1 each. Samples of weight 0 do not count in n.
     """
     weights = [1.0] * len(differences) if weights is None else weights
     pairs = [(weight, one) for one, weight in zip(differences, weights, strict=True) if weight]

@@ -1,1 +1,1 @@
-"""`automl --server URL`: the same commands against a service. Reads print here what the service sends as records."""
+"""`automl --server URL`: the same commands against a service; output is made here from the records it sends."""

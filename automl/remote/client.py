@@ -1,4 +1,4 @@
-"""A client of the service (`automl serve`): requests with the user's token, refusals and absence as errors."""
+"""HTTP client of the service (`automl serve`): sends the user's token, and turns refusals and outages into errors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from studies.records.records import StudyRecord
 
 API = "/api/v1"
 ANSWER_SECONDS = 150.0
-"""Longest time to wait for an answer: the check of a spec imports the task's code, which may take two minutes."""
+"""Longest wait for an answer: a spec check imports the task's code, for up to two minutes."""
 DOWNLOAD_SECONDS = 900.0
-"""The same where the service makes what is asked for first, as a model that is exported."""
+"""Longest wait where the service works first, as for an export."""
 PATIENCE_SECONDS = 60.0
-"""Time for which a service that does not answer is asked again, as while it starts anew."""
+"""Time for which requests to a silent service are retried, as during a restart."""
 _PAUSE_SECONDS = 1.0
 _CHUNK_BYTES = 2**20
 _UNKNOWN_ROUTE = "Not Found"
-"""What FastAPI says of a path that it does not know; of a study there is another line."""
+"""FastAPI's text for an unknown path, unlike the text for an unknown study."""
 Found = TypeVar("Found")
 
 
@@ -53,18 +53,18 @@ class UnreachableError(RunError):
 
 @dataclass(slots=True)
 class Patience:
-    """Waits between failures, the first of which in a row begins the time that the service has."""
+    """Waits between retries; the first failure in a row starts the time limit."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _failed_at: float | None = None
 
     def answered(self) -> None:
-        """Note that the service is there."""
+        """Note an answer, which resets the time limit."""
         self._failed_at = None
 
     def failed(self, error: UnreachableError) -> None:
-        """Wait until the service may be asked again; raises the error after `PATIENCE_SECONDS` without an answer."""
+        """Wait before a retry; raises the error after `PATIENCE_SECONDS` without an answer."""
         now = self.clock()
         if self._failed_at is None:
             self._failed_at = now
@@ -74,7 +74,7 @@ class Patience:
 
 
 def patiently(ask: Callable[[], Found]) -> Found:
-    """Ask again as long as the service does not answer, for `PATIENCE_SECONDS`."""
+    """Retry while the service does not answer, for `PATIENCE_SECONDS`."""
     patience = Patience()
     while True:
         try:
@@ -84,21 +84,18 @@ def patiently(ask: Callable[[], Found]) -> Found:
 
 
 class _SystemCertificates(HTTPAdapter):
-    """Trusts the certificates that this machine trusts, beside those that requests brings."""
+    """Trusts this machine's certificates in addition to those of requests."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, ssl_context=ssl.create_default_context(), **options)
 
 
 class ServiceClient:
-    """Asks a service, as the user of a token.
+    """Sends requests to a service, as the user of a token.
 
     Args:
-        url: Address of the service, such as https://automl.example:8765.
+        url: Address of the service, such as https://automl.example:8765; UserError for another form.
         token: Token of the user; None for a service on this machine that needs none.
-
-    Raises:
-        UserError: The address is none.
     """
 
     def __init__(self, url: str, token: str | None) -> None:
@@ -114,21 +111,18 @@ class ServiceClient:
             self._session.trust_env = False  # a proxy would ask its own machine
 
     def _signed(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Add the token; without this hook, requests would send a password of ~/.netrc in its place."""
+        """Add the token; without this hook, requests would send a password from ~/.netrc instead."""
         if self._token is not None:
             request.headers["Authorization"] = f"Bearer {self._token}"
         return request
 
     @property
     def has_token(self) -> bool:
-        """Whether it brings a token."""
+        """True if requests carry a token."""
         return self._token is not None
 
     def beside_api(self, path: str) -> tuple[Any, float | None]:
-        """Return the JSON of a path that needs no token, such as /ready, and when it was answered.
-
-        Returns:
-            The JSON, and the moment by the server's clock in seconds since 1970, None if it does not tell.
+        """Return the JSON of a path without token, such as /ready, and the server's time (s since 1970, or None).
 
         Raises:
             ValueError: The answer is no JSON.
@@ -160,7 +154,7 @@ class ServiceClient:
                     raise UserError(f"the answer cannot be kept: {error.strerror or error}") from None
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask for a change; returns the JSON of the answer."""
+        """Request a change; returns the JSON of the answer."""
         return json.loads(self._asked("POST", path, body={} if body is None else body))
 
     def delete(self, path: str) -> Any:
@@ -168,11 +162,7 @@ class ServiceClient:
         return json.loads(self._asked("DELETE", path))
 
     def record(self, study: str | None) -> StudyRecord:
-        """Return a study as committed; None takes the newest one that has started.
-
-        Raises:
-            UserError: There is no such study, or none at all.
-        """
+        """Return a study as committed; None takes the newest started one. UserError if there is none."""
         if study is None:
             lines = self.get("/lines")
             if not lines:
@@ -187,9 +177,7 @@ class ServiceClient:
             ) from None
 
     def statuses(self, study: str) -> Iterator[dict[str, Any] | None]:
-        """Yield the status of a study whenever it changes, the last time when it has ended.
-
-        None stands for a line that only says that the service is there.
+        """Yield the status of a study at each change, the last time at its end; None stands for a keep-alive line.
 
         Raises:
             RefusedError: There is no such study.
@@ -226,7 +214,7 @@ class ServiceClient:
         below: str = API,
         seconds: float = ANSWER_SECONDS,
     ) -> Iterator[requests.Response]:
-        """Ask, and give the answer, whose content is read as it comes; redirects would take the token elsewhere."""
+        """Send a request and yield the unread answer; redirects are refused, since they would leak the token."""
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         try:
             with self._session.request(
@@ -240,7 +228,7 @@ class ServiceClient:
             raise UnreachableError(self._why_away(error)) from None
 
     def _why_away(self, error: Exception) -> str:
-        """Say in one line why there is no answer: the first reason, such as "Connection refused"."""
+        """Return the root cause of a missing answer in one line, such as "Connection refused"."""
         if isinstance(error, requests.exceptions.ChunkedEncodingError):
             return f"{self.url} has ended the connection"
         cause: BaseException = error
@@ -249,7 +237,7 @@ class ServiceClient:
         return f"{self.url} does not answer ({cause}); is `automl serve` running there?"
 
     def _refusal(self, answer: requests.Response) -> Exception:
-        """The error of an answer that is none, with what the service says."""
+        """Return the error for a refusal, with the service's message."""
         code, detail = answer.status_code, _detail(answer)
         if code >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return UnreachableError(f"{self.url} cannot answer now (status {code}{detail and f': {detail}'})")

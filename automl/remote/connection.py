@@ -1,4 +1,4 @@
-"""Which service a command is for, and with whose token."""
+"""The service of a command, and the user's token."""
 
 from __future__ import annotations
 
@@ -18,14 +18,7 @@ _OTHERS = 0o077
 
 
 def connection(store: str | None = None) -> ServiceClient | None:
-    """Return the client of the service that `automl --server` names; None for commands that act on a store.
-
-    Args:
-        store: What `--store` says, which contradicts a service.
-
-    Raises:
-        UserError: Both are given, or the token's file is open to others.
-    """
+    """Return the client of the service that `automl --server` names; None for commands on a store."""
     context = click.get_current_context(silent=True)
     server = None if context is None else context.find_root().params.get("server")
     if not server:
@@ -38,11 +31,7 @@ def connection(store: str | None = None) -> ServiceClient | None:
 
 
 def token() -> str | None:
-    """Return the user's token: that of AUTOML_TOKEN, else of the file `~/.config/automl/token`; None without any.
-
-    Raises:
-        UserError: The file cannot be read, or others may read it.
-    """
+    """Return AUTOML_TOKEN, else the token of `~/.config/automl/token`, else None; UserError if others may read it."""
     if given := os.environ.get(TOKEN):
         return given.strip()
     path = Path.home() / ".config" / "automl" / "token"

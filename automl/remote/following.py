@@ -1,4 +1,4 @@
-"""A study of a service, followed until it ends: lines of progress, the summary, and the exit code of a local launch."""
+"""Following a study of a service until it ends: progress lines, summary, and the exit code of a local launch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from automl.terminal.summary import document_of, print_summary
 from reports.phrases import plural, usd
 
 LINE_SECONDS = 10.0
-"""Shortest time between two lines that say nothing but how far a study is."""
+"""Shortest time between two lines of mere progress."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Telling:
-    """How much is told while a study is followed.
+    """Output settings while a study is followed.
 
     Attributes:
-        as_json: Whether a program reads the summary: then nothing else is printed on stdout.
+        as_json: Whether a program reads the summary: then stdout has nothing else.
     """
 
     as_json: bool = False
@@ -33,9 +33,9 @@ class Telling:
 
 
 def take_leave_or_follow(client: ServiceClient, job: Mapping[str, Any], telling: Telling, *, detach: bool) -> None:
-    """Follow a job that was queued just now until it ends, print its summary, and exit with the code of its end.
+    """Follow a queued job until it ends, print its summary, and exit with its exit code.
 
-    Ctrl-C leaves it: it goes on. `detach` only prints its turn.
+    Ctrl-C stops following, not the job. `detach` only prints its place in the queue.
     """
     if detach:
         print_json(job) if telling.as_json else echo(f"{job['study']} is {job['state']}")
@@ -51,7 +51,7 @@ def follow_job(client: ServiceClient, name: str, telling: Telling) -> int:
 
 
 def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, Any]:
-    """Tell of a study until it ends; returns its last status, empty if it was deleted."""
+    """Follow a study until it ends; returns its last status, empty if it was deleted."""
     show = (lambda _status: None) if telling.quiet else _Lines(time.monotonic).show
     last: dict[str, Any] = {}
     try:
@@ -64,11 +64,11 @@ def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, 
 
 
 def statuses(client: ServiceClient, study: str, patience: Patience) -> Iterator[dict[str, Any]]:
-    """Yield what changes until the study has ended, over as many connections as it takes.
+    """Yield status changes until the study has ended, reconnecting as needed.
 
     Raises:
         RefusedError: There is no such study.
-        UnreachableError: The service stays away.
+        UnreachableError: The service does not come back.
     """
     while True:
         try:
@@ -83,14 +83,14 @@ def statuses(client: ServiceClient, study: str, patience: Patience) -> Iterator[
 
 
 class _Lines:
-    """Prints a line on stderr when the state changes, or enough time has gone by."""
+    """Prints a line on stderr when the state changes, or enough time has passed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._state, self._told_at = "", 0.0
 
     def show(self, status: dict[str, Any]) -> None:
-        """Tell a status, if there is something to tell."""
+        """Print a status if it has news."""
         job, now = status["job"], self._clock()
         state = f"{job['study']} is {state_of(job)}"
         if state == self._state and now - self._told_at < LINE_SECONDS:
@@ -109,7 +109,7 @@ def _progress(status: dict[str, Any]) -> str:
 
 
 def _code_of(job: Mapping[str, Any]) -> int:
-    """Return the exit code for a job of no study, such as one that confirms, or whose study has not started."""
+    """Return the exit code of a job without a study record: a confirm job, or a study that has not started."""
     return {"done": 0, "failed": FAILED}.get(job["state"], INTERRUPTED)
 
 

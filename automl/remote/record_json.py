@@ -1,4 +1,4 @@
-"""A study's record as JSON, from which the same record is made: what a service sends, and its clients print."""
+"""A study's record as JSON, sent by the service and read by its clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RECORD, _ASKED = "record", "asked"
 
 
 def written(record: StudyRecord) -> str:
-    """Return a record as JSON without passwords; NaN and infinity are written as Python's `json` reads them."""
+    """Return a record as JSON without passwords, with NaN and infinity as Python's `json` writes them."""
     spec: Any = redact_deep(record.spec)
     uri = None if record.mlflow_uri is None else redact(record.mlflow_uri)
     bare = tuple(replace(trial, asked={}) for trial in record.trials)  # domains have a form of their own
@@ -28,13 +28,7 @@ def written(record: StudyRecord) -> str:
 
 
 def read(text: str) -> StudyRecord:
-    """Return the record of which `written` made this text.
-
-    Raises:
-        ValueError: It is the text of no record, such as that of a service of another version.
-        KeyError: It lacks a part.
-        TypeError: A part is of another kind.
-    """
+    """Return the record of a text of `written`; ValueError, KeyError or TypeError for another text or version."""
     document = json.loads(text)
     record: StudyRecord = _made(StudyRecord, document[_RECORD])
     asked = document[_ASKED]
@@ -43,7 +37,7 @@ def read(text: str) -> StudyRecord:
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """The value of a field from plain data; numbers stay what they are, whole ones and others."""
+    """Return the value of a field from plain data; integers and floats keep their type."""
     origin = get_origin(kind)
     if value is None:
         return None

@@ -1,1 +1,1 @@
-"""A team's studies: workers that run them from the queue, and the service that people and programs ask over HTTP."""
+"""Studies of a team: workers that run them from the queue, and the HTTP service for people and programs."""

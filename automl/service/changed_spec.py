@@ -1,4 +1,4 @@
-"""What a study is given when it is resumed: another budget by whoever pays for it, other faults by its project."""
+"""Changes of a spec on resume: the budget by its payer, the fault tolerance by its project."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from studies.storage.study_store import Store
 
 
 def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:
-    """Change the spec of a study, and return its own budget in nano-dollars; None is no limit.
+    """Change the spec of a study; returns its own budget in nano-dollars, None for no limit.
 
     Args:
         overrides: `path=value` each, as `--set` takes them.
 
     Raises:
-        ForbiddenError: The budget is not theirs to change.
+        ForbiddenError: The identity may not change the budget.
         ConflictError: The study has never started.
-        SpecError: An override is wrong, or there is nothing of that kind to change.
+        SpecError: An override is wrong, or the job has no such setting.
     """
     for override in overrides:
         section = str(split_override(override)[0][0])
@@ -53,7 +53,7 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
 
 
 def _confirm_limit(job: Job, overrides: Sequence[str]) -> int | None:
-    """The budget of a job that confirms, in nano-dollars; nothing else of it can be changed."""
+    """Return the budget of a confirm job in nano-dollars; nothing else of it can change."""
     limit = job.limit_nano_usd
     for override in overrides:
         path, usd = split_override(override)

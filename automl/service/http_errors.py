@@ -1,4 +1,4 @@
-"""Errors of the service that are answers over HTTP, each by what the caller can do about it."""
+"""Errors that become HTTP answers, named by the caller's next step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ForbiddenError(UserError):
 
 
 class MissingError(UserError):
-    """There is no such thing, or the caller may not see it, which is told alike. Status 404."""
+    """There is no such thing, or the caller may not see it; the answer is the same. Status 404."""
 
 
 class ConflictError(UserError):
@@ -18,8 +18,8 @@ class ConflictError(UserError):
 
 
 class TooLargeError(UserError):
-    """More was sent than is taken. Status 413."""
+    """The data are too large. Status 413."""
 
 
 class BusyError(UserError):
-    """Too much of this is done now: ask again in some seconds. Status 429."""
+    """Too many of these run now: ask again in some seconds. Status 429."""

@@ -1,4 +1,4 @@
-"""A model of a study as a file to download: written by a process of its own, which imports the user's code."""
+"""A model of a study as a download, written by a separate process, which imports the user's code."""
 
 from __future__ import annotations
 
@@ -30,25 +30,21 @@ EXPORT = Kind.of(
     "export", seconds=600.0, too_late="it took longer than 600 s; run `automl export` beside the store instead", most=1
 )
 MOST_ARCHIVES = 8
-"""Number of archives that wait to be read by their clients, each as large as its model."""
+"""Largest number of archives waiting for their clients, each as large as its model."""
 _CHUNK_BYTES = 2**20
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _archives = threading.BoundedSemaphore(MOST_ARCHIVES)
 
 
 class ModelArchive:
-    """A ZIP archive with a model, for one reader; nothing of it stays on the disk. `begun` makes it."""
+    """A ZIP archive with a model for one reader; leaves nothing on the disk. Made by `begun`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.name = file, "model.zip"
 
     @classmethod
     def begun(cls) -> ModelArchive:
-        """Return an archive to be written.
-
-        Raises:
-            BusyError: `MOST_ARCHIVES` others wait for their readers.
-        """
+        """Return an empty archive; BusyError if `MOST_ARCHIVES` others wait for their readers."""
         if not _archives.acquire(blocking=False):
             raise BusyError(f"export: found {MOST_ARCHIVES} downloads under way, allowed: at most that many; ask later")
         try:
@@ -59,7 +55,7 @@ class ModelArchive:
 
     @property
     def size(self) -> int:
-        """Number of bytes of the archive."""
+        """Size of the archive in bytes."""
         return os.fstat(self.file.fileno()).st_size
 
     def __iter__(self) -> Iterator[bytes]:
@@ -69,7 +65,7 @@ class ModelArchive:
                 yield chunk
 
     def close(self) -> None:
-        """Delete the archive, so that there is room for another one."""
+        """Delete the archive, which makes room for another."""
         if not self.file.closed:
             self.file.close()
             _archives.release()
@@ -79,7 +75,7 @@ class ModelArchive:
 
 
 class Download(StreamingResponse):
-    """An archive as the answer to a request, which closes it whatever becomes of its reader."""
+    """An archive as an answer, closed even if its reader disconnects."""
 
     def __init__(self, archive: ModelArchive) -> None:
         headers = {
@@ -91,7 +87,7 @@ class Download(StreamingResponse):
         self._archive = archive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the archive, then close it."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -99,14 +95,14 @@ class Download(StreamingResponse):
 
 
 def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> ModelArchive:
-    """Return an archive with a model, as a file or as a folder, and `export.json` beside it.
+    """Return an archive with a model, as a file or as a folder, and `export.json`.
 
     Raises:
         MissingError: There is no such study, or it has not started.
         UserError: There is no such point, or the form does not suit.
-        RunError: The checkpoint is not on this machine or cannot be read, or there is no room for the model.
+        RunError: The checkpoint is not on this machine or unreadable, or there is no room for the model.
         ConflictError: It took too long.
-        BusyError: Too many exports are made now, or wait for their readers.
+        BusyError: Too many exports run now, or wait for their readers.
     """
     study = studies.record(name).name
     archive = ModelArchive.begun()
@@ -131,14 +127,14 @@ def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> Mode
 
 
 def _file_name(asked: ModelQuestion) -> str:
-    """Name of the model in the archive: the user's own, which the model card has, if it is a plain one."""
+    """Return the model's file name in the archive: the name asked for, if it is plain."""
     name = PurePath(asked.place or "").name
     is_plain = _NAME.fullmatch(name) is not None and name != DESCRIPTION
     return name if is_plain else "model" + ENDINGS.get(asked.format, "")
 
 
 def main() -> None:
-    """Write the model that is asked for on stdin, and print what was written as one line of JSON."""
+    """Export the model that stdin asks for, and print the result as one line of JSON."""
     asked = json.loads(sys.stdin.read())
     with telling():
         store = Store(os.environ["AUTOML_STORE"])

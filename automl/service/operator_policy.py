@@ -1,4 +1,4 @@
-"""What the operator of a service allows: whose code runs, which data are read, where outputs go, what a slot costs."""
+"""The operator's policy: allowed code and data, places of outputs, and the price of a slot."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from trainers.contract.task_loading import built_in_tasks, path_options
 
 _FIXED_RESOURCES = ("ray_address", "ray_temp_folder", "environment", "autoscale")
 CHANGEABLE = ("budget", "faults")
-"""Sections of the spec that may be changed when a study is resumed; where and at which price it runs is fixed."""
+"""Sections of the spec that resume may change; place and price of the run are fixed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What the operator allows.
+    """Rules of the operator.
 
     Attributes:
-        code_folders: Folders whose tasks, samplers and pruners may run, by the name under which a submission asks for
-            them.
+        code_folders: Folders with allowed tasks, samplers and pruners, by the name that submissions use.
         packages: Installed packages whose tasks, samplers and pruners may run.
-        uploads: Folder of uploaded data, one folder below it for each project; None takes no uploads.
-        artifacts: Folder or URL of checkpoints and reports, one folder below it for each project.
+        uploads: Folder of uploaded data, with a folder for each project; None takes no uploads.
+        artifacts: Folder or URL of checkpoints and reports, with a folder for each project.
         mlflow: Tracking URI of MLflow, or "off".
         usd_per_slot_hour: Price of a slot in dollars an hour; None takes the device's list price.
         mlflow_server: URL of an MLflow server that admins reach under `/mlflow/`; empty without one.
@@ -47,14 +46,7 @@ class Policy:
     mlflow_server: str = ""
 
     def base_folder(self, code: str | None, project: str) -> Path:
-        """Return the folder in which the paths and the code of a submission start.
-
-        Args:
-            code: Name of a code folder; None takes the project's uploads.
-
-        Raises:
-            SpecError: There is no such folder.
-        """
+        """Return the start of a submission's paths and code; `code` None takes uploads. SpecError if it is missing."""
         if code is None:
             return self.uploads_of(project) if self.uploads is not None else Path(self.artifacts).absolute()
         if code not in self.code_folders:
@@ -62,23 +54,16 @@ class Policy:
         return self.code_folders[code].absolute()
 
     def uploads_of(self, project: str) -> Path:
-        """Return the folder of a project's uploads.
-
-        Raises:
-            SpecError: The operator takes no uploads.
-        """
+        """Return the folder of a project's uploads; SpecError if the operator takes none."""
         if self.uploads is None:
             raise SpecError("upload", (), "found data, allowed: none, since this service takes no uploads")
         return (self.uploads / project).absolute()
 
     def admit(self, spec: StudySpec, *, source: str, base_folder: Path, project: str) -> StudySpec:
-        """Return a spec with what the operator decides filled in.
-
-        Args:
-            base_folder: Folder in which relative paths and code start.
+        """Return a spec completed with the operator's settings; `base_folder` is the start of relative paths and code.
 
         Raises:
-            SpecError: It asks for code, data or resources that the operator does not allow; the message names the key.
+            SpecError: It asks for forbidden code, data or resources; the message names the key.
         """
         self._check_code(spec, source, base_folder)
         self._check_data(spec, source, base_folder, project)
@@ -107,7 +92,7 @@ class Policy:
                 self._check_module(name, source, ("search", key), base_folder)
 
     def _check_module(self, name: str, source: str, path: tuple[str, ...], base_folder: Path) -> None:
-        """Refuse code that is neither in an allowed package nor in the folder that the submission has named."""
+        """Refuse code outside the allowed packages and the submission's code folder."""
         top = name.partition(":")[0].partition(".")[0]
         is_named = any(base_folder == folder.absolute() for folder in self.code_folders.values())
         there = is_named and ((base_folder / f"{top}.py").is_file() or (base_folder / top).is_dir())
@@ -119,7 +104,7 @@ class Policy:
         raise SpecError(source, path, found(name, allowed))
 
     def _check_data(self, spec: StudySpec, source: str, base_folder: Path, project: str) -> None:
-        """Refuse paths of built-in tasks outside the allowed folders; links are followed first."""
+        """Refuse paths of built-in tasks outside the allowed folders, after following links."""
         if spec.task == COMMAND or spec.task not in built_in_tasks():
             return
         always, if_there = path_options(spec.task)

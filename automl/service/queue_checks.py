@@ -1,4 +1,4 @@
-"""What `automl doctor --service` looks at in the store: tokens, workers, the queue, limits, clocks and views."""
+"""Checks of `automl doctor --service` in the store: tokens, workers, queue, limits, clocks and views."""
 
 from __future__ import annotations
 
@@ -22,18 +22,14 @@ from studies.storage.study_store import Store
 from studies.storage.views.cursors import VIEWS
 
 SOON_SECONDS = 7 * 86_400.0
-"""Time before the end of a token from which on it should be rotated."""
+"""Remaining lifetime below which a token should be rotated."""
 MOST_CLOCK_SECONDS = 2.0
-"""Difference between clocks that is no finding; a loaded database answers as late."""
+"""Tolerated clock difference; a loaded database answers as late."""
 _MOST_NAMES = 5
 
 
 def tokens_found(store: Store) -> str:
-    """Return what tokens there are.
-
-    Raises:
-        WrongError: No admin can get in, or a token expires soon and nothing takes its place.
-    """
+    """Report the tokens; WrongError if no admin has access, or a token expires soon without a successor."""
     lines, now = access_tokens.listed(store), JobQueue(store).now()
     if not lines:
         return "none, so the service listens on 127.0.0.1, and whoever uses its machine is an admin"
@@ -58,7 +54,7 @@ def tokens_found(store: Store) -> str:
 
 
 def _ends_soon(line: TokenLine, valid: Sequence[TokenLine], now: float) -> bool:
-    """Whether a token expires within a week, and none like it lasts longer, as after its rotation."""
+    """Return whether a token expires within a week and no rotated successor lasts longer."""
     if line.expires_at is None or line.expires_at - now > SOON_SECONDS:
         return False
     same = [one for one in valid if (one.name, one.user, one.project, one.role)
@@ -72,11 +68,7 @@ def _ids(lines: Sequence[TokenLine]) -> str:
 
 
 def workers_found(store: Store) -> str:
-    """Return which workers are alive.
-
-    Raises:
-        WrongError: None is, one does not answer, or workers of several machines share an SQLite file.
-    """
+    """Report the living workers; WrongError if one is silent, none lives, or several machines share an SQLite file."""
     silent = silent_workers(store)
     lost = {(one.name, one.host, one.started_at) for one in silent}  # the heartbeat of one that died may still hold
     alive = [line for line in JobQueue(store).workers() if (line.name, line.host, line.started_at) not in lost]
@@ -119,11 +111,7 @@ def _cure_of(one: SilentWorker) -> str:
 
 
 def queue_found(store: Store) -> str:
-    """Return how many jobs wait, and why the oldest does.
-
-    Raises:
-        WrongError: There are jobs that no living worker can take.
-    """
+    """Report the number of waiting jobs, and why the oldest waits; WrongError if no living worker can take a job."""
     queue = JobQueue(store)
     workers, waiting, now = queue.workers(), queue.waiting(), queue.now()
     running = len(queue.jobs(states=("running",)))
@@ -158,11 +146,7 @@ def _why_it_waits(queue: JobQueue, job: Job, waiting: Sequence[Job], workers: Se
 
 
 def limits_found(store: Store) -> str:
-    """Return how many limits there are, and which are used up.
-
-    Raises:
-        WrongError: Jobs wait for money.
-    """
+    """Report the limits, and which are exhausted; WrongError if jobs wait for money."""
     queue = JobQueue(store)
     accounts = queue.accounts()
     if not accounts:
@@ -181,14 +165,11 @@ def limits_found(store: Store) -> str:
 
 
 def clocks_found(store: Store, by_service: float | None) -> str:
-    """Return by how much clocks differ, as far as that is known.
+    """Report clock differences; WrongError above `MOST_CLOCK_SECONDS`.
 
     Args:
-        store: Store whose clock decides when leases, workers and tokens run out.
-        by_service: Seconds by which this machine's clock is ahead of the service's; None if that is not known.
-
-    Raises:
-        WrongError: A clock is more than `MOST_CLOCK_SECONDS` off.
+        store: Store whose clock decides when leases, workers and tokens expire.
+        by_service: Seconds by which this machine's clock is ahead of the service's; None if unknown.
     """
     here, uncertain = difference_here(store)
     off = {f"this machine and the database (within {duration(uncertain)})": here}
@@ -205,11 +186,7 @@ def clocks_found(store: Store, by_service: float | None) -> str:
 
 
 def views_found(store: Store) -> str:
-    """Return how many studies are mirrored for Optuna Dashboard and MLflow.
-
-    Raises:
-        WrongError: A view could not be written.
-    """
+    """Report the number of mirrored studies; WrongError if a view could not be written."""
     c = t.view_cursors.c
     query = sa.select(t.studies.c.name, c.view, c.error).join(t.studies, t.studies.c.id == c.study_id)
     query = query.where(c.view.in_(VIEWS))

@@ -1,6 +1,6 @@
-"""Looks at what a service needs around it, and says how to mend what is wrong (`automl doctor --service`).
+"""Checks of a service's surroundings, with advice (`automl doctor --service`).
 
-Nothing is changed: a store of another schema is not upgraded, and no folder is made.
+Read-only: a store of another schema is not upgraded, and no folder is made.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def examine_service(
     """Return the findings, in the form of `automl.doctor_checks.examine`.
 
     Args:
-        store: URL of the store; None takes the environment's AUTOML_STORE, else the default.
-        client: Client of the running service; None asks none.
-        artifacts: Folder or URL of the service's artifacts; None takes that of the latest job.
+        store: URL of the store; None takes AUTOML_STORE, else the default.
+        client: Client of the running service; None skips it.
+        artifacts: Folder or URL of the service's artifacts; None takes the latest job's.
     """
     text = absolute_url(store_url(store), Path.cwd())
     is_named = bool(store or os.environ.get("AUTOML_STORE"))
@@ -62,7 +62,7 @@ def examine_service(
 
 
 def _of_store(text: str, ahead_of_service: float | None, artifacts: str | None) -> list[dict[str, Any]]:
-    """What is found in a store and beside it; in one that cannot be read nothing else is looked at."""
+    """Return the findings on a store and its surroundings; an unreadable store ends the checks."""
     first = finding("store", lambda: _store(text), "--store or AUTOML_STORE names the store of the service")
     if not first["ok"]:
         return [first]
@@ -104,7 +104,7 @@ class _Service:
         self.ahead_seconds: float | None = None
 
     def findings(self) -> list[dict[str, Any]]:
-        """Whether it answers, is ready, and takes the caller's token."""
+        """Check that it answers, is ready, and accepts the caller's token."""
         lives = finding("service", self._lives, "start `automl serve`, or mend --server")
         if not lives["ok"]:
             return [lives]
@@ -121,7 +121,7 @@ class _Service:
         return f"{self._client.url} lives and is ready, answered in {duration(seconds)}"
 
     def _asked(self, path: str) -> float | None:
-        """Ask a path that needs no token; returns the moment of the answer by the service's clock."""
+        """Request a path that needs no token; returns the service's time of the answer."""
         client = self._client
         try:
             answer, moment = client.beside_api(path)
@@ -165,7 +165,7 @@ def _artifacts(store: Store, given: str | None) -> str:
 
 
 def _latest_folder(store: Store) -> str | None:
-    """The artifacts' folder of the latest job, below which each project has its own; None without a job."""
+    """Return the artifacts' folder of the latest job, above its project's folder; None without a job."""
     query = sa.select(t.jobs.c.spec).where(t.jobs.c.kind != "confirm").order_by(t.jobs.c.id.desc()).limit(1)
     with store.snapshot() as connection:
         spec = connection.execute(query).scalar()
@@ -183,7 +183,7 @@ def _packages() -> str:
 
 
 def _extras() -> str:
-    """What is optional, and whether it is there."""
+    """List the optional packages, and whether each is installed."""
     parts = []
     for package, purpose in _EXTRAS:
         there = _version(package)

@@ -1,4 +1,4 @@
-"""A question to a program of ours in a process of its own, which reads what users have sent, or imports their code."""
+"""Queries to programs of ours in a separate process, which reads users' data or imports their code."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from studies.storage.schema.engine import StoreAwayError
 from studies.storage.writing.retrying import is_away
 
 MOST_TAKEN = 8
-"""Number of questions that are taken: each holds a thread."""
+"""Largest number of concurrent queries: each holds a thread."""
 WAIT_SECONDS = 10.0
-"""Longest wait of a question for those before it."""
+"""Longest wait for earlier queries."""
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
 _USER, _RUN, _STORE_AWAY = 2, 3, 75
-"""Exit codes of a program that `telling` ends."""
+"""Exit codes of programs that `telling` ends."""
 _MOST_LOGGED = 4000
-"""Number of characters of what a program has said that the log gets, the last ones."""
+"""Length of a program's output in the log: its last characters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """A kind of questions."""
+    """A kind of queries, with limits of its own."""
 
     name: str
     seconds: float
@@ -50,7 +50,7 @@ class Kind:
 
     @classmethod
     def of(cls, name: str, *, seconds: float, too_late: str, most: int) -> Kind:
-        """Return a kind of questions of which nothing is worked out yet."""
+        """Return a kind without running queries."""
         places = threading.BoundedSemaphore(most)
         return cls(name=name, seconds=seconds, too_late=too_late, most=most, places=places)
 
@@ -64,14 +64,14 @@ def answer_of(
     """Return the last line that a module prints, read as JSON.
 
     Args:
-        module: Module with a `main`, which tells what is wrong by `telling`.
+        module: Module with a `main`, which reports errors by `telling`.
 
     Raises:
-        UserError: It says that something is wrong, or has failed; the message is the last line on its standard error.
-        RunError: It says that something has failed beside the user's input.
-        StoreAwayError: It says that the store does not answer.
+        UserError: The user's input is wrong, or the program failed; the message is the last line of its stderr.
+        RunError: It failed for another reason.
+        StoreAwayError: The store does not answer.
         ConflictError: It took too long.
-        BusyError: Too many questions are worked out now.
+        BusyError: Too many queries run now.
     """
     command = [sys.executable, "-m", module, *arguments]
     with _turn(kind):
@@ -93,7 +93,7 @@ _ERRORS: dict[int, type[Exception]] = {_USER: UserError, _RUN: RunError, _STORE_
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """End this program with one line about what is wrong, and an exit code that says of which kind it is."""
+    """End the program on an error with one line, and the exit code of the error's kind."""
     try:
         yield
     except StoreAwayError as error:
@@ -115,7 +115,7 @@ def _end(error: Exception, code: int) -> None:
 
 @contextmanager
 def _turn(kind: Kind) -> Iterator[None]:
-    """Wait until fewer questions of a kind are worked out than may be."""
+    """Wait until fewer queries of a kind run than may."""
     at_work = plural(kind.most, kind.name)
     busy = BusyError(f"{kind.name}: found {at_work} at work, allowed: at most that many; ask again in some seconds")
     if not _taken.acquire(blocking=False):
@@ -132,7 +132,7 @@ def _turn(kind: Kind) -> Iterator[None]:
 
 
 def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind: Kind) -> tuple[int, str, str]:
-    """Exit code and output of a command, which is killed with all that it has started if it takes too long."""
+    """Return exit code and output of a command; a timeout kills it with its children."""
     process = subprocess.Popen(  # noqa: S603 - our own program
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         start_new_session=True,
@@ -149,15 +149,12 @@ def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind:
 
 
 def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
-    """Return the JSON of `automl launch --dry-run --json`.
-
-    Args:
-        base_folder: Folder in which relative paths and code start.
+    """Return the JSON of `automl launch --dry-run --json`; `base_folder` is the start of relative paths and code.
 
     Raises:
         UserError: The spec cannot be launched; the message names the key.
         ConflictError: The task's code took too long.
-        BusyError: Too many checks are worked out now.
+        BusyError: Too many checks run now.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "spec.yaml")

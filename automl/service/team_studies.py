@@ -1,4 +1,4 @@
-"""The studies of a team, as one identity may see and change them: routes, pages and tools all go through here."""
+"""A team's studies with the rights of an identity; all routes, pages and tools use it."""
 
 from __future__ import annotations
 
@@ -30,40 +30,31 @@ from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 
 MEMBERS_PRIORITY = 0
-"""Largest priority that a member may give; an admin may give more."""
+"""Largest priority of a member; admins may exceed it."""
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,60}")
 
 
 class TeamStudies:
-    """What an identity may do with the jobs and studies of a store."""
+    """The jobs and studies of a store with the rights of an identity."""
 
     def __init__(self, store: Store, policy: Policy, identity: Identity) -> None:
         self._policy, self._queue = policy, JobQueue(store)
         self.store, self.identity = store, identity
 
-    # ------------------------------------------------------------------ reading
-
     def jobs(self) -> list[Job]:
-        """Return the jobs that the identity may see, oldest first, without those that are deleted to the end."""
+        """Return the visible jobs, oldest first, without completely deleted ones."""
         return [job for job in self.jobs_that_cost() if not job.is_gone]
 
     def jobs_that_cost(self) -> list[Job]:
-        """Return all jobs of which the identity may see what they have cost, also deleted ones, oldest first."""
+        """Return all jobs whose cost the identity may see, deleted ones included, oldest first."""
         return self._queue.jobs(project=None if self.identity.is_admin else self.identity.project)
 
     def waiting(self) -> list[Job]:
-        """Return those of them that wait, in the order of their turns."""
+        """Return the visible waiting jobs, in the order in which they start."""
         return [job for job in self._queue.waiting() if self.identity.sees(job.project)]
 
     def job(self, name: str) -> Job:
-        """Return the job of a study.
-
-        Args:
-            name: Name of the study, with or without the project before it.
-
-        Raises:
-            MissingError: There is none that the identity may see.
-        """
+        """Return the job of a study, by its name with or without the project; MissingError if none is visible."""
         for candidate in dict.fromkeys((self.stored_name(name), name)):
             job = self._queue.find(candidate)
             if job is not None and self.identity.sees(job.project):
@@ -71,11 +62,7 @@ class TeamStudies:
         raise MissingError(f"study: found {name!r}, allowed: a study that you may see")
 
     def record(self, name: str) -> StudyRecord:
-        """Return a study as committed.
-
-        Raises:
-            MissingError: There is none that the identity may see, or it has not started yet.
-        """
+        """Return a study as committed; MissingError if it is not visible, or has not started."""
         job = self.job(name)
         record = _record_of(self.store, job)
         if record is None:
@@ -83,10 +70,9 @@ class TeamStudies:
         return record
 
     def started(self, name: str) -> str:
-        """Return the name in the store of a study that has started: of another the store would tell what it has else.
+        """Return the stored name of a started study.
 
-        Raises:
-            MissingError: There is none that the identity may see, or it has not started yet.
+        Raises MissingError for other names, because the store's own error would list other projects' studies.
         """
         job = self.job(name)
         if self.store.study_row(job.study) is None:
@@ -94,17 +80,13 @@ class TeamStudies:
         return job.study
 
     def status(self, name: str) -> dict[str, Any]:
-        """Return the job of a study, and under `study` what `automl status --json` prints, None before its start."""
+        """Return the job of a study, and under `study` the JSON of `automl status --json`, None before its start."""
         job = self.job(name)
         record = _record_of(self.store, job)
         return {"job": plain_job(job), "study": None if record is None else document_of(record, report=None)}
 
     def version(self, name: str) -> tuple[object, ...]:
-        """Return what changes whenever the status of a study does, without a look at its ledger.
-
-        Raises:
-            MissingError: There is none that the identity may see.
-        """
+        """Return a value that changes with a study's status, without reading its ledger; MissingError if hidden."""
         with self.store.snapshot() as connection:
             for candidate in dict.fromkeys((self.stored_name(name), name)):
                 row = job_rows.look(connection, candidate)
@@ -117,11 +99,7 @@ class TeamStudies:
         return trial_rows(self.record(name))
 
     def explain(self, name: str, trial: int) -> dict[str, Any]:
-        """Return why a trial went on, was paused, stopped or failed, as `automl explain --json` prints it.
-
-        Raises:
-            MissingError: There is no such study or trial.
-        """
+        """Return the JSON of `automl explain --json`; MissingError without such a study or trial."""
         record = self.record(name)
         for one in record.started:
             if one.number == trial:
@@ -129,23 +107,21 @@ class TeamStudies:
         raise MissingError(f"trial: found {trial}, allowed: 0 to {len(record.started) - 1}")
 
     def accounts(self) -> list[Account]:
-        """Return the accounts that the identity may see: all of an admin, else its own and its project's."""
+        """Return the visible accounts: all for an admin, else the identity's own and its project's."""
         mine = {("user", self.identity.user), ("project", self.identity.project)}
         return [one for one in self._queue.accounts() if self.identity.is_admin or (one.kind, one.name) in mine]
 
-    # ------------------------------------------------------------------ submitting
-
     def stored_name(self, name: str) -> str:
-        """Return the name of a study in the store: with the project before it, so that projects do not see each other.
+        """Return the stored name of a study: the project precedes it, so that projects do not see each other.
 
-        On a machine's own interface, without tokens, names are as they are.
+        On loopback without tokens, the name is unchanged.
         """
         if self.identity.token_id is None or name.startswith(f"{self.identity.project}."):
             return name
         return f"{self.identity.project}.{name}"
 
     def admitted(self, given: Mapping[str, Any], *, code: str | None = None) -> tuple[StudySpec, str]:
-        """Return a spec that may be submitted, and its base folder.
+        """Return a checked spec and its base folder.
 
         Args:
             code: Name of the operator's code folder in which its task and relative paths start.
@@ -164,7 +140,7 @@ class TeamStudies:
         return spec.model_copy(update={"search": search, "store": self.store.url}), str(base_folder)
 
     def _learnt(self, name: str) -> str:
-        """The stored name of an earlier study, which the identity may see and which the store has."""
+        """Return the stored name of an earlier study that is visible and stored."""
         try:
             job = self.job(name)
         except MissingError:
@@ -213,24 +189,22 @@ class TeamStudies:
         except StoreError as error:
             raise ConflictError(str(error)) from None
 
-    # ------------------------------------------------------------------ changing
-
     def stop(self, name: str) -> Job:
-        """Let a study drain: its trials are paused, and `resume` goes on with it."""
+        """Drain a study: its trials are paused, and `resume` continues it."""
         return self._asked(name, "stop")
 
     def cancel(self, name: str) -> Job:
-        """Give a study up: it drains, and is not queued again. What it has found stays."""
+        """Cancel a study: it drains, is not queued again, and keeps its results."""
         return self._asked(name, "cancel")
 
     def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
-        """Queue a study again that has ended, with another budget if overrides give one.
+        """Queue an ended study again.
 
         Args:
             overrides: `path=value` each, as `--set` takes them; budget and faults may be changed.
 
         Raises:
-            ForbiddenError: The identity may only read, or the budget is that of somebody else's study.
+            ForbiddenError: The identity may only read, or may not change another user's budget.
             ConflictError: It has not ended, or is being confirmed.
             SpecError: An override is wrong.
         """
@@ -244,20 +218,12 @@ class TeamStudies:
             raise ConflictError(str(error)) from None
 
     def cancel_trial(self, name: str, trial: str) -> dict[str, Any]:
-        """End a trial for good, without waiting for it; the study goes on.
-
-        Raises:
-            MissingError: The study has not started yet.
-        """
+        """End a trial for good without waiting; the study continues. MissingError before its start."""
         self._check_may_write()
         return cancel_trial(self.store, self.started(name), trial, wait_seconds=0.0)
 
     def enqueue(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a study try these parameters next.
-
-        Raises:
-            MissingError: The study has not started yet.
-        """
+        """Let a study try these parameters next; MissingError before its start."""
         self._check_may_write()
         return enqueue_trial(self.store, self.started(name), params)
 
@@ -268,9 +234,9 @@ class TeamStudies:
         return self._queue.set_priority(self.job(name), priority)
 
     def delete(self, name: str) -> dict[str, Any]:
-        """Delete a study that has ended, with its checkpoints and copies; what it has cost stays in its accounts.
+        """Delete an ended study with its checkpoints and copies; its cost stays in the accounts, its name becomes free.
 
-        Its name is free then. A deletion that did not come to its end can be tried again.
+        An interrupted deletion can be repeated.
 
         Raises:
             ConflictError: It has not ended.
@@ -291,11 +257,7 @@ class TeamStudies:
         return {"study": job.study, "message": f"{job.study} {ended}"}
 
     def set_limit(self, kind: AccountKind, name: str, usd: float | None) -> None:
-        """Limit the spending of a user or a project over all studies; None takes the limit away.
-
-        Raises:
-            ForbiddenError: The identity is no admin.
-        """
+        """Limit the spending of a user or a project over all studies; None removes the limit. Admins only."""
         if not self.identity.is_admin:
             raise ForbiddenError("limits: found a role that may not set them, allowed: admin")
         self._queue.set_limit(kind, name, None if usd is None else round(usd * NANO))
@@ -320,7 +282,7 @@ class TeamStudies:
 
 _TOLD = ("kind", "study", "project", "user", "priority", "state", "reason", "slots", "request", "submitted_at",
          "queued_at", "ended_at")  # fmt: skip
-"""Attributes of a job that are told as they are."""
+"""Attributes of a job that are reported unchanged."""
 
 
 def plain_job(job: Job) -> dict[str, Any]:
@@ -343,7 +305,7 @@ def plain_account(account: Account) -> dict[str, Any]:
 
 
 def _check_name(given: str, stored: str) -> None:
-    """Refuse a name that a study may not have, or that leaves no room for what is put before and behind it."""
+    """Refuse an invalid name, or one too long for the additions before and behind it."""
     if _NAME.fullmatch(given) is None:
         raise SpecError("spec", ("study",), found(given, "letters, digits, - _ and ., at most 60 of them"))
     if len(stored) > MOST_NAME_CHARS:
@@ -352,7 +314,7 @@ def _check_name(given: str, stored: str) -> None:
 
 
 def _record_of(store: Store, job: Job) -> StudyRecord | None:
-    """The study of a job as committed; None if it has not started."""
+    """Return the study of a job as committed; None before its start."""
     try:
         return load_study(store, job.study)
     except StoreError:

@@ -1,8 +1,7 @@
-"""Uploaded data: files of a project below the operator's folder, whose sum is bounded.
+"""Uploaded files of a project below the operator's folder, with a bounded total size.
 
-A file appears under its name when all of it has come; until then it has a hidden name, and counts towards the bound as
-well. Only endings of data are taken: the folder of uploads is where relative paths of a study start, so that a file of
-Python there could be imported.
+A file has a hidden name until it is complete, and counts from its first byte. Only data endings are accepted: studies
+resolve relative paths in this folder, and could import a Python file from it.
 """
 
 from __future__ import annotations
@@ -26,22 +25,18 @@ from studies.spec.spec_errors import SpecError
 
 ENDINGS = ("csv", "tsv", "parquet", "txt", "json", "jsonl", "gz")
 MOST_FILES = 1000
-"""Number of files of a project."""
+"""Largest number of files of a project."""
 STALE_SECONDS = 3600.0
-"""Time without a byte after which a part of a file is left over: of a service that was killed."""
+"""Time without a byte after which a partial file is an orphan of a killed service."""
 _NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,100}}\.({'|'.join(ENDINGS)})", re.ASCII | re.IGNORECASE)
 _PART = ".part"
 _writing = threading.Lock()
-"""Held while a chunk is counted and written, so that uploads that come together stay within the bound together."""
+"""Held while a chunk is counted and written, so that concurrent uploads stay within the bound together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Upload:
-    """A file that is there.
-
-    Attributes:
-        uploaded_at: Moment in seconds since 1970.
-    """
+    """An uploaded file; `uploaded_at` is in seconds since 1970."""
 
     name: str
     bytes: int
@@ -49,11 +44,7 @@ class Upload:
 
 
 def checked_name(name: str) -> str:
-    """Return a name that a file may have.
-
-    Raises:
-        SpecError: It may not.
-    """
+    """Return the name if a file may have it, else raise SpecError."""
     if _NAME.fullmatch(name) is None:
         allowed = f"letters, digits, - _ and ., at most 100 of them, no . in front, and an ending {listed(ENDINGS)}"
         raise SpecError("name", (), found(name[:200], allowed))
@@ -68,7 +59,7 @@ class Uploads:
 
     @property
     def most_bytes(self) -> int:
-        """Largest size of all files."""
+        """Largest total size of the files."""
         return self._most_bytes
 
     def listed(self) -> list[Upload]:
@@ -77,34 +68,25 @@ class Uploads:
         return [Upload(name=name, bytes=stat.st_size, uploaded_at=stat.st_mtime) for name, stat in sorted(own)]
 
     def path_of(self, name: str) -> Path:
-        """Return the file of a name.
-
-        Raises:
-            MissingError: There is none.
-        """
+        """Return the path of a file; MissingError if there is none."""
         path = self._folder / checked_name(name)
         if path.is_symlink() or not path.is_file():
             raise MissingError(f"upload: found {name!r}, allowed: {listed([one.name for one in self.listed()])}")
         return path
 
     def delete(self, name: str) -> None:
-        """Delete a file.
-
-        Raises:
-            MissingError: There is none.
-        """
+        """Delete a file; MissingError if there is none."""
         self.path_of(name).unlink()
 
     async def keep(self, name: str, chunks: AsyncIterator[bytes], *, length: int | None = None) -> Upload:
-        """Write a file as its bytes come; it takes the place of one of the same name.
+        """Write a file as its bytes arrive; replaces a file of the same name.
 
         Args:
-            chunks: Its bytes.
-            length: Their number as it was announced; None if it was not.
+            length: Announced number of bytes; None if unknown.
 
         Raises:
             SpecError: The name is not allowed.
-            TooLargeError: The project has no room for it; nothing is kept then.
+            TooLargeError: The project has no room for it; nothing is kept.
         """
         target = self._folder / checked_name(name)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +106,7 @@ class Uploads:
 
     @staticmethod
     def _put(part: Path, target: Path) -> os.stat_result:
-        """Give a file its name, while nobody counts: a folder that is read meanwhile may show neither name."""
+        """Rename a part under the lock: a directory listing during the rename may show neither name."""
         with _writing:
             stat = part.stat()
             part.replace(target)
@@ -138,7 +120,7 @@ class Uploads:
                 view = view[file.write(view) :]
 
     def _check_room(self, name: str, more: int) -> None:
-        """Refuse bytes that do not fit; a file that will be replaced still counts, since it may be read until then."""
+        """Refuse bytes that do not fit; a file to be replaced still counts, since it may be read until then."""
         there = list(self._entries())
         files = sum(entry.name != name for entry, _ in there)
         if files > MOST_FILES:
@@ -149,7 +131,7 @@ class Uploads:
             raise TooLargeError(f"uploads: found more than {most} for the project, of which {kept} are there already")
 
     def _entries(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-        """The files with what is known of them, but for those that another request renames or deletes meanwhile."""
+        """Yield the files with their status, without those that vanish during the listing."""
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):

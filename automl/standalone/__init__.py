@@ -1,6 +1,5 @@
 """A trained model on its own: rows in, answers out. `model` loads it.
 
-`automl export` copies this folder into each package, where nothing else of the project is. So its modules import the
-standard library and each other alone, by relative names; torch or ONNX Runtime, and Pillow or `tokenizers` where rows
-are images or texts, are imported when they are needed.
+`automl export` copies this folder, alone, into each package. So its modules import only the standard library and each
+other, by relative names; torch or ONNX Runtime, and Pillow or `tokenizers` for images or texts, are imported on use.
 """

@@ -1,4 +1,4 @@
-"""What a model's outputs say, as plain values that JSON and CSV can hold."""
+"""Answers as plain values for JSON and CSV, from a model's outputs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _NORMAL_95 = 1.959963984540054
 
 
 class Answers(Protocol):
-    """Turns the outputs of one row, one for each model of an ensemble, into an answer."""
+    """Turns the outputs of one row, from each model of an ensemble, into an answer."""
 
     kind: str
     takes_last: bool
-    """Whether it takes the outputs at the last place of a row only."""
+    """True if only the outputs at the last place of a row are needed."""
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return the answer."""
 
 
 class ClassAnswers:
-    """A label, its probability, and the probabilities of all labels; an ensemble's are the means of its models'.
+    """A label, its probability, and all labels' probabilities; an ensemble averages its models' probabilities.
 
     Args:
         form: `labels`, in the order of the outputs [labels], which are logits.
@@ -48,22 +48,21 @@ class ClassAnswers:
 
 
 class NumberAnswers:
-    """A number in the target's units, and the interval in which 95 % of the true values are expected.
+    """A number in the target's units, and an interval expected to contain 95 % of the true values.
 
-    The interval takes errors as normal. Their variance is the mean squared error that was measured, in an ensemble that
-    of the mean of its models, plus the variance s of its models' answers x with weights w at this row, which is 0 for
-    one model: what differs from seed to seed is what the data do not settle (Lakshminarayanan et al., arXiv
-    1612.01474).
+    The interval assumes normal errors. Their variance is the mean squared error (for an ensemble, its models' mean)
+    plus the variance s of the models' answers x with weights w at this row, 0 for one model: differences between seeds
+    show what the data do not settle (Lakshminarayanan et al., arXiv 1612.01474).
 
         p = w / sum(w)    m = sum(p x)    s = sum(p (x - m)^2) / (1 - sum(p^2))
 
-    The divisor makes s unbiased; with equal weights it is that of n - 1, and a common factor of all weights changes
-    nothing. The measured error already has in it what averaging leaves of s, so intervals are a little wide.
+    The divisor makes s unbiased (n - 1 for equal weights) and independent of the weights' scale. The measured error
+    already contains a part of s, so intervals are slightly wide.
 
     Args:
         form: `mean` and `deviation` of the target, by which outputs [] are standardised; `mse`, mean squared error on
-            the validation part, or None where it was not measured.
-        weights: How often each model of an ensemble counts; an answer gets so many outputs of it.
+            the validation part, None if not measured.
+        weights: Weight of each model of an ensemble, and its number of outputs in an answer.
     """
 
     kind = "number"
@@ -90,7 +89,7 @@ class TokenAnswers:
     """The most likely next tokens, and their probabilities.
 
     Args:
-        form: `count`, number of tokens to tell; outputs are [tokens], logits of what follows the last token.
+        form: `count`, number of tokens; outputs [tokens] are logits after the last token.
     """
 
     kind = "next_token"
@@ -109,7 +108,7 @@ class TokenAnswers:
 
 
 class ArrayAnswers:
-    """The outputs as they are; an ensemble's are the means of its models', whole numbers those of the first model."""
+    """The outputs unchanged; an ensemble averages its models' outputs, except integers, which are the first model's."""
 
     kind = "array"
     takes_last = False
@@ -123,7 +122,7 @@ class ArrayAnswers:
 
 
 def _mean(each: Sequence[Any]) -> Any:
-    """Return the mean of nested lists; the first one's where they are no lists of the same form, or whole numbers."""
+    """Return the mean of nested lists; the first one for integers or different shapes."""
     first = each[0]
     if all(isinstance(one, list) and len(one) == len(first) for one in each):
         return [_mean(parts) for parts in zip(*each, strict=True)]

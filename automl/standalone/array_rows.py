@@ -1,4 +1,4 @@
-"""Rows that are numbers already: nested lists of the shape that the model takes."""
+"""Rows of numbers: nested lists of the model's input shape."""
 
 from __future__ import annotations
 
@@ -14,23 +14,19 @@ class ArrayRows:
     """Encodes nested lists of numbers.
 
     Args:
-        form: `dtype`, "float32", "int64" or "uint8", and `shape` of a row; -1 for a length that may differ.
+        form: `dtype`, "float32", "int64" or "uint8", and `shape` of a row; -1 is a variable length.
     """
 
     kind = "array"
     fill: int | None = None
-    """Filling shorter rows up would change what they say, and the answers with it."""
+    """No padding: it would change the meaning of shorter rows."""
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         self.dtype = str(form["dtype"])
         self.shape = tuple(int(length) for length in form["shape"])
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a row in the form's shape.
-
-        Raises:
-            InputError: It has another shape, or something in it is no finite number.
-        """
+        """Return a row in the form's shape; InputError for another shape, or a value that is no finite number."""
         where = f"row {number + 1}"
         found = _shape(row)
         fits = len(found) == len(self.shape) and all(
@@ -75,6 +71,6 @@ def _is_finite(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Return a value for a message; Python refuses to write very large whole numbers out."""
+    """Return a value for a message; Python refuses to print very large integers."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     return "a whole number beyond any float" if is_whole else repr(str(value)[:80])

@@ -1,4 +1,4 @@
-"""Rows as numbers in plain memory, which torch and numpy both take without a copy."""
+"""Rows as numbers in plain memory, which torch and numpy read without a copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DTYPES = tuple(_CODES)
 
 @dataclass(frozen=True)
 class Encoded:
-    """Numbers of one row, or of several rows stacked, of which the first dimension then counts them."""
+    """Numbers of one row, or of stacked rows along a new first dimension."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -22,21 +22,12 @@ class Encoded:
 
 
 def encoded(dtype: str, shape: Sequence[int], numbers: Sequence[float] | bytes) -> Encoded:
-    """Return numbers in the form that `Encoded` holds them in; a number beyond the largest float32 becomes infinite.
-
-    Raises:
-        OverflowError: A number does not fit into the type.
-        TypeError: One is no number of that kind.
-    """
+    """Return numbers as `Encoded`; too large floats become infinite. OverflowError or TypeError for unfit numbers."""
     return Encoded(dtype, tuple(shape), array(_CODES[dtype], numbers))
 
 
 def stacked(rows: Sequence[Encoded], fill: int = 0) -> Encoded:
-    """Return rows as one batch.
-
-    Args:
-        rows: At least one row; they may differ in the length of their only dimension.
-    """
+    """Return at least one row as a batch; rows of one dimension may differ in length."""
     first = rows[0]
     longest = max(row.shape[0] for row in rows) if len(first.shape) == 1 else 0
     numbers: array[Any] = array(_CODES[first.dtype])
@@ -49,5 +40,5 @@ def stacked(rows: Sequence[Encoded], fill: int = 0) -> Encoded:
 
 
 def size(shape: Sequence[int]) -> int:
-    """Return how many numbers a row of a shape has."""
+    """Return the number of elements of a shape."""
     return math.prod(shape)

@@ -1,4 +1,4 @@
-"""Image files as the pixels that the model was trained on."""
+"""Image files as pixels, as in training."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from .errors import InputError
 
 
 class ImageRows:
-    """Encodes images: scaled until they cover the size, then their middle.
+    """Encodes images: scales them to cover the size, then crops the middle. ImportError without the package Pillow.
 
     Args:
         form: `channels` (1 for grey, 3 for colours), `height` and `width`.
-
-    Raises:
-        ImportError: The package Pillow is not installed.
     """
 
     kind = "image"
@@ -31,11 +28,7 @@ class ImageRows:
         self.shape = (int(form["channels"]), int(form["height"]), int(form["width"]))
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return an image, uint8 [channels, height, width].
-
-        Raises:
-            InputError: It is no image that Pillow reads.
-        """
+        """Return an image, uint8 [channels, height, width]; InputError if Pillow cannot read it."""
         from PIL import Image
 
         where = f"row {number + 1}"
@@ -49,7 +42,7 @@ class ImageRows:
             raise InputError(number, f"{where}: found {name}, which is no whole image ({reason})") from None
 
     def _pixels(self, source: Any) -> bytes:
-        """Return the pixels, one channel after the other."""
+        """Return the pixels, channel by channel."""
         from PIL import Image, ImageOps
 
         channels, height, width = self.shape
@@ -61,8 +54,8 @@ class ImageRows:
 
 
 def _eight_bits(image: Any) -> Any:
-    """Return an image of 16 bits a pixel, such as scanners write, with 8: Pillow itself would cut bright ones off."""
+    """Return an image of 16 bits a pixel, as from scanners, with 8 bits: Pillow itself would clip bright pixels."""
     if not image.mode.startswith("I"):
         return image
-    # A point operation of whole numbers is done in C and cuts off; the summand keeps 257 x 3 / 257 from becoming 2.
+    # A point operation of integers runs in C and truncates; the summand keeps 257 x 3 / 257 from becoming 2.
     return image.convert("I").point(lambda value: value * (1 / 257) + 0.001).convert("L")

@@ -30,7 +30,7 @@ FORMAT = 1
 _MOST_MANIFEST_BYTES = 64 * 2**20
 _MOST_WEIGHT = 1000
 BATCH = 256
-"""Number of rows that go through the model at once."""
+"""Number of rows in a forward pass."""
 
 
 class Rows(Protocol):
@@ -46,13 +46,10 @@ class Rows(Protocol):
 
 
 class Model:
-    """A trained model, or several of which the answers are put together.
+    """A trained model, or an ensemble.
 
     Args:
-        manifest: What `automl export` wrote about the model, see docs/models.md.
-
-    Raises:
-        ModelError: The model's rows are nothing that the manifest could say.
+        manifest: Manifest that `automl export` wrote, see docs/models.md; ModelError if its rows cannot be encoded.
     """
 
     def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
@@ -64,25 +61,17 @@ class Model:
         self.answers = answers_of(manifest["answers"], self.rows, self._weights)
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """Return the answer to each row.
-
-        Raises:
-            InputError: A row is not what the model takes.
-        """
+        """Return the answer to each row; InputError if a row does not fit the model."""
         return list(self.stream(rows))
 
     def stream(self, rows: Iterable[Any], batch: int = BATCH) -> Iterator[dict[str, Any]]:
-        """Yield the answer to each row; no more than a batch of rows is held at once.
-
-        Raises:
-            InputError: A row is not what the model takes.
-        """
+        """Yield the answer to each row, holding at most a batch of rows; InputError if a row does not fit the model."""
         encoded = (self.rows.encode(row, number) for number, row in enumerate(rows))
         while some := list(islice(encoded, batch)):
             yield from self.answered(some)
 
     def answered(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
-        """Return the answer to each of some rows, which go through the model together as far as their shapes allow."""
+        """Return the answer to each row; rows of compatible shapes share a forward pass."""
         answers: list[dict[str, Any]] = [{}] * len(rows)
         for numbers in self._groups(rows):
             batch = stacked([rows[number] for number in numbers], self.rows.fill or 0)
@@ -93,7 +82,7 @@ class Model:
         return answers
 
     def _groups(self, rows: Sequence[Encoded]) -> list[list[int]]:
-        """Return the numbers of the rows that may go together."""
+        """Return groups of row numbers that may share a forward pass."""
         if self.rows.fill is not None:
             return [list(range(len(rows)))]
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -106,7 +95,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     """Return the model of a folder, or of a .pt2 or .onnx file, that `automl export` wrote.
 
     Raises:
-        ModelError: It is none, could run code, or cannot compute on the device.
+        ModelError: It is no model, could run code, or cannot compute on the device.
     """
     place = Path(path)
     manifest = read_manifest(place)
@@ -119,11 +108,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return what a model says about itself.
-
-    Raises:
-        ModelError: It is no model.
-    """
+    """Return the manifest of a model; ModelError for other files."""
     allowed = "a folder, .pt2 or .onnx file that `automl export` wrote"
     try:
         manifest = json.loads(_manifest_text(path))
@@ -137,7 +122,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def counts_of(manifest: Mapping[str, Any], count: int) -> list[int]:
-    """Return how often each of so many models counts in an ensemble's mean; once, where the manifest says nothing."""
+    """Return the weight of each of `count` models in an ensemble's mean; 1 without weights in the manifest."""
     weights = manifest.get("weights")
     if weights is None or not isinstance(weights, list) or len(weights) != count:
         return [1] * count
@@ -145,14 +130,14 @@ def counts_of(manifest: Mapping[str, Any], count: int) -> list[int]:
 
 
 def rows_of(form: Mapping[str, Any]) -> Rows:
-    """Return what turns rows into numbers."""
+    """Return the encoder of rows."""
     kinds: dict[str, type[Any]] = {one.kind: one for one in (TableRows, TextRows, ImageRows, ArrayRows)}
     rows: Rows = kinds[form["kind"]](form)
     return rows
 
 
 def answers_of(form: Mapping[str, Any], rows: Rows, weights: Sequence[int]) -> Answers:
-    """Return what turns outputs into answers, of models that count so often."""
+    """Return the decoder of outputs for models with these weights."""
     if form["kind"] == TokenAnswers.kind and isinstance(rows, TextRows):
         return TokenAnswers(form, rows)
     if form["kind"] == NumberAnswers.kind:

@@ -1,10 +1,9 @@
 """Refuses program files that could run code while they are loaded.
 
-`torch.export.load` trusts its file: it unpickles weights and examples where the file says so, evaluates expressions of
-lengths with sympy, executes guards, finds operators by any dotted name below `torch`, imports what names in containers
-ask for, writes names of inputs into the code of the module, and loads compiled libraries. So what comes from elsewhere
-is first compared with what an export of ours consists of: operators of aten, plain names, sums and products of lengths,
-and tensors as bytes. Every string of the file is looked at; one that no rule knows is refused.
+`torch.export.load` trusts its file: it unpickles weights and examples if the file says so, evaluates length expressions
+with sympy, executes guards, resolves operators by any dotted name below `torch`, imports what containers name, writes
+input names into code, and loads compiled libraries. So a file is first checked to consist of what our exports contain:
+aten operators, plain names, sums and products of lengths, and tensors as bytes. A string without a rule is refused.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ _CONTAINERS = ("builtins.tuple", "builtins.list", "builtins.dict", None)
 _SPECS = ("in_spec", "out_spec")
 _MOST_JSON_BYTES = 200_000_000
 NO_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, zlib.error)
-"""What is raised where a file is no archive, or a damaged one."""
+"""Exceptions for a file that is no archive, or a damaged archive."""
 
 
 def checked_program(path: str | Path) -> io.BytesIO:
-    """Return what a .pt2 file that `automl export` wrote consists of, as a file for torch to load.
+    """Return the content of an exported .pt2 file, rewritten from the checked entries, as a file for torch to load.
 
-    It is written anew from the entries that were checked: torch reads archives with a reader of its own, which may see
-    other entries in a file that was made for that, and the file itself may be replaced meanwhile.
+    Torch has its own archive reader, which may see other entries in a crafted file, and the file may change after the
+    check.
 
     Raises:
-        UnsafeProgramError: The file is made of something else; the message names what was found.
+        UnsafeProgramError: The file contains something else; the message names it.
     """
     checked = io.BytesIO()
     try:
@@ -136,7 +135,7 @@ def _check_text(text: str, key: str, where: str) -> None:
 
 
 def _check_spec(spec: Any, where: str) -> None:
-    """Check a description of nested containers: only those of Python, with plain names as keys."""
+    """Check a description of nested containers: only Python's own, with plain names as keys."""
     if isinstance(spec, list):
         for inner in spec:
             _check_spec(inner, where)

@@ -1,4 +1,4 @@
-"""The model itself: a program that turns a batch of numbers into outputs, run by torch or by ONNX Runtime."""
+"""The traced model: turns a batch of numbers into outputs, by torch or ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -17,20 +17,16 @@ class Program(Protocol):
     def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
         """Return the outputs of each row, as nested lists.
 
-        Args:
-            last: Whether only the outputs at the last place of each row are wanted, of outputs [rows, length, ...]:
-                as lists, all logits of a language model take many times as long as its forward pass.
+        With `last`, only those at the last place of each row, of outputs [rows, length, ...]: turning all logits of a
+        language model into lists takes many times its forward pass.
         """
 
 
 class TorchProgram:
-    """A program of `torch.export`; needs torch alone.
-
-    Args:
-        path: A .pt2 file.
+    """A program of `torch.export`; needs only torch.
 
     Raises:
-        UnsafeProgramError: The file could run code; it is not loaded.
+        UnsafeProgramError: The .pt2 file could run code; it is not loaded.
         ModelError: This torch cannot move programs to another device.
     """
 
@@ -45,7 +41,7 @@ class TorchProgram:
         self._module: Any = program.module()
 
     def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
-        """Return the outputs of each row, or those at its last place, as nested lists."""
+        """Return the outputs of each row, or only at its last place, as nested lists."""
         torch = self._torch
         flat = torch.frombuffer(batch.numbers, dtype=getattr(torch, batch.dtype))
         with torch.no_grad():
@@ -54,7 +50,7 @@ class TorchProgram:
 
 
 def _moved(program: Any, device: Any) -> Any:
-    """Return a program that was traced on the CPU, whose steps name it, on another device."""
+    """Return a program traced on the CPU, whose steps name it, moved to a device."""
     try:
         from torch.export.passes import move_to_device_pass
     except ImportError:
@@ -63,7 +59,7 @@ def _moved(program: Any, device: Any) -> Any:
 
 
 class OnnxProgram:
-    """An ONNX model; needs ONNX Runtime alone, which brings numpy."""
+    """An ONNX model; needs only ONNX Runtime, with its numpy."""
 
     def __init__(self, path: str | Path) -> None:
         import numpy as np
@@ -75,22 +71,21 @@ class OnnxProgram:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What was written into the file beside the model, by name."""
+        """Texts stored in the file beside the model, by name."""
         return dict(self._session.get_modelmeta().custom_metadata_map)
 
     def arrays(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return all outputs for all inputs of the file, arrays of numpy each."""
+        """Return all outputs of the file for its inputs, as numpy arrays."""
         names = [one.name for one in self._session.get_inputs()]
         outputs: list[Any] = self._session.run(None, dict(zip(names, inputs, strict=True)))
         return outputs
 
     def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
-        """Return the outputs of each row, or those at its last place, as nested lists."""
+        """Return the outputs of each row, or only at its last place, as nested lists."""
         numbers = self._numpy.frombuffer(batch.numbers, dtype=batch.dtype).reshape(batch.shape)
         return _listed(self._session.run(None, {self._input: numbers})[0], last=last)
 
 
 def _listed(outputs: Any, *, last: bool) -> list[Any]:
-    """Return the outputs of each row, or those at its last place, as nested lists."""
     listed: list[Any] = (outputs[:, -1] if last else outputs).tolist()
     return listed

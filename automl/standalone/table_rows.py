@@ -1,7 +1,7 @@
-"""Rows of a table, given as mappings from column to cell, as the numbers that the model was trained on.
+"""Rows of a table, as mappings from column to cell, encoded as in training.
 
-A cell may be text as a CSV file has it, or a number, boolean or date of Python; None and the words for nothing are a
-missing value, which some columns take and others replace by their median.
+A cell is a text as in a CSV file, or a Python number, boolean or date. None and the words for nothing are missing
+values; some columns encode them, others replace them by their median.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ class _Category:
         self.meant = {one: number for level, number in self.written.items() if times[one := _plain(level)] == 1}
 
     def number(self, text: str | None) -> int:
-        """Return the number of a cell."""
         if text is None:
             return _MISSING
         number = self.written.get(text)
@@ -59,7 +58,7 @@ class _Category:
 
 
 class TableRows:
-    """Encodes rows of a table; see `trainers.tasks.table.columns`, which learns what is applied here.
+    """Encodes rows of a table by what `trainers.tasks.table.columns` has learnt.
 
     Args:
         form: `numbers`, mappings of name, is_date, mean, deviation, median, marks; `categories`, mappings of name and
@@ -85,11 +84,7 @@ class TableRows:
         self.shape = (len(self.columns) + marks,)
 
     def check_columns(self, names: Sequence[object], where: str, row: int = 0) -> None:
-        """Refuse columns that the training data did not have, and the lack of one that the model uses.
-
-        Raises:
-            InputError: Names what is wrong.
-        """
+        """Raise InputError for columns unknown to the training data, and for missing ones that the model uses."""
         have = set(names)
         if have >= self._needed and have <= self._known:
             return
@@ -103,11 +98,7 @@ class TableRows:
         raise InputError(row, f"{where}: found {' and '.join(found)}, allowed: {allowed}")
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a row, float32 [columns].
-
-        Raises:
-            InputError: It is no mapping of the columns, or a cell of a column of numbers is none.
-        """
+        """Return a row, float32 [columns]; InputError if it is no mapping of the columns, or a number is invalid."""
         where = f"row {number + 1}"
         if not isinstance(row, Mapping):
             raise InputError(number, f"{where}: found {_shown(row)}, allowed: a mapping from each column to its cell")
@@ -151,7 +142,7 @@ class TableRows:
         return None if text in self._nothing else text
 
     def _number(self, cell: object, column: _Number, row: int) -> float:
-        """Return a cell as a number, a date as days since 1970; NaN where it is missing."""
+        """Return a cell as a number, a date as days since 1970; NaN if missing."""
         text = self._text(cell)
         if text is None:
             return math.nan
@@ -167,7 +158,7 @@ class TableRows:
 
 
 def _plain(text: str) -> str:
-    """Return a word without what only the program that wrote it put in."""
+    """Return a word without additions of the program that wrote it."""
     small = text.lower()
     if small in {"true", "false"}:
         return small
@@ -176,7 +167,7 @@ def _plain(text: str) -> str:
 
 
 def _days(text: str, row: int, name: str) -> float:
-    """Return a date as days since 1970, counted in whole milliseconds."""
+    """Return a date as days since 1970, in whole milliseconds."""
     try:
         found = _DATE.fullmatch(text)
         if found is None:

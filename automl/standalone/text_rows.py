@@ -9,35 +9,27 @@ from .batches import Encoded, encoded
 from .errors import InputError
 
 _NO_CHARACTER = "\ufffd"
-"""What bytes are decoded to that are no whole character."""
+"""Replacement character for bytes that are no whole character."""
 
 
 CLEANING = ("trimmed", "plain_line_ends")
-"""Keys of a form that say what reading a file does to its texts; models of before say nothing of it, and do nothing."""
+"""Cleaning keys of a form; older models lack them, and clean nothing."""
 
 
 def cleaned(text: str, cleaning: Mapping[str, Any]) -> str:
-    """Return a text as it would be read from a file like that of training.
-
-    Args:
-        cleaning: `trimmed`, whether spaces around a text are cut off; `plain_line_ends`, whether line breaks of Windows
-            are taken as plain ones.
-    """
+    """Return a text cleaned as in training: `trimmed` strips spaces, `plain_line_ends` converts Windows line breaks."""
     plain = text.replace("\r\n", "\n") if cleaning.get("plain_line_ends") else text
     return plain.strip() if cleaning.get("trimmed") else plain
 
 
 class TextRows:
-    """Encodes texts.
+    """Encodes texts; ImportError without the package `tokenizers`.
 
     Args:
-        form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens that count; `keep`, which tokens of
-            a longer text count, "start" or "end"; `pad`, token that fills shorter ones up, or None if only texts of
-            equal length may go together; `unknown`, token of a text that has none; `first`, token in front of each
-            text, or None; and what `cleaned` reads.
-
-    Raises:
-        ImportError: The package `tokenizers` is not installed.
+        form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens that count; `keep`, the end of a
+            longer text that counts, "start" or "end"; `pad`, padding token, or None if only texts of equal length share
+            a batch; `unknown`, token of a text without tokens; `first`, token in front of each text, or None; and keys
+            of `cleaned`.
     """
 
     kind = "text"
@@ -57,11 +49,7 @@ class TextRows:
         self.shape = (-1,)
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a text's tokens, int64 [at most `longest`].
-
-        Raises:
-            InputError: It is no text.
-        """
+        """Return a text's tokens, int64 [at most `longest`]; InputError if it is no text."""
         if not isinstance(row, str):
             raise InputError(number, f"row {number + 1}: found {type(row).__name__}, allowed: a text")
         ids = [*self._first, *(self._tokenizer.encode(cleaned(row, self._cleaning)).ids or [self._unknown])]
@@ -69,10 +57,9 @@ class TextRows:
         return encoded(self.dtype, (len(kept),), kept)
 
     def names(self, numbers: Sequence[int]) -> list[str]:
-        """Return the texts of some tokens; those that a text does not tell apart are as the vocabulary has them.
+        """Return the texts of tokens; where the text is ambiguous, the vocabulary's own form.
 
-        Such are parts of a character of several bytes, marks, which have no text, and the beginning and inside of words
-        in some vocabularies.
+        Examples are parts of multi-byte characters, marks without text, and prefixes and infixes of some vocabularies.
         """
         texts = [str(self._tokenizer.decode([number])) for number in numbers]
         tokens = [self._tokenizer.id_to_token(number) or f"token {number}" for number in numbers]

@@ -1,1 +1,1 @@
-"""The service's HTTP interface: the app, who may ask, routes, and bodies of requests."""
+"""HTTP interface of the service: application, gate, routes, and request bodies."""

@@ -1,4 +1,4 @@
-"""What the routes of a service share: the store, what the operator allows, and who asks."""
+"""Shared by the routes: the store, the operator's policy, and the caller's identity."""
 
 from __future__ import annotations
 
@@ -23,39 +23,35 @@ class ServiceContext:
 
 
 def context_of(request: Request) -> ServiceContext:
-    """Return the service that a request is for."""
+    """Return the service of a request."""
     found: ServiceContext = request.app.state.context
     return found
 
 
 def refuse_other_sites(request: Request) -> None:
-    """Refuse what a page of another site has a browser ask for, for a route that does more than read.
-
-    Raises:
-        ForbiddenError: Another site asks.
-    """
+    """Raise ForbiddenError for a request from another site's page; for routes that do more than read."""
     if header(request.scope, "sec-fetch-site") not in OWN_SITE:
         raise ForbiddenError("header Sec-Fetch-Site: found another site, allowed: this service's own pages")
 
 
 def identity_of(request: Request) -> Identity:
-    """Return who asks; the gate has looked."""
+    """Return the caller's identity, which the gate has checked."""
     found: Identity = request.scope["state"]["identity"]
     return found
 
 
 def studies_for(request: Request) -> TeamStudies:
-    """Return the studies as the caller may see and change them."""
+    """Return the studies with the caller's rights."""
     context = context_of(request)
     return TeamStudies(context.store, context.policy, identity_of(request))
 
 
-# These two are coroutines: FastAPI calls other dependencies in a thread, to which a busy machine is slow to change.
+# These two are coroutines: FastAPI runs other dependencies in a thread, which is slow on a busy machine.
 async def service_of(request: Request) -> ServiceContext:
-    """Return the service that a request is for, as a dependency of a route."""
+    """Dependency of routes: the service of a request."""
     return context_of(request)
 
 
 async def studies_of(request: Request) -> TeamStudies:
-    """Return the studies as the caller may see and change them, as a dependency of a route."""
+    """Dependency of routes: the studies with the caller's rights."""
     return studies_for(request)

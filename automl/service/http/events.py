@@ -1,4 +1,4 @@
-"""The status of a study as server-sent events: one whenever it changes, and one when it has ended."""
+"""The status of a study as server-sent events, at each change and at its end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from studies.queueing.jobs import OVER
 
 LOOK_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
-"""Longest time without a line, so that proxies keep the connection, and between two looks at the caller's token."""
+"""Longest silence, so that proxies keep the connection, and longest time between checks of the caller's token."""
 
 
 async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
-    """Yield the events of a study: `status` with what `GET /studies/NAME` returns, then `end`.
+    """Yield the events of a study: `status` with the answer of `GET /studies/NAME`, then `end`.
 
-    While the store is away nothing is told. It breaks off, without `end`, when the caller's token is not accepted any
-    more.
+    Silent while the store is away. Stops without `end` when the caller's token becomes invalid.
     """
     seen: tuple[object, ...] = ()
     silent = asked = 0.0

@@ -1,8 +1,8 @@
-"""The gate before all routes: who asks, from where, and how much is sent. A plain ASGI application around the others.
+"""The gate before all routes, a plain ASGI application: checks identity, origin and size of requests.
 
-With a token in the store every path but those of `OPEN_PATHS` needs one, mounted applications included: in the header
-`Authorization: Bearer TOKEN`, or in the cookie that `/login` sets. Without any token the service listens on this
-machine's own interface only, and whoever uses the machine is an admin.
+Once the store has a token, every path outside `OPEN_PATHS`, mounted applications included, needs one, in the header
+`Authorization: Bearer TOKEN` or in the cookie of `/login`. Before that, the service listens on loopback only, and every
+user of the machine is an admin.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from studies.queueing.access_tokens import Identity, identify
 from studies.storage.study_store import Store
 
 LOCAL_PROJECT = "local"
-"""Project of whoever uses this machine, without a token."""
+"""Project of this machine's users without a token."""
 
 
 def local_identity() -> Identity:
-    """Return the identity of the user of this process, who is an admin: the store is theirs."""
+    """Return the identity of this process's user, an admin: the store is theirs."""
     return Identity(user=_local_user(), project=LOCAL_PROJECT, role="admin")
 
 
@@ -44,23 +44,23 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "automl_token"
 OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
-"""Paths that need no token: what a load balancer asks, and what a person needs to log in."""
+"""Paths without a token: health checks of load balancers, and logging in."""
 OWN_SITE = frozenset({"", "same-origin", "none"})
-"""Values of the header Sec-Fetch-Site of what no other site has asked for."""
+"""Values of the header Sec-Fetch-Site of requests that no other site has caused."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGEST_BODY = 2**20
-"""Number of bytes of a request's body, but for uploads."""
+"""Largest body of a request in bytes, except uploads."""
 UPLOADS = "/api/v1/uploads"
 
 
 class Gate:
-    """Lets requests through to the application, with `scope["state"]["identity"]`."""
+    """Passes allowed requests on, with `scope["state"]["identity"]`."""
 
     def __init__(self, app: Asgi, store: Store, *, needs_token: bool, host: str) -> None:
         self._app, self._store, self._needs_token, self._host = app, store, needs_token, host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Check a request, and pass it on or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -82,7 +82,7 @@ class Gate:
         await self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on, with a body of limited size; who takes uploads limits them itself."""
+        """Pass a request on with a body of limited size; upload routes limit theirs."""
         if scope["path"].startswith(UPLOADS):
             await self._app(scope, receive, send)
             return
@@ -96,7 +96,7 @@ class Gate:
         await self._app(scope, _again(body, receive), send)
 
     def _problem(self, scope: Scope) -> tuple[int, str] | None:
-        """What is wrong with where a request comes from; None if nothing is."""
+        """Return what is wrong with the origin of a request; None if nothing is."""
         host = header(scope, "host")
         if not self._needs_token and not names_this_machine(host, self._host):
             return 403, "header Host: found another name, allowed: this machine's own"
@@ -106,7 +106,7 @@ class Gate:
             return 413, f"body: found {length} bytes, allowed: at most {LARGEST_BODY}"
         if scope["method"] in SAFE_METHODS or header(scope, "authorization"):
             return None
-        # Browsers send cookies, and reach this machine's own interface, from pages of others as well.
+        # Browsers send cookies, and reach loopback, from pages of other sites too.
         origin, site = header(scope, "origin"), header(scope, "sec-fetch-site")
         if site not in OWN_SITE or (origin and _place(origin) != host):
             return 403, "header Origin: found another site, allowed: this service's own pages"
@@ -122,7 +122,7 @@ class Gate:
 
 
 def brought_token(scope: Scope) -> str:
-    """Return the token that a request brings, empty without one; the header comes before the cookie."""
+    """Return a request's token, empty without one; the header precedes the cookie."""
     given = header(scope, "authorization")
     if given:
         scheme, _, value = given.partition(" ")
@@ -136,7 +136,7 @@ def brought_token(scope: Scope) -> str:
 
 
 def _place(origin: str) -> str | None:
-    """Host and port of an origin; None if it cannot be read."""
+    """Return host and port of an origin; None if it is malformed."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -144,14 +144,14 @@ def _place(origin: str) -> str | None:
 
 
 def header(scope: Scope, name: str) -> str:
-    """Return a header of a request, empty without it."""
+    """Return a header of a request; empty if missing."""
     wanted = name.encode()
     found: bytes = next((value for key, value in scope["headers"] if key == wanted), b"")
     return found.decode("latin-1")
 
 
 async def _whole_body(receive: Receive, most: int) -> bytes | None:
-    """The body of a request; None if it has more bytes."""
+    """Return the body of a request; None if it is larger than `most` bytes."""
     body = b""
     while True:
         message = await receive()
@@ -165,7 +165,7 @@ async def _whole_body(receive: Receive, most: int) -> bytes | None:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return a function that receives a body that was read already, and then what comes."""
+    """Return a `receive` that replays a body, and then goes on."""
     first: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replaying() -> Any:
@@ -175,7 +175,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 async def _ask_for_token(scope: Scope, send: Send) -> None:
-    """Lead a browser to the page where a token is entered; tell a program that it needs one."""
+    """Redirect a browser to the login page; answer a program that it needs a token."""
     if scope["method"] == "GET" and "text/html" in header(scope, "accept"):
         await _answer(send, 303, b"", [(b"location", b"/login")])
         return

@@ -1,4 +1,4 @@
-"""What machines ask: whether the service lives, whether it can answer, and its figures for Prometheus."""
+"""Endpoints for machines: liveness, readiness, and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from studies.storage.views.cursors import VIEWS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 WINDOW_SECONDS = 60.0
-"""Time over which rates are taken."""
+"""Time window of rates."""
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class Metrics:
-    """Counts requests, and reads the rest from the store when it is asked."""
+    """Counts requests; reads other figures from the store on demand."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()

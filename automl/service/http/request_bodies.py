@@ -1,4 +1,4 @@
-"""Bodies of requests, checked by pydantic: the OpenAPI document shows them."""
+"""Bodies of requests, checked by pydantic and shown in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -158,11 +158,7 @@ Filled = TypeVar("Filled", bound=Body)
 
 
 def filled_in(kind: type[Filled], given: Mapping[str, Any]) -> Filled:
-    """Return a body that the form of a page fills in.
-
-    Raises:
-        SpecError: A field is wrong; the message names it, and does not repeat what was found there.
-    """
+    """Return a body from the form of a page; SpecError names the wrong field without its value."""
     try:
         return kind.model_validate(given)
     except ValidationError as error:

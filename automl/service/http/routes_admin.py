@@ -1,4 +1,4 @@
-"""Routes of workers, money and tokens, and of who asks."""
+"""Routes of workers, money, tokens, and the caller's identity."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ Context = Annotated[ServiceContext, Depends(service_of)]
 
 
 async def admin_context(request: Request) -> ServiceContext:
-    """Return the service if an admin asks.
-
-    Raises:
-        ForbiddenError: Somebody else does.
-    """
+    """Return the service for an admin; ForbiddenError for others."""
     if not identity_of(request).is_admin:
         raise ForbiddenError("role: found one that may not do this, allowed: admin")
     return context_of(request)

@@ -1,4 +1,4 @@
-"""Routes for `automl --server`: records, from which commands print what they print of a store, and confirming."""
+"""Routes for `automl --server`: records, from which commands print as from a store, and confirming."""
 
 from __future__ import annotations
 

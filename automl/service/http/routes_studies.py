@@ -31,7 +31,7 @@ Number = Annotated[int, Query(ge=0, le=10**9)]
 Attempt = Annotated[int, Query(ge=1, le=10**9)]
 Seed = Annotated[int, Query(ge=0, lt=2**31)]
 LONGEST_LOG = 2**20
-"""Number of characters of a log that one answer has: the last ones."""
+"""Length of the log in an answer: its last characters."""
 
 
 @router.get("/studies", tags=["studies"])

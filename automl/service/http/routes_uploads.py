@@ -23,11 +23,7 @@ def uploads_of(request: Request) -> Uploads:
 
 
 def writable_uploads(request: Request) -> Uploads:
-    """Return the uploads of the caller's project if it may change them.
-
-    Raises:
-        ForbiddenError: The identity may only read.
-    """
+    """Return the uploads of the caller's project; ForbiddenError if the identity may only read."""
     if identity_of(request).role == "viewer":
         raise ForbiddenError("role: found viewer, which only reads, allowed: member or admin")
     return uploads_of(request)

@@ -1,4 +1,4 @@
-"""The service as an ASGI application: routes, errors as answers, and the gate around all of it."""
+"""The service as an ASGI application: routes, error answers, and the gate around them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     503: {"description": "The store does not answer now."},
 }
 _RETRY_AFTER = {429: "10", 503: "2"}
-"""Seconds after which the same may succeed, by status."""
+"""Seconds for the header Retry-After, by status."""
 _SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 _POLICY = (
     b"content-security-policy",
@@ -81,7 +81,7 @@ def _told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:
-    """Say in one line which field is wrong; what was found is not repeated, since it may be a secret."""
+    """Name the wrong field in one line; its value is not repeated, since it may be a secret."""
     first: dict[str, Any] = error.errors()[0] if isinstance(error, RequestValidationError) else {}
     place = ".".join(str(part) for part in first.get("loc", ()))
     problem = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
@@ -97,13 +97,12 @@ async def _store_is_away(_request: Request, error: Exception) -> Response:
 
 
 class _Observer:
-    """Counts and logs each request, and lets browsers run nothing but what comes from here."""
+    """Counts and logs each request, and lets browsers run only the service's own scripts."""
 
     def __init__(self, app: Asgi, metrics: Metrics) -> None:
         self._app, self._metrics, self._log = app, metrics, writer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -130,12 +129,12 @@ class _Observer:
 
     @staticmethod
     def _path(scope: Scope) -> str:
-        """Path as its route has it, so that names of studies make no series of their own."""
+        """Return the path's route, so that names of studies create no metric series."""
         return str(getattr(scope.get("route"), "path", "other"))
 
 
 def _with_safe_headers(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
-    """Headers of an answer with those for browsers; a report has a policy of its own, for its scripts."""
+    """Add the headers for browsers; a report has its own policy, for its scripts."""
     safe = _SAFE_HEADERS if path.endswith("/report") else (*_SAFE_HEADERS, _POLICY)
     given = {name.lower() for name, _ in headers}
     return [*headers, *((name, value) for name, value in safe if name not in given)]

@@ -1,4 +1,4 @@
-"""Running the service: the socket, the token of a file, a worker beside it if wanted, and an end in order."""
+"""Running the service: the socket, the token file, an optional worker, and an orderly end."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from search_spaces.user_errors import UserError
 from studies.queueing import access_tokens
 
 SHUTDOWN_SECONDS = 10
-"""Time for requests that are under way when the service ends; watchers are cut then."""
+"""Time for open requests when the service ends; event streams are cut then."""
 _FILE_TOKEN = "token file"  # noqa: S105 - the name of the token, not the token
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listening:
-    """Where the service listens.
+    """Address of the service.
 
     Attributes:
         host: Address; any that other machines reach needs a token.
@@ -45,11 +45,7 @@ class Listening:
 
 
 def serve(context: ServiceContext, listening: Listening, say: Callable[[str], None]) -> None:
-    """Serve until the process is interrupted.
-
-    Raises:
-        UserError: The address cannot be had, or others could reach it without a token.
-    """
+    """Serve until interrupted; UserError if the address is taken, or public without a token."""
     needs_token = access_tokens.any_valid(context.store)
     if not needs_token and not is_loopback(listening.host):
         raise UserError(
@@ -72,7 +68,7 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
 
 
 def _log_as_json(name: str) -> None:
-    """Let warnings and errors of a library's logger become lines like the service's own."""
+    """Write warnings and errors of a library's logger in the service's format."""
     logger = logging.getLogger(name)
     logger.setLevel(logging.WARNING)
     logger.propagate = False
@@ -80,10 +76,10 @@ def _log_as_json(name: str) -> None:
 
 
 def take_token(context: ServiceContext, file: Path) -> None:
-    """Let the token of a file be an admin's: for containers, which get it as a secret.
+    """Register the token of a file, such as a container's secret, as an admin's.
 
     Raises:
-        UserError: The file cannot be read, has several tokens, or one that can be guessed or no header can bring.
+        UserError: The file cannot be read, has several tokens, or its token is guessable or unfit for a header.
     """
     try:
         token = file.read_text(encoding="utf-8").strip()
@@ -98,7 +94,7 @@ def take_token(context: ServiceContext, file: Path) -> None:
 
 @contextmanager
 def _worker(context: ServiceContext, listening: Listening) -> Iterator[None]:
-    """Run a worker beside the service, which drains when the service ends."""
+    """Run a worker beside the service; it drains when the service ends."""
     if listening.worker_slots is None:
         yield
         return

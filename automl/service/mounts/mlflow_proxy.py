@@ -1,7 +1,7 @@
-"""MLflow behind the gate: a server that the operator names, under /mlflow/, for admins, since MLflow has no projects.
+"""Proxy to the operator's MLflow server, under /mlflow/, for admins only, since MLflow has no projects.
 
-The server runs with `mlflow server --static-prefix /mlflow`, so that paths are handed on as they are. Its pages need
-scripts in themselves; anything else that it sends, such as a logged HTML file, can run nothing here.
+Start it with `mlflow server --static-prefix /mlflow`: paths are forwarded unchanged. Its pages need inline scripts;
+other content, such as a logged HTML file, cannot run scripts here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PREFIX = "/mlflow"
 TIMEOUT_SECONDS = 60.0
 CHUNK_BYTES = 2**16
 _HANDED_ON = ("accept", "content-type", "range", "if-none-match", "if-modified-since")
-"""Headers of a request that the server gets: no cookie and no token of ours."""
+"""Request headers that are forwarded: no cookie and no token of ours."""
 _HANDED_BACK = ("content-type", "content-length", "content-disposition", "content-encoding", "content-range",
                 "cache-control", "etag", "last-modified")  # fmt: skip
 _PAGE_POLICY = (

@@ -1,8 +1,7 @@
-"""Optuna Dashboard behind the gate: for reading, with the studies of the caller's project only.
+"""Optuna Dashboard behind the gate: read-only, with the studies of the caller's project.
 
-Its page asks absolute paths, which are therefore its own here: /dashboard, /api/studies, /static and so on. Our API is
-below /api/v1. Each project has an application of its own, since the dashboard keeps what it has read in memory. What
-it keeps for a whole process, it keeps by the ids of studies, which never come back here.
+Its page uses absolute paths (/dashboard, /api/studies, /static); our API is below /api/v1. Each project has its own
+application, since the dashboard caches in memory; process-wide caches are keyed by study ids, which are never reused.
 """
 
 from __future__ import annotations
@@ -35,11 +34,7 @@ from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What tells a study from another one that had its id before.
-
-    Attributes:
-        uid: Unique id of the study that it mirrors; empty if it mirrors none.
-    """
+    """Distinguishes a study from an earlier one of the same id, by `uid`, which is empty if no study is mirrored."""
 
     name: str
     uid: str
@@ -47,11 +42,10 @@ class Mark:
 
 @dataclass(slots=True)
 class LastingIds:
-    """Ids by which one process tells others of studies.
+    """Study ids for the dashboard that are never reused.
 
-    SQLite gives the id of a deleted study to the next one. Optuna Dashboard keeps trials, search spaces and importances
-    by id, importances even for all projects of a process, so the next study would be shown with what it kept of the
-    deleted one. An id that comes back is told as one that nobody was told before.
+    SQLite gives the id of a deleted study to the next one. Optuna Dashboard caches trials, search spaces and
+    importances by id, importances even across projects, and would show the deleted study's. A reused id gets a new one.
     """
 
     _outer: dict[tuple[int, Mark], int] = field(default_factory=dict)
@@ -59,11 +53,7 @@ class LastingIds:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def told(self, inner: int, mark: Mark) -> int:
-        """Return the id by which others know the study that has an id now.
-
-        Args:
-            inner: Id of the study in Optuna's tables.
-        """
+        """Return the outer id of the study that now has the id `inner` in Optuna's tables."""
         with self._lock:
             outer = self._outer.get((inner, mark))
             if outer is None:
@@ -72,7 +62,7 @@ class LastingIds:
             return outer
 
     def meant(self, outer: int) -> int:
-        """Return the id in Optuna's tables that a study had when others were told of it; one of none is as it is."""
+        """Return the id in Optuna's tables for an outer id; unknown ids stay."""
         with self._lock:
             return self._inner.get(outer, outer)
 
@@ -81,23 +71,23 @@ Found = TypeVar("Found")
 
 
 class ReadOnlyError(RuntimeError):
-    """Something tried to write: the view is written by the controllers of the studies alone."""
+    """The view is read-only: only controllers of studies write it."""
 
 
 class ProjectStorage(BaseStorage):
-    """A storage without the studies of others; asked for one of those, it knows nothing of it.
+    """A storage that hides other projects' studies.
 
     Args:
-        ids: Ids by which studies are known outside, shared by all who remember them together.
+        ids: Outer ids of studies, shared by all caches of the process.
     """
 
     def __init__(self, inner: BaseStorage, visible: Callable[[], Container[str]], ids: LastingIds) -> None:
         self._inner, self._visible, self._ids = inner, visible, ids
 
     def _read(self, study_id: int, read: Callable[[int], Found]) -> Found:
-        """Return what is read of a study that may be seen.
+        """Return data of a visible study.
 
-        Whose it is is looked up afterwards: an id may become another study's at any moment, but no study comes back.
+        Visibility is checked after the read: an id may pass to another study at any moment, but no study comes back.
         """
         inner = self._ids.meant(study_id)
         found = read(inner)
@@ -106,10 +96,8 @@ class ProjectStorage(BaseStorage):
             raise KeyError(study_id)
         return found
 
-    # ------------------------------------------------------------------ reading
-
     def get_all_studies(self) -> list[Any]:
-        """Return the studies that may be seen, by id."""
+        """Return the visible studies, by id."""
         visible = self._visible()
         own = [study for study in self._inner.get_all_studies() if study.study_name in visible]
         for study in sorted(own, key=_id_of):
@@ -117,42 +105,39 @@ class ProjectStorage(BaseStorage):
         return sorted(own, key=_id_of)
 
     def get_study_id_from_name(self, study_name: str) -> int:
-        """Return the id of a study that may be seen."""
+        """Return the id of a visible study."""
         if study_name not in self._visible():
             raise KeyError(study_name)
         inner = self._inner.get_study_id_from_name(study_name)
         return self._ids.told(inner, _mark(study_name, self._inner.get_study_user_attrs(inner)))
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        """Return the name of a study that may be seen."""
+        """Return the name of a visible study."""
         return self._read(study_id, self._inner.get_study_name_from_id)
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        """Return the directions of a study that may be seen."""
+        """Return the directions of a visible study."""
         return self._read(study_id, self._inner.get_study_directions)
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return the user attributes of a study that may be seen."""
+        """Return the user attributes of a visible study."""
         return self._read(study_id, self._inner.get_study_user_attrs)
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return the system attributes of a study that may be seen."""
+        """Return the system attributes of a visible study."""
         return self._read(study_id, self._inner.get_study_system_attrs)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Return the trials of a study that may be seen."""
+        """Return the trials of a visible study."""
         return self._read(study_id, lambda inner: self._inner.get_all_trials(inner, deepcopy=deepcopy, states=states))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        """Know of no trial: the id of one does not say whose it is, and no page asks for one without its study."""
+        """Raise KeyError: a trial's id does not identify its study, and no page asks for a trial alone."""
         raise KeyError(trial_id)
 
-    # ------------------------------------------------------------------ writing
-
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to write."""
         raise ReadOnlyError("this storage is for reading")
 
     create_new_study = delete_study = set_study_user_attr = set_study_system_attr = _refuse
@@ -179,7 +164,7 @@ _THREADS = 4
 
 
 class OptunaDashboard:
-    """Optuna Dashboard as an ASGI application, which asks the identity that the gate has found."""
+    """Optuna Dashboard as an ASGI application, with the identity that the gate has found."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -189,7 +174,7 @@ class OptunaDashboard:
         self._projects: dict[str | None, tuple[ProjectStorage, Asgi]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request for a page, a file or the data of a study."""
+        """Answer a request for a page, a file or a study's data."""
         refused = await asyncio.to_thread(self._refusal, scope)
         if refused is not None:
             await refused(scope, receive, send)
@@ -198,18 +183,14 @@ class OptunaDashboard:
         await application(scope, receive, send)
 
     def id_of(self, identity: Identity, study: str) -> int:
-        """Return the id of a study in Optuna Dashboard.
-
-        Raises:
-            MissingError: There is no such study that may be seen, or its view is not there yet.
-        """
+        """Return a study's id in Optuna Dashboard; MissingError if it is not visible, or not yet mirrored."""
         try:
             return self._of(identity)[0].get_study_id_from_name(study)
         except KeyError:
             raise MissingError(f"study: found {study!r}, of which Optuna Dashboard has nothing yet") from None
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Why there is no answer; None if there is one."""
+        """Return the refusal of a request; None if it is allowed."""
         if scope["method"] not in SAFE_METHODS:
             return JSONResponse({"reason": "Optuna Dashboard is for reading here"}, status_code=403)
         if _PLAIN.fullmatch(scope["path"]):
@@ -224,7 +205,7 @@ class OptunaDashboard:
         return JSONResponse({"reason": "there is no such study that you may see"}, status_code=404)
 
     def _of(self, identity: Identity) -> tuple[ProjectStorage, Asgi]:
-        """Storage and application of a project; None stands for all of them, as an admin sees them."""
+        """Return storage and application of a project; None takes all projects, for an admin."""
         project = None if identity.is_admin else identity.project
         with self._making:
             if project not in self._projects:
@@ -238,7 +219,7 @@ class OptunaDashboard:
 
 
 class _All:
-    """Names of studies, all of them."""
+    """A container of all names."""
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str)
@@ -258,7 +239,7 @@ class _Visible:
 
 
 def mount(app: FastAPI) -> None:
-    """Let an application answer the paths of Optuna Dashboard."""
+    """Route the paths of Optuna Dashboard to it."""
     app.state.optuna = OptunaDashboard(app.state.context)
     app.include_router(router)
     for path in PATHS:

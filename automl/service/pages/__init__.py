@@ -1,1 +1,1 @@
-"""Pages of the service: templates, and what fills them."""
+"""Pages of the service: templates and their data."""

@@ -1,4 +1,4 @@
-"""Pages for people: logging in, the queue, a study, a trial."""
+"""Pages for people: login, queue, study, trial."""
 
 from __future__ import annotations
 
@@ -37,14 +37,11 @@ Studies = Annotated[TeamStudies, Depends(studies_of)]
 Context = Annotated[ServiceContext, Depends(service_of)]
 Form = Annotated[Mapping[str, str], Depends(form_of)]
 COOKIE_SECONDS = 7 * 86_400
-"""Time for which a browser stays logged in, if the token lasts as long."""
+"""Longest browser login; an earlier end of the token ends it."""
 MOST_ENDED = 50
-"""Jobs that have ended on the page of the queue, the latest ones."""
+"""Number of ended jobs on the queue page, latest first."""
 LONGEST_LOG = 2**16
-"""Number of characters of a rank's output on the page, the last ones."""
-
-
-# ---------------------------------------------------------------------- files and logging in
+"""Length of a rank's output on the page: its last characters."""
 
 
 @router.get("/service.css")
@@ -79,10 +76,7 @@ def login(request: Request, context: Context, form: Form) -> Response:
 
 
 def _is_https(request: Request) -> bool:
-    """Whether the browser speaks HTTPS, to this process or to any proxy in front: uvicorn believes those of 127.0.0.1.
-
-    Who forges the header can only make the cookie stricter.
-    """
+    """Return whether the browser uses HTTPS, by the proxy's header too: forging it only makes the cookie stricter."""
     client_scheme = request.headers.get("x-forwarded-proto", "").strip().lower()
     return request.url.scheme == "https" or client_scheme.startswith("https")
 
@@ -93,9 +87,6 @@ def logout(request: Request) -> Response:
     answer = to("/login")
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_https(request))
     return answer
-
-
-# ---------------------------------------------------------------------- queue and studies
 
 
 @router.get("/")
@@ -159,11 +150,8 @@ def change_study(request: Request, studies: Studies, form: Form, name: str, acti
 
 
 def _budget_of(form: Mapping[str, str]) -> list[str]:
-    """The budget that was filled in, as overrides; what is not a number is refused by the spec's own check."""
+    """Return the form's budget as overrides; the spec's own check refuses bad numbers."""
     return [f"budget.{key}={form[key]}" for key in ("usd", "hours", "trials") if form.get(key)]
-
-
-# ---------------------------------------------------------------------- trials
 
 
 @router.get("/studies/{name}/trials/{number}")
@@ -195,7 +183,7 @@ def _ranks(trial: TrialRecord) -> int:
 
 
 def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[str, str]:
-    """What a rank has printed, or why there is nothing."""
+    """Return a rank's output, or the reason for its absence."""
     try:
         return "".join(text_of(log_of(studies.store, name, number, rank)))[-LONGEST_LOG:], ""
     except UserError as error:

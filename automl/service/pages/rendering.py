@@ -1,4 +1,4 @@
-"""The service's pages: templates that escape every value, and errors as pages of one line."""
+"""Rendering of pages: templates that escape every value, and errors as one-line pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (ForbiddenError, 403), (MissingError, 404), (ConflictError, 409), (TooLargeError, 413), (BusyError, 429),
     (StoreAwayError, 503), (UserError, 422), (RunError, 409),
 )  # fmt: skip
-"""Status of the answer by the kind of the error; the first that fits."""
+"""Status by error type; the first match counts."""
 MOST_FIELDS = 100
 
 
@@ -38,7 +38,7 @@ def one_line(error: Exception) -> str:
 
 
 def status_of(error: Exception) -> int:
-    """Return the status of the answer that tells an error."""
+    """Return the HTTP status for an error."""
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 
@@ -62,12 +62,12 @@ def rendered(name: str, values: Mapping[str, Any]) -> str:
 
 
 def to(path: str) -> Response:
-    """Lead the browser to another page after a form."""
+    """Redirect the browser to another page after a form."""
     return RedirectResponse(path, status_code=303)
 
 
 async def form_of(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form; of fields of one name the last one counts."""
+    """Return the fields of a form; the last of a repeated name counts."""
     try:
         text = (await request.body()).decode("utf-8")
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
@@ -80,7 +80,7 @@ class PageRoute(APIRoute):
     """A route whose errors are pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler, which answers errors of people with a page of one line."""
+        """Return a handler that shows user errors as a page of one line."""
         handler = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
@@ -115,5 +115,5 @@ def _environment() -> jinja2.Environment:
 
 
 def moment(seconds: float | None) -> str:
-    """Return a moment for people."""
+    """Return a time for people."""
     return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,4 +1,4 @@
-"""What the page of a study shows: texts and numbers for people, worked out from the store's last commit."""
+"""Data of the study page: texts and numbers from the store's last commit."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from studies.results import analysis
 from studies.results.pareto import reference_of
 
 MOST_TRIALS = 30
-"""Trials in each table of the page, the latest ones; the report has all of them."""
+"""Number of latest trials in each table; the report has all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyView:
-    """A study as its page shows it; what is empty is not known yet.
+    """A study as its page shows it; empty fields are not known yet.
 
     Attributes:
-        spent_percent: Share of the budget that is spent, in percent; None without a limit.
-        confirmed: Heading of what was confirmed of the models; empty if nothing was.
+        spent_percent: Percentage of the budget that is spent; None without a limit.
+        confirmed: Heading of the confirmation; empty without one.
     """
 
     job: Job
@@ -52,22 +52,22 @@ class StudyView:
 
     @property
     def has_baselines(self) -> bool:
-        """Whether the models are compared with something."""
+        """True if the models are compared with baselines."""
         return any(one.baseline for one in self.kept)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more happens to the job, so that it can be deleted."""
+        """True if the job has ended for good, and can be deleted."""
         return self.job.state in OVER
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the job has ended and can be resumed."""
+        """True if the job has ended and can be resumed."""
         return self.job.state in ENDED
 
 
 def view_of(job: Job, record: StudyRecord | None) -> StudyView:
-    """Return what the page of a study shows."""
+    """Return the data of the study page."""
     money, share = _money(job)
     if record is None:
         return StudyView(job=job, money=money, spent_percent=share)
@@ -98,7 +98,7 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
 
 
 def trial_lines_of(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[dict[str, Any]]:
-    """Return what tables show of trials: number, state, epochs, objectives in the order of the spec, cost and why."""
+    """Return table rows of trials: number, state, epochs, objectives in the spec's order, cost and reason."""
     planned = mapping(record.spec.get("training")).get("epochs")
     return [
         {
@@ -127,11 +127,11 @@ def _money(job: Job) -> tuple[str, float | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpendingLine:
-    """What a user or a project has spent.
+    """Spending of a user or a project.
 
     Attributes:
         limit_usd: Limit over all studies; None without one.
-        promised_usd: What running jobs may spend beyond that, where there is a limit.
+        promised_usd: Further amount that running jobs may spend, where there is a limit.
     """
 
     kind: str
@@ -143,7 +143,7 @@ class SpendingLine:
 
 
 def spending(jobs: Sequence[Job], accounts: Mapping[tuple[str, str], Mapping[str, float]]) -> list[SpendingLine]:
-    """Return what users and projects have spent, projects first, the largest sums first."""
+    """Return the spending of users and projects, projects first, largest sums first."""
     sums: dict[tuple[str, str], list[Job]] = {place: [] for place in accounts}
     for job in jobs:
         sums.setdefault(("project", job.project), []).append(job)

@@ -1,4 +1,4 @@
-"""The page on which a study is submitted: from an uploaded table, from a form, or as YAML."""
+"""The page for submitting a study: from an uploaded table, a form, or YAML."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHOWN = ("study", "task", "task_options", "objectives", "training.epochs", "budg
 """Keys of the spec that the form always shows."""
 FURTHER = ("space", "constraints", "search.sampler", "search.pruner", "search.seed", "search.from_studies",
            "budget.usd_per_trial", "resources.device", "training.schedule", "training.precision")  # fmt: skip
-"""Keys that it shows when somebody asks for more."""
+"""Keys that the form shows on demand."""
 MOST_FILES = 200
 _TEXT_KEYS = frozenset({"study", "task"})
 _WORDS = {
@@ -53,16 +53,12 @@ _EXAMPLES = {
     "constraints": "YAML, such as [{metric: latency_ms, max: 5}]",
     "space": "YAML, such as learning_rate: {type: float, low: 0.001, high: 1, log: true}; the task's own if empty",
 }
-"""Hints of fields that take YAML, where an example says more than the schema."""
+"""Hints for YAML fields, where an example says more than the schema."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """A field of the form.
-
-    Attributes:
-        default: What the spec has if the field is left empty, as text.
-    """
+    """A field of the form; `default` is the spec's value for an empty field, as text."""
 
     key: str
     label: str
@@ -98,7 +94,7 @@ def _field(schema: Mapping[str, Any], key: str) -> Field:
 
 
 def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the spec of a form that was filled in; what was left empty is left out."""
+    """Return the spec of a submitted form; empty fields are left out."""
     spec: dict[str, Any] = {}
     for key in (*SHOWN, *FURTHER):
         text = given.get(key, "")
@@ -113,7 +109,7 @@ def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
 def offered_tasks(code_folders: Mapping[str, Path]) -> list[str]:
     """Return names of tasks: built-in ones, and classes and functions of the operator's code folders.
 
-    Files are read and not run: a name may be none of a task, and the check says so.
+    Files are parsed, not run, so a name may be no task; the check reports it.
     """
     own = (name for folder in code_folders.values() for name in _defined_in(folder))
     return [*built_in_tasks(), *dict.fromkeys(own)]
@@ -134,17 +130,13 @@ LONGEST_LINE = 2**16
 
 
 def table_spec(file: Path, target: str) -> tuple[dict[str, Any], list[str]]:
-    """Return a spec as a YAML file has it, and notes that say what was chosen and why.
-
-    Raises:
-        UserError: The table cannot be read, or has no such column.
-    """
+    """Return a spec for a table, and notes on the choices; UserError if it is unreadable, or lacks the column."""
     answer = answer_of("automl.service.pages.submit_pages", [str(file), target])
     return answer["mapping"], answer["notes"]
 
 
 def columns_of(file: Path) -> list[str]:
-    """Return the names in the first line of a CSV or TSV file; empty for other files."""
+    """Return the column names of a CSV or TSV file; empty for other files."""
     separator = {".csv": ",", ".tsv": "\t"}.get(file.suffix.lower())
     if separator is None:
         return []
@@ -171,16 +163,12 @@ Form = Annotated[Mapping[str, str], Depends(form_of)]
 WAYS = {"table": "From a table", "form": "Form", "yaml": "YAML"}
 _TABLE_BUDGET = ("usd", "hours", "trials")
 _CHANGED_BY_FORM = ("study", "training:", "budget:")
-"""First words of notes about what the fields of the page may change."""
+"""First words of notes on choices that the page's fields can change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picked:
-    """A study as it was filled in.
-
-    Attributes:
-        code: Name of the code folder; None without one.
-    """
+    """A study as filled in; `code` is the name of its code folder, None without one."""
 
     spec: dict[str, Any]
     code: str | None = None
@@ -240,7 +228,7 @@ def submit(request: Request, studies: Studies, context: Context, form: Form) -> 
 
 
 def _shown_plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
-    """What the study would do, for the page."""
+    """Return the plan of a study for the page."""
     found_plan = plan(spec, base_folder)
     text = write_yaml(found_plan["spec"])
     return {"plan": found_plan, "plan_text": text, "budget": budget_note(spec).removeprefix("budget: ")}
@@ -257,7 +245,7 @@ def _picked(request: Request, form: Mapping[str, str]) -> Picked:
 
 
 def _from_table(uploads: Uploads, form: Mapping[str, str]) -> Picked:
-    """A spec chosen from the data of an uploaded table, with the budget of the form."""
+    """Return a spec for the data of an uploaded table, with the form's budget."""
     file, target = uploads.path_of(form.get("file", "")), form.get("target", "")
     if not target:
         raise SpecError("form", ("target",), found("", "the column that is to be predicted"))

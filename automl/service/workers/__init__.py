@@ -1,1 +1,1 @@
-"""Workers: they take jobs from the queue and run each in a process of its own."""
+"""Workers take jobs from the queue and run each in a separate process."""

@@ -1,8 +1,7 @@
-"""Confirming models through the queue: a job of its own, with money of its own, on the slots of a worker.
+"""Confirming models through the queue: a job with its own budget, on the slots of a worker.
 
-The trainings are charged to the ledger of the study as `confirm`, and paid by the user who asks for them and by the
-project: the lease under which they are charged names the job. The job's budget binds them: it is the cap of its runs,
-from which what earlier runs have cost is taken.
+The study's ledger charges the trainings as `confirm`, and their user and project pay: the lease of the charge names the
+job. The job's budget, less the cost of earlier runs, caps each run.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ from studies.storage.study_store import Store
 
 
 def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-    """Return what would be trained, and what that will probably cost.
-
-    Worked out in a process of its own, since the user's code is imported for that.
+    """Return the trainings and their expected cost; a separate process imports the user's code.
 
     Args:
         points: Points, as `automl confirm` takes them.
@@ -41,7 +38,7 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
     Raises:
         UserError: There is no such study or point, or the study has not started.
         ConflictError: The study has not ended, or its code took too long.
-        BusyError: Too many checks are worked out now.
+        BusyError: Too many checks run now.
     """
     _confirmable(studies, name)
     asked = json.dumps({"study": studies.started(name), "points": list(points), "seeds": seeds})
@@ -49,7 +46,7 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
 
 
 def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, usd: float) -> Job:
-    """Queue the trainings of the points that are meant now: what is confirmed of them may change which are best.
+    """Queue trainings of points; names such as best are resolved now, since confirming may change them.
 
     Args:
         points: Points, as `automl confirm` takes them.
@@ -57,7 +54,7 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
 
     Raises:
         ForbiddenError: The caller may only read.
-        ConflictError: The study has not ended, or is confirmed already now.
+        ConflictError: The study has not ended, or is already being confirmed.
         StoreError: There is no such point.
     """
     if studies.identity.role == "viewer":
@@ -93,7 +90,7 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
 
 
 def _confirmable(studies: TeamStudies, name: str) -> Job:
-    """The job of a study that has ended, and of which nothing is being confirmed."""
+    """Return the job of an ended study that is not being confirmed."""
     job = studies.job(name)
     if job.kind == "confirm":
         raise ConflictError(f"study: found {job.study!r}, which trains models again; allowed: a study")
@@ -106,7 +103,7 @@ def _confirmable(studies: TeamStudies, name: str) -> Job:
 
 
 def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:
-    """Train what a job of this kind asks for, with the slots and the money of its run."""
+    """Run the trainings of a confirm job, with the slots and the money of its run."""
     asked, job_folder = queue.spec_of(job)
     study = str(asked["study"])
     if job.run is None or job.run.cap_nano_usd is None:
@@ -126,7 +123,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
 
 
 def main() -> None:
-    """Print, as one line of JSON, what the trainings that are asked for on stdin would cost."""
+    """Print the expected cost of the trainings that stdin asks for as one line of JSON."""
     asked = json.loads(sys.stdin.read())
     with telling():
         found = expected(Store(os.environ["AUTOML_STORE"]), asked["study"], asked["points"], seeds=asked["seeds"])

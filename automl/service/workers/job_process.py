@@ -1,8 +1,8 @@
-"""The process of one run of a job: drives its study with the slots and the money of the run, and says how it ended.
+"""Process of one run of a job: drives its study with the run's slots and money, and reports the outcome.
 
     python -m automl.service.workers.job_process RUN_ID        with the store's URL in AUTOML_STORE
 
-A worker starts it. If the worker dies the kernel tells it, and it drains: another worker goes on.
+A worker starts it. When the worker dies, the kernel signals it to drain, and another worker continues.
 """
 
 from __future__ import annotations
@@ -41,20 +41,17 @@ from studies.storage.writing.retrying import is_away, retry
 WORKER_PID = "AUTOML_WORKER_PID"
 """Environment variable with the process id of the worker."""
 STORE_AWAY, INTERRUPTED = 75, 130
-"""Exit codes of a process that could not say how its run ended: the store did not answer it, or it was to end."""
+"""Exit codes of a process that could not store its outcome: the store was away, or it was terminated."""
 MARGIN_SECONDS, MARGIN_SHARE = 1.0, 0.005
-"""Time of the pool that stays unspent of a cap, and the share of the run's money that this may be."""
+"""Pool time left unspent below a cap, and its largest share of the run's money."""
 _PR_SET_PDEATHSIG = 1
 
 
 def run(store: Store, run_id: int) -> RunOutcome:
-    """Drive the study of a run until it is closed, drained or failed; returns how the run ended.
-
-    Args:
-        run_id: Id of the run's row, which is open.
+    """Drive the study of an open run until it is closed, drained or failed; returns the outcome.
 
     Raises:
-        DBAPIError, StoreAwayError: The store is away; another run goes on.
+        DBAPIError, StoreAwayError: The store is away; another run continues.
     """
     queue = JobQueue(store)
     job = _job_of(queue, run_id)
@@ -107,7 +104,7 @@ def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOut
 
 
 def _prepared(queue: JobQueue, job: Job) -> Prepared:
-    """The study as it was submitted or as it is stored, on the slots of the run."""
+    """Return the study as submitted or as stored, on the slots of the run."""
     row = queue.store.study_row(job.study)
     submitted, base_folder = queue.spec_of(job)
     spec = from_store(submitted if row is None else row.spec, job.study)
@@ -120,7 +117,7 @@ def _placed(spec: StudySpec, queue: JobQueue, job: Job) -> StudySpec:
 
 
 def _within(prepared: Prepared, job: Job) -> Prepared:
-    """The same study with the money of the run; its stored budget stays what its owner has set."""
+    """Return the study with the run's money; its stored budget stays its owner's."""
     cap = None if job.run is None else job.run.cap_nano_usd
     if cap is None:
         return prepared
@@ -131,7 +128,7 @@ def _within(prepared: Prepared, job: Job) -> Prepared:
 
 
 def _margin(rest_nano_usd: int, prepared: Prepared) -> int:
-    """What is kept of others' money for a pool that a busy machine closes late, in nano-dollars."""
+    """Return the nano-dollars held back for a pool that a busy machine closes late."""
     per_second = prepared.place.slots * prepared.place.usd_per_slot_hour * NANO / 3600.0
     return round(min(MARGIN_SECONDS * per_second, MARGIN_SHARE * rest_nano_usd))
 
@@ -149,14 +146,14 @@ def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str
 
 
 def outcome_of_closed(job: Job, stop_reason: str | None) -> RunOutcome:
-    """Return how a run ended whose study is closed: "capped" by its owner's money, or "done" by its own budget."""
+    """Return the outcome for a closed study: "capped" by its owner's money, or "done" by its own budget."""
     cap = None if job.run is None else job.run.cap_nano_usd
     is_capped = stop_reason == "budget_usd" and cap is not None and cap != job.limit_nano_usd
     return "capped" if is_capped else "done"
 
 
 def _when_interrupted(queue: JobQueue, job: Job, *, was_stopped: bool) -> RunOutcome:
-    """How a run ended that was interrupted, or stopped by `automl stop` rather than by a request to the queue."""
+    """Return the outcome of an interruption, or of `automl stop` in place of a request to the queue."""
     match queue.require(job.study).request:
         case "stop":
             return "stopped"
@@ -167,7 +164,7 @@ def _when_interrupted(queue: JobQueue, job: Job, *, was_stopped: bool) -> RunOut
 
 
 def drain_when_worker_dies() -> None:
-    """Let the kernel send SIGTERM to this process when the worker dies (Linux: prctl(2), PR_SET_PDEATHSIG)."""
+    """Ask the kernel for SIGTERM when the worker dies (Linux: prctl(2), PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != int(os.environ.get(WORKER_PID, os.getppid())):  # it died before
         os.kill(os.getpid(), signal.SIGTERM)

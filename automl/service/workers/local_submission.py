@@ -1,4 +1,4 @@
-"""Queueing a study of this machine, by whoever uses it: its code and its paths are the user's own."""
+"""Queueing a study by a user of this machine, with the user's own code and paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from studies.storage.study_store import Store
 
 
 def submit_file(path: Path, overrides: Sequence[str], store: str | None, *, priority: int) -> Job:
-    """Queue the study of a spec, which is checked as `automl launch` checks it.
+    """Queue the study of a spec, checked as by `automl launch`.
 
     Args:
         overrides: `path=value` each, as `--set` takes them.

@@ -1,4 +1,4 @@
-"""A worker: takes turns at the queue, and runs each job in a process of its own on some of its slots."""
+"""A worker: polls the queue, and runs each job in a separate process on some of its slots."""
 
 from __future__ import annotations
 
@@ -28,17 +28,15 @@ from studies.storage.writing.retrying import is_away
 
 
 def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
-    """Settle the pools of jobs that do not run; those of living controllers stay.
+    """Settle the pools of jobs that do not run, which fixes their cost and frees the rest of their caps.
 
-    The cost of a job that waits, was cancelled or has failed is then known, and the rest of its cap is free.
-
-    To be called where the database could be reached for so long that a living controller has renewed its lease.
+    Call it only after the database was reachable long enough for living controllers to renew their leases.
     """
     with store.snapshot() as connection:
         left = left_studies(connection)
     for study_id in left:
         try:
-            # Waiting here, the worker would miss heartbeats of its own.
+            # Waiting here would delay the worker's own heartbeats.
             settle_left(store, study_id, at_once=True)
         except (StoreError, RunError) as error:  # deleted or taken over meanwhile, or its rows are damaged
             log(f"what a dead controller has left is not charged: {error}", level="warning", study_id=study_id)
@@ -47,9 +45,9 @@ def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
 POLL_SECONDS = 1.0
 BEAT_SECONDS = 2.0
 LONGEST_GAP_SECONDS = 0.5 * EXPIRY_SECONDS
-"""Time between two heartbeats of a worker from which those of other workers may have run out in the same outage."""
+"""Heartbeat gap after which other workers' heartbeats may have expired in the same outage."""
 AWAY_SECONDS = 30.0
-"""Rest after a process that the store did not answer: the next one would hardly be answered, and a start is dear."""
+"""Pause after a process that the store did not answer: the next start would hardly succeed, and is expensive."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,12 +63,12 @@ class _Running:
 
 @dataclass(kw_only=True)
 class Worker:
-    """Runs jobs of a store until it is told to leave.
+    """Runs jobs of a store until `leave` is called.
 
     Attributes:
         device: "cpu" or "cuda".
         devices: Ids of the GPUs, one for each slot; empty on CPUs.
-        clock: Function that returns the present moment in seconds.
+        clock: Function that returns the time in seconds.
     """
 
     queue: JobQueue
@@ -90,12 +88,12 @@ class Worker:
     _problem: str = field(default="", init=False)
 
     def leave(self, reason: str) -> None:
-        """Take no more jobs, let those that run drain, and end; safe in signal handlers."""
+        """Take no more jobs, drain running ones, and end; safe in signal handlers."""
         del reason
         self._leaves = True
 
     def run(self) -> None:
-        """Work until `leave` is called and all jobs have drained; others go on with them."""
+        """Work until `leave` is called and all jobs have drained."""
         self.log_folder.mkdir(parents=True, exist_ok=True)
         self._join()
         while not (self._leaves and not self._running):
@@ -105,10 +103,7 @@ class Worker:
             self.queue.leave(self._id)
 
     def _step_or_tell(self) -> None:
-        """Take a step; jobs go on if the database is away or refuses it, and it is asked again.
-
-        Each problem is told once, until a step succeeds.
-        """
+        """Take a step; a database error is reported once until a step succeeds, and jobs run on."""
         try:
             self.step()
         except DBAPIError as error:
@@ -121,7 +116,7 @@ class Worker:
             self._problem = ""
 
     def step(self) -> None:
-        """Renew the heartbeat, hand requests on, take in what has ended, and start what is next."""
+        """Renew the heartbeat, forward requests, collect ended jobs, and start the next ones."""
         if self._leaves:
             self._drain_all()  # before all that needs the store, which may be away
         self._collect()
@@ -138,13 +133,13 @@ class Worker:
             self._join()
 
     def _rests(self) -> bool:
-        """Whether it takes no turn now; the store knows nothing of slots whose runs were given up."""
+        """Return whether it pauses taking jobs; the store does not count the slots of abandoned runs."""
         is_given_up = any(running.is_given_up for running in self._running.values())
         return self._leaves or is_given_up or self.clock() < self._rests_until
 
     @property
     def _is_steady(self) -> bool:
-        """Whether whoever lives has had the time to beat since the database was away."""
+        """True if every living worker has had time for a heartbeat since the outage."""
         return self.clock() - self._steady_since >= EXPIRY_SECONDS
 
     def _take_turns(self) -> None:
@@ -212,7 +207,7 @@ class Worker:
         return {**os.environ, **own}
 
     def _collect(self) -> None:
-        """End the runs of processes that have ended; those that have said how they ended are ended already."""
+        """End the runs of ended processes, unless they stored their outcome themselves."""
         for run_id, running in list(self._running.items()):
             code = running.process.poll()
             if code is None:

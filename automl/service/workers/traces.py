@@ -1,4 +1,4 @@
-"""Log lines of workers and the service: one JSON object each, with the study and the trial that it is about."""
+"""Log lines of workers and the service: one JSON object each, with study and trial."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ _lock = threading.Lock()
 
 
 def json_line(message: str, **fields: Any) -> str:
-    """Return a line of the log: time, message, and fields that are known; credentials are hidden.
-
-    Args:
-        fields: What it is about, such as `study`, `user` or `level`; None is left out.
-    """
+    """Return a log line without credentials: time, message, and fields such as `study` or `user`, except None."""
     trial = _TRIAL.match(message)
     known = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "message": redact(message)}
     if trial is not None:
@@ -31,11 +27,7 @@ def json_line(message: str, **fields: Any) -> str:
 
 
 def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
-    """Return a function that writes lines with these fields, and with those of each call.
-
-    Args:
-        stream: Where lines go; None is standard error.
-    """
+    """Return a function that logs lines with these and its call's fields; `stream` None is standard error."""
 
     def write(message: str, **fields: Any) -> None:
         line = json_line(message, **(always | fields))
@@ -46,7 +38,7 @@ def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
 
 
 class JsonHandler(logging.Handler):
-    """Writes what libraries log as such lines, with level, logger, and the traceback of an error."""
+    """Logs libraries' records as such lines, with level, logger and traceback."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Who may ask: checks the token, or that the request comes from this machine's own names, and times each request."""
+"""Access control: checks the token, or that the request names this machine, and times each request."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 _OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/health"})
-"""What is answered without the token; the OpenAPI document then tells nothing of the model."""
+"""Paths without a token; the OpenAPI document then hides the model."""
 _PATHS = _OPEN_PATHS | {"/metrics", "/predict", "/predict/batch"}
 _KNOWN_HOSTS = 16
 
 
 def first_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the headers of a request by their names in small letters; of those that come twice the first one."""
+    """Return the first value of each header, by lower-case name."""
     return dict(reversed(scope["headers"]))
 
 
 def brings_token(headers: Mapping[bytes, bytes], token: SecretStr | None) -> bool:
-    """Whether a request has the token, compared in constant time; every request has, where none is needed."""
+    """Return whether a request has the token, compared in constant time; True if none is required."""
     if token is None:
         return True
     scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
@@ -39,7 +39,7 @@ def brings_token(headers: Mapping[bytes, bytes], token: SecretStr | None) -> boo
 
 
 class Gate:
-    """An ASGI application that lets requests through to another one, and notes each of them."""
+    """An ASGI application that checks and records requests to another one."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], settings: Settings, metrics: Metrics):
         self._app, self._token, self._metrics = app, settings.token, metrics
@@ -70,7 +70,7 @@ class Gate:
             self._metrics.answered(path, status, time.perf_counter() - started)
 
     def _refused(self, scope: Scope) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
-        """Return status, detail and headers for a request that may not be answered; None for one that may."""
+        """Return status, detail and headers of a refusal; None for an allowed request."""
         headers = first_headers(scope)
         if self._knows_host is not None and not self._knows_host(headers.get(b"host", b"")):
             # A web page can have its own name resolved to 127.0.0.1, and then read answers here ("DNS rebinding").

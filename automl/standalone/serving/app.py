@@ -30,12 +30,11 @@ from .served_model import ServedModel
 from .settings import Settings
 
 _KEYS: Mapping[str, str] = {"/predict": "row", "/predict/batch": "rows"}
-"""The only key of a request's body, by path."""
+"""The body's only key, by path."""
 _LARGE_BODY = 32_768
-"""Bodies of more bytes are read by a thread, so that the event loop goes on."""
+"""Bodies above this many bytes are parsed in a thread, to keep the event loop free."""
 _BODIES_TOGETHER = 4
-"""Number of largest bodies that a worker holds at once. Rows that wait are counted where they are queued, but whoever
-sends a body is not there yet, and connections have no limit."""
+"""Number of largest bodies in a worker's memory; the queue counts no incoming bodies, and connections have no limit."""
 _REQUEST_ID = "x-request-id"
 _GIVEN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)
 _ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -57,8 +56,6 @@ def make_app(settings: Settings, model: ServedModel) -> Gate:
 
 
 class _Endpoints:
-    """What answers each path."""
-
     def __init__(self, settings: Settings, model: ServedModel) -> None:
         self._settings, self._model = settings, model
         self._held_bytes = 0
@@ -81,20 +78,20 @@ class _Endpoints:
         await asyncio.to_thread(self._batcher.close)
 
     async def root(self, _request: Request) -> Response:
-        """Lead to the documentation."""
+        """Redirect to the documentation."""
         return RedirectResponse("docs")
 
     async def docs(self, _request: Request) -> Response:
-        """Return the page on which requests can be tried."""
+        """Return the page for trying requests."""
         return HTMLResponse(docs_page.PAGE, headers=docs_page.HEADERS)
 
     async def openapi(self, request: Request) -> Response:
-        """Return the OpenAPI document; only who may ask for answers is told the model's columns and labels."""
+        """Return the OpenAPI document; columns and labels only with access."""
         served = self._model.served if self._is_known(request) else None
         return json_reply(openapi_of(self._settings, served))
 
     async def health(self, request: Request) -> Response:
-        """Say what is served; only who may ask for answers is told why another model does not load."""
+        """Return what is served; the error of a failed reload only with access."""
         problem = self._model.problem or None
         if problem and not self._is_known(request):
             problem = "the newest model does not load; the server's log says why"
@@ -102,11 +99,11 @@ class _Endpoints:
         return json_reply({"status": "ok", "model_loaded": True, "model": version, "problem": problem})
 
     async def metrics(self, _request: Request) -> Response:
-        """Return the figures of all workers."""
+        """Return the metrics of all workers."""
         return Response(await asyncio.to_thread(exposition), headers={"content-type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:
-        """Answer one row or a list of rows, as the path says, all by the model that is served now."""
+        """Answer one row or a list of rows, by path, all by the model served now."""
         served, key = self._model.served, _KEYS[request.scope["path"]]
         seconds = self._settings.timeout_seconds
         is_read = False
@@ -132,7 +129,7 @@ class _Endpoints:
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """Give the body, which counts as it comes and until the answer is there: nobody gets room by a head alone."""
+        """Yield the body; its bytes count from arrival to answer, so that a header alone reserves no room."""
         most = self._settings.body_bytes
         told = request.headers.get("content-length", "")
         if told.isdecimal() and int(told) > most:
@@ -158,7 +155,7 @@ class _Endpoints:
 
 
 def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return plain values as JSON; numbers that it does not have are never sent."""
+    """Return plain values as JSON, which refuses NaN and infinity."""
     try:
         body = _ENCODE(content)
     except ValueError:

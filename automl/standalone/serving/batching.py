@@ -1,9 +1,8 @@
-"""Rows of several requests go through the model together.
+"""Batching of rows of several requests.
 
-One thread runs the model. While it does, rows of other requests gather, and make the next batch. A row that comes when
-the thread is idle goes at once; only if the batch before answered several requests, so that others are likely to
-follow, the thread waits for them: until as many rows are there as were under way, or up to a deadline that starts when
-the first row came and the thread was idle.
+One thread runs the model; rows that arrive meanwhile form the next batch. An idle thread starts a row at once, unless
+the last batch answered several requests, so that others are likely to follow: then it waits for as many rows as were
+pending, or until a deadline counted from the first row's arrival at an idle thread.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ Result = list[Answer] | Exception
 
 
 class Watcher(Protocol):
-    """What is told of each batch."""
+    """Receives figures of each batch."""
 
     def ran(self, version: str, rows: int, seconds: float) -> None:
-        """Note a run of the model."""
+        """Record a run of the model."""
 
     def waiting(self, rows: int) -> None:
-        """Note how many rows wait."""
+        """Record the number of waiting rows."""
 
 
 class _Job:
-    """Rows of one request that go through the model together, at most as many as a batch may have."""
+    """Rows of one request, at most a batch of them."""
 
     __slots__ = ("answered", "arrived", "rows", "served")
 
@@ -46,10 +45,10 @@ class _Job:
 
 
 class Batcher:
-    """The queue in front of the model, and the thread that runs it. Made and called in an event loop.
+    """The queue in front of the model, and the thread that runs it. Create and call it in an event loop.
 
     Args:
-        on_broken: Called in the event loop when the device answers nothing more in this process.
+        on_broken: Called in the event loop when the device fails for the rest of this process.
     """
 
     def __init__(
@@ -74,11 +73,7 @@ class Batcher:
         self._thread.start()
 
     async def answers(self, served: Served, rows: Sequence[Encoded]) -> list[Answer]:
-        """Return the answer to each row, at least one; what is cancelled is not run.
-
-        Raises:
-            RequestError: Too many rows wait, or the model cannot take these.
-        """
+        """Return the answer to each row; cancelled rows are dropped. RequestError for a full queue, or unfit rows."""
         jobs = self._queued(served, rows)
         try:
             parts = await asyncio.gather(*[job.answered for job in jobs])
@@ -88,7 +83,7 @@ class Batcher:
         return [answer for part in parts for answer in part]
 
     def close(self) -> None:
-        """End the thread, once it has answered what waits."""
+        """Answer the waiting rows, then end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -118,7 +113,7 @@ class Batcher:
             self._loop.call_soon_threadsafe(_deliver, batch, results)
 
     def _next_batch(self) -> list[_Job]:
-        """Return jobs of one model, no more rows than go together; nothing at the end."""
+        """Return jobs of one model up to the batch size; nothing at the end."""
         with self._changed:
             while True:
                 while not self._jobs and not self._closed:
@@ -132,7 +127,7 @@ class Batcher:
                     return batch
 
     def _wait_for_others(self) -> None:
-        """Wait until as many rows are there as were under way when the batch before ended, or for the deadline."""
+        """Wait until as many rows are there as were pending after the last batch, or for the deadline."""
         deadline = max(self._jobs[0].arrived, self._free_since) + self._wait
         while self._rows < self._enough and not self._closed:
             left = deadline - time.monotonic()
@@ -141,7 +136,7 @@ class Batcher:
             self._changed.wait(left)
 
     def _taken(self) -> list[_Job]:
-        """Take jobs from the queue; those of another model stay in it, in their order."""
+        """Take one model's jobs from the queue; others keep their order."""
         batch: list[_Job] = []
         others: list[_Job] = []
         rows = 0
@@ -164,7 +159,7 @@ class Batcher:
         return batch
 
     def _run(self, batch: list[_Job]) -> list[Result]:
-        """Return the answers to each job; if they fail together, each is tried alone."""
+        """Return the answers to each job; if the batch fails, run each job alone."""
         served = batch[0].served
         started = time.perf_counter()
         rows = [row for job in batch for row in job.rows]

@@ -1,7 +1,7 @@
-"""The page at /docs: what may be asked, an example to change and send, and a place for the token.
+"""The page at /docs: the API, an example to edit and send, and a field for the token.
 
-It loads nothing from elsewhere, so that it works on networks of their own, and has nothing of the model in it: the page
-fetches the OpenAPI document, which tells the model's columns to those alone who have the token.
+It loads nothing from elsewhere, for isolated networks. It fetches the OpenAPI document, which shows the model's columns
+only with the token.
 """
 
 from __future__ import annotations
@@ -124,4 +124,4 @@ HEADERS = {
     f"script-src {_digest(_SCRIPT)}; style-src {_digest(_STYLE)}; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
 }
-"""Headers of the page: nothing but its own script runs in it."""
+"""Headers of the page: only its own script may run."""

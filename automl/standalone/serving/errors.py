@@ -1,17 +1,17 @@
-"""What can go wrong between a request and its answer, and before the first one."""
+"""Errors of requests and of the server's start."""
 
 from __future__ import annotations
 
 
 class ServeError(Exception):
-    """The server cannot start as it was asked to, or a model cannot be served; one line that says what is allowed."""
+    """The server cannot start as asked, or a model cannot be served; one line says what is allowed."""
 
 
 class RequestError(Exception):
-    """A request is not answered; one line that names the place.
+    """A request fails; one line names the place.
 
     Attributes:
-        retry_seconds: When the same request may succeed, for the header Retry-After; None if it never will.
+        retry_seconds: Seconds for the header Retry-After; None if a retry cannot succeed.
     """
 
     def __init__(self, status: int, message: str, retry_seconds: int | None = None) -> None:
@@ -20,4 +20,4 @@ class RequestError(Exception):
 
 
 class BrokenDeviceError(RequestError):
-    """The device answers nothing more in this process, whatever comes next."""
+    """The device fails for the rest of this process."""

@@ -1,7 +1,7 @@
-"""Bodies of requests: JSON that is checked before a row reaches the model's own encoder.
+"""Bodies of requests: JSON, checked before a row reaches the model's encoder.
 
 A body is `{"row": ROW}` or `{"rows": [ROW, ...]}`. ROW is an object from column to cell, a text, a list of numbers, or
-the content of an image file in base64.
+an image file in base64.
 """
 
 from __future__ import annotations
@@ -20,23 +20,15 @@ from ..model import Rows
 from .errors import RequestError
 
 LONGEST_TEXT = 10_000
-"""Number of characters that a text, or a cell, may have."""
+"""Longest text or cell, in characters."""
 MOST_PIXELS = 50_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO")
-"""What Pillow may take an image for; its readers of other formats start programs or are little used."""
+"""Image formats for Pillow; its other readers start programs or are rarely used."""
 UNPROCESSABLE = 422
 
 
 def rows_in(body: bytes, key: str, most: int) -> list[Any]:
-    """Return the rows of a body.
-
-    Args:
-        body: UTF-8.
-        key: "row" for one row, "rows" for a list of them.
-
-    Raises:
-        RequestError: It is no JSON, or has another form.
-    """
+    """Return the rows of a UTF-8 body, by its key "row" or "rows"; RequestError for other content."""
     content = _json(body)
     if not isinstance(content, dict) or list(content) != [key]:
         names = ", ".join(map(repr, content))[:80] if isinstance(content, dict) else ""
@@ -53,11 +45,7 @@ def rows_in(body: bytes, key: str, most: int) -> list[Any]:
 
 
 def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:
-    """Return rows of JSON as the model's numbers.
-
-    Raises:
-        RequestError: A row is not what the model takes; names the first one that is not.
-    """
+    """Return rows of JSON as the model's numbers; RequestError names the first row that does not fit."""
     prepare = _PREPARE[by.kind]
     found = []
     for number, row in enumerate(rows):
@@ -101,7 +89,7 @@ _DECODE = json.JSONDecoder(parse_constant=_constant).decode
 
 
 def _without_mark(text: str) -> str:
-    """Return a text; JSON does not begin with a mark of the order of bytes."""
+    """Return the text; a byte order mark is refused, as JSON has none."""
     if text.startswith("\ufeff"):
         raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
     return text
@@ -134,7 +122,7 @@ def _text_row(row: Any, number: int) -> Any:
 
 
 def _image_row(row: Any, number: int) -> bytes:
-    """Return the content of an image file. A text must never reach the encoder: it would take it for a path."""
+    """Return the content of an image file; never a string, which the encoder would open as a path."""
     from PIL import Image
 
     where, allowed = f"row {number + 1}", "the content of an image file in base64"
@@ -156,7 +144,7 @@ def _image_row(row: Any, number: int) -> bytes:
 
 
 def _array_row(row: Any, number: int) -> Any:
-    """Return nested lists whose numbers all lie equally deep: others would be read as if they had another shape."""
+    """Return nested lists whose numbers are all equally deep: others would be read in another shape."""
     level = [row]
     while isinstance(level[0], list):
         if not all(isinstance(one, list) and one for one in level):
@@ -174,7 +162,7 @@ _PREPARE: Mapping[str, Callable[[Any, int], Any]] = {
 
 
 def _finite(row: Encoded, number: int) -> Encoded:
-    """Return a row; a number that its type rounds to infinity is not what the client meant."""
+    """Refuse a row with a number that its type rounds to infinity."""
     if row.dtype == "float32" and any(map(math.isinf, row.numbers)):
         raise InputError(
             number, f"row {number + 1}: found a number beyond the largest float32, allowed: finite numbers"

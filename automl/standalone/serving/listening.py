@@ -7,15 +7,11 @@ import socket
 from .errors import ServeError
 
 BACKLOG = 2048
-"""Number of connections that may wait until a worker takes them."""
+"""Length of the queue of unaccepted connections."""
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        ServeError: The address cannot be had.
-    """
+    """Return a listening socket; ServeError if the address is unavailable."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, where = found[0]

@@ -1,4 +1,4 @@
-"""Names and addresses of a machine's own interface, by which nobody else reaches it."""
+"""Names and addresses of the loopback interface."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -14,10 +14,9 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(header: str, own: str) -> bool:
-    """Whether the header Host is missing, or has a loopback address or the server's own, with a port or without.
+    """Return whether the header Host is missing, a loopback address, or the server's own, with or without port.
 
-    A web page can have its own name resolved to 127.0.0.1, and then act here ("DNS rebinding"): its requests bring that
-    name.
+    A web page can have its own name resolved to 127.0.0.1 ("DNS rebinding"); its requests carry that name.
 
     Args:
         header: Value of the header; empty if it is missing.

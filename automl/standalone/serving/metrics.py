@@ -1,7 +1,6 @@
-"""Figures for Prometheus, added up over the worker processes, also those that have ended.
+"""Prometheus metrics, summed over all worker processes, ended ones included.
 
-prometheus-client decides when it is imported whether values lie in files that processes share: the variable
-PROMETHEUS_MULTIPROC_DIR, which `serve` sets before, says where.
+prometheus-client reads PROMETHEUS_MULTIPROC_DIR, the folder of shared values, at import; `serve` sets it before.
 """
 
 from __future__ import annotations
@@ -43,36 +42,36 @@ class Metrics:
         self._model_timer = functools.cache(self._model_seconds.labels)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Note a request."""
+        """Record a request."""
         self._request_counter(path, str(status)).inc()
         self._request_timer(path).observe(seconds)
 
     def ran(self, version: str, rows: int, seconds: float) -> None:
-        """Note a run of the model."""
+        """Record a run of the model."""
         self._answer_counter(version).inc(rows)
         self._batch_observer(version).observe(rows)
         self._model_timer(version).observe(seconds)
 
     def waiting(self, rows: int) -> None:
-        """Note how many rows wait."""
+        """Record the number of waiting rows."""
         self._waiting.set(rows)
 
     def loading_ended(self, *, succeeded: bool) -> None:
-        """Note an attempt to load models."""
+        """Record an attempt to load models."""
         self._loads.labels("loaded" if succeeded else "failed").inc()
 
     def is_loaded(self, version: str, *, loaded: bool) -> None:
-        """Note that this worker has a model, or has it no longer."""
+        """Record that this worker loaded or dropped a model."""
         self._loaded.labels(version).set(float(loaded))
 
 
 def exposition() -> bytes:
-    """Return the figures of all workers in Prometheus' text format."""
+    """Return the metrics of all workers in Prometheus' text format."""
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
 
 
 def worker_ended(pid: int, folder: str) -> None:
-    """Take a worker's gauges out of the figures; what it counted stays."""
+    """Drop an ended worker's gauges; its counters stay."""
     mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The OpenAPI document of a model, made from its manifest."""
+"""The OpenAPI document of a model, from its manifest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _RETRIED = ("429", "503")
 
 
 def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
-    """Return the document for a model; for None that for any row, which tells no name, columns and labels."""
+    """Return the document for a model; None gives a generic one without name, columns and labels."""
     about = "Answers rows by a trained model. `model` in an answer names the version that gave it."
     if served is None:
         about += " With the token this document has the form of rows and answers, and examples."
@@ -80,7 +80,7 @@ def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
 
 
 def row_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the JSON schema of a row, with an example, by `rows` of the manifest."""
+    """Return the JSON schema of a row with an example, from the manifest's `rows`."""
     if form is None:
         return {"description": "A row as the model takes it."}
     if form["kind"] == "table":
@@ -95,7 +95,7 @@ def row_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def answer_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the JSON schema of an answer, without the version, by `answers` of the manifest."""
+    """Return the JSON schema of an answer without its version, from the manifest's `answers`."""
     kind = None if form is None else form["kind"]
     number = {"type": "number"}
     properties: dict[str, Any] = {"outputs": {"description": "The model's outputs as they are."}}

@@ -1,4 +1,4 @@
-"""gunicorn with uvicorn's workers: who owns the port, starts workers, and replaces those that end."""
+"""gunicorn with uvicorn workers: owns the port, starts workers, and replaces those that end."""
 
 from __future__ import annotations
 
@@ -28,24 +28,19 @@ if TYPE_CHECKING:
     from .served_model import ServedModel
 
 _FIGURES = "PROMETHEUS_MULTIPROC_DIR"
-"""Variable that prometheus-client reads when it is imported: the folder in which processes share their figures."""
+"""Folder of shared metrics, a variable that prometheus-client reads at import."""
 _GRACE_SECONDS = 10
-"""How long a worker may take to end beyond the time that a request may take."""
+"""Grace period of an ending worker, beyond a request's time limit."""
 _KEEP_ALIVE_SECONDS = 75
 _MOST_HEAD_BYTES = 65_536
 _MOST_FILES = 65_536
 _SWITCH_SECONDS = 0.0005
-"""How long the event loop may keep the model's thread waiting for the interpreter, of which the default is 5 ms: the
-model's operations are many and short, and each asks for it."""
+"""Longest hold of the interpreter by the event loop (default 5 ms): the model's many short operations each need it."""
 _PROBLEM, _SERVED = "problem", "served"
 
 
 def serve(settings: Settings, source: Source, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; SIGHUP loads the model again.
-
-    Raises:
-        ServeError: The port cannot be had, or the model cannot be served.
-    """
+    """Serve until SIGTERM or Ctrl-C; SIGHUP reloads. ServeError if the port is taken, or the model cannot be served."""
     source.look()  # what is no model is refused before anything is started
     listening = listening_socket(settings.host, settings.port)
     with TemporaryDirectory() as folder:
@@ -61,7 +56,7 @@ def serve(settings: Settings, source: Source, say: Callable[[str], None]) -> Non
 
 
 class _Application(BaseApplication):
-    """What gunicorn runs: its settings, and the application that each worker makes for itself."""
+    """gunicorn's settings, and the application of each worker."""
 
     def __init__(self, settings: Settings, source: Source, folder: Path, listening: Any, say: Callable[[str], None]):
         self._settings, self._source, self._folder, self._say = settings, source, folder, say
@@ -69,7 +64,6 @@ class _Application(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """Set gunicorn's settings."""
         options: dict[str, Any] = {
             "bind": f"fd://{self._listening}",
             "backlog": BACKLOG,
@@ -87,7 +81,7 @@ class _Application(BaseApplication):
                 self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Return the application of a worker, whose model is loaded."""
+        """Return a worker's application, with its model loaded."""
         from .app import make_app
         from .served_model import ServedModel
 
@@ -99,7 +93,7 @@ class _Application(BaseApplication):
         return make_app(self._settings, model)
 
     def _is_loaded(self, model: ServedModel) -> bool:
-        """Load; before the first model is served a failure ends the server, later it may be over soon."""
+        """Load; a failure ends the server before its first model, and may be temporary later."""
         has_served = (self._folder / _SERVED).exists()
         try:
             model.load_first()
@@ -115,10 +109,9 @@ class _Application(BaseApplication):
 
 
 class _Master(Arbiter):
-    """Lets workers end in peace by Ctrl-C as by SIGTERM, at a second signal at once; SIGHUP lets them load again."""
+    """Drains workers on Ctrl-C as on SIGTERM, and ends at a second signal; SIGHUP makes them reload."""
 
     def handle_term(self) -> None:
-        """End."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.kill_workers(signal.SIGKILL))
         super().handle_term()
@@ -126,11 +119,11 @@ class _Master(Arbiter):
     handle_int = handle_quit = handle_term
 
     def handle_hup(self) -> None:
-        """Pass the signal on: workers load while they answer, where gunicorn would replace them before others do."""
+        """Forward the signal: workers reload while serving, where gunicorn would replace them."""
         self.kill_workers(signal.SIGHUP)
 
     def spawn_worker(self) -> Any:
-        """Start a worker, which does not go on in the code behind this call when it ends."""
+        """Start a worker, which exits instead of returning from this call."""
         try:
             return super().spawn_worker()
         except SystemExit as end:  # in the worker alone
@@ -138,7 +131,7 @@ class _Master(Arbiter):
 
 
 class _Worker(UvicornWorker):
-    """uvicorn with h11, which limits heads."""
+    """uvicorn with h11, which limits headers."""
 
     CONFIG_KWARGS = {  # noqa: RUF012 - a base class reads it so
         "loop": "asyncio",
@@ -152,19 +145,18 @@ class _Worker(UvicornWorker):
     }
 
     def init_signals(self) -> None:
-        """Ignore SIGHUP until the application takes it."""
+        """Ignore SIGHUP until the application handles it."""
         super().init_signals()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _worker_ended(_master: Arbiter, worker: Any) -> None:
-    """Take a worker's gauges out of the figures; what it counted stays."""
     from .metrics import worker_ended
 
     worker_ended(worker.pid, os.environ[_FIGURES])
 
 
 def _allow_many_connections() -> None:
-    """Raise the number of open files: a client that sends half a head keeps one as long as it likes."""
+    """Raise the limit of open files: slow clients with half a header each keep a connection open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _MOST_FILES)), hard))

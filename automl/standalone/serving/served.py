@@ -16,7 +16,7 @@ from .json_rows import UNPROCESSABLE
 
 _SERVER_ERROR = 500
 _BROKEN_DEVICE = "CUDA error"
-"""Part of what torch says of an error, such as an assertion in a kernel, after which all calls of CUDA fail."""
+"""Part of torch's message for an error after which all CUDA calls fail, such as a kernel assertion."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -28,7 +28,7 @@ class Served:
 
     @property
     def is_slow_to_read(self) -> bool:
-        """Whether a thread has to turn rows into numbers, so that the event loop goes on."""
+        """True if encoding belongs in a thread, to keep the event loop free."""
         return self.model.rows.kind == "image"
 
     def answers(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
@@ -36,10 +36,9 @@ class Served:
         return self.model.answered(rows)
 
     def refusal(self, error: Exception) -> RequestError:
-        """Return what a client is told when the model fails on its rows alone.
+        """Return the client's error for a model that fails on these rows alone.
 
-        Rows of the model's own numbers may be ones that it cannot take, such as the number of a token that it does not
-        know; of all other rows that is the encoder's business, so that an error is this program's.
+        Raw numbers may be invalid for the model, such as an unknown token; for other rows, it is a server error.
         """
         if _BROKEN_DEVICE in str(error):
             return BrokenDeviceError(_SERVER_ERROR, f"the model failed: {type(error).__name__}")
@@ -51,11 +50,11 @@ class Served:
 
 
 def load_served(path: str, version: str | None, device: str) -> Served:
-    """Return a model that has answered a row, so that the first request need not wait for what is done once.
+    """Return a model after a warm-up row, so that the first request is not slow.
 
     Args:
         version: Name of the version; None makes one from study, trial and epoch.
-        device: Where to compute, such as "cuda".
+        device: Device such as "cuda".
 
     Raises:
         ServeError: It does not load, or does not answer.
@@ -76,12 +75,11 @@ def load_served(path: str, version: str | None, device: str) -> Served:
 
 
 def version_of(manifest: Mapping[str, Any], path: str) -> str:
-    """Return study, trial and epoch, such as `moons/2@6`; the name of the file where they are not known."""
+    """Return study, trial and epoch, such as `moons/2@6`; the file name if they are unknown."""
     parts = [manifest.get(name) for name in ("study", "trial", "epoch")]
     return Path(path).name if None in parts else f"{parts[0]}/{parts[1]}@{parts[2]}"
 
 
 def _blank(model: Model) -> Encoded:
-    """Return a row of zeros."""
     shape = tuple(max(1, length) for length in model.rows.shape)
     return encoded(model.rows.dtype, shape, [0] * math.prod(shape))

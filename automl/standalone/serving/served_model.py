@@ -1,4 +1,4 @@
-"""The model that a worker serves, and the newest one that takes its place while requests are answered."""
+"""The model of a worker, and its replacement by a newer model while requests are answered."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .sources import Place, Source
 
 
 class ServedModel:
-    """It is changed in the event loop alone; requests that wait are answered by the model that they met.
+    """The served model, changed only in the event loop; waiting requests keep the model of their arrival.
 
     Attributes:
-        problem: Why the newest model could not replace it; empty if all is well.
+        problem: Reason why the newest model could not replace it; empty if there is none.
     """
 
     served: Served
@@ -35,12 +35,12 @@ class ServedModel:
         self._again = asyncio.Event()
 
     def load_first(self) -> None:
-        """Load before there is an event loop; raises ServeError."""
+        """Load before an event loop runs; raises ServeError."""
         place = self._source.look()
         self._replace(place, self._loaded(place))
 
     async def follow(self) -> None:
-        """Look again and again whether there is another model, and at once after SIGHUP."""
+        """Poll for another model, and at once after SIGHUP."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._again.set)
         before = tried = self._place
         while True:
@@ -59,7 +59,7 @@ class ServedModel:
                 self._tell(f"{kind}{error}")
                 before = None
                 continue
-            # What is being written changes from look to look: it is loaded once it has stayed the same.
+            # A file being written changes between polls: it is loaded once it is stable.
             is_whole, before = now == before, now
             if is_asked or (is_whole and now != tried):
                 tried = now
@@ -77,7 +77,7 @@ class ServedModel:
         self._say(f"now serving {served.version}")
 
     def _loaded_alone(self, place: Place) -> Served:
-        """Load one worker after the other: one of them alone is busy with it, and has two models in its memory."""
+        """Load in one worker at a time, so that only one is busy and holds two models."""
         with self._lock.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return self._loaded(place)

@@ -17,7 +17,7 @@ from .loopback import is_loopback
 PREFIX = "AUTOML_SERVE_"
 _SHORTEST_TOKEN = 16
 GONE = ("challenger", "share", "answers", "answers_mib")
-"""Settings that there were; each is refused."""
+"""Removed settings, which are refused."""
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _empty_is_default(cls, value: Any, info: Any) -> Any:
-        """Take an empty environment variable for one that is not set."""
+        """Treat an empty environment variable as unset."""
         return cls.model_fields[info.field_name].get_default() if value == "" else value
 
     @field_validator(*GONE)
@@ -68,29 +68,28 @@ class Settings(BaseSettings):
 
     @property
     def body_bytes(self) -> int:
-        """Number of bytes that a request's body may have."""
+        """Largest body of a request in bytes."""
         return int(self.body_mib * 2**20)
 
     @property
     def is_open(self) -> bool:
-        """Whether requests need no token."""
+        """True if requests need no token."""
         return self.token is None
 
     @property
     def worker_threads(self) -> int:
-        """Number of threads with which a worker computes.
+        """Number of compute threads of a worker, one below its share of CPUs.
 
-        One CPU of its share is left to the thread that speaks HTTP: torch's threads wait for each other in busy loops,
-        and while that one has the CPU of one of them, the others keep theirs busy with waiting.
+        The HTTP thread needs a CPU: torch's threads wait for each other in busy loops, so a displaced one stalls all.
         """
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers - 1)
 
 
 def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
-    """Return the settings, of which what is given comes before environment variables, and those before a file.
+    """Return the settings from `given`, else environment variables, else a file.
 
     Args:
-        given: Settings by name; None for what is not given.
+        given: Settings by name; None is unset.
         file: File with lines such as AUTOML_SERVE_WORKERS=4.
 
     Raises:
@@ -116,7 +115,7 @@ def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
 
 
 def token_problem(token: str) -> str:
-    """Return what is wrong with a token: it can be guessed, or no header can bring it; empty if nothing is."""
+    """Return the problem of a token that is guessable or unfit for a header; empty if there is none."""
     if len(token) >= _SHORTEST_TOKEN and token.isascii() and token.isprintable() and " " not in token:
         return ""
     allowed = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"

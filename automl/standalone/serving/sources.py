@@ -1,4 +1,4 @@
-"""Where models come from, and whether there is another one now."""
+"""Sources of models, polled for newer ones."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from ..model import read_manifest
 from .errors import ServeError
 
 _SILENT_SECONDS = 120.0
-"""How long nothing may be heard of who writes a `FollowedSource`, which looks every few seconds."""
+"""Longest silence of the writer of a `FollowedSource`, which polls every few seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """A model on this machine.
-
-    Attributes:
-        version: Name of its version; None lets the model itself tell it.
-    """
+    """A model on this machine; `version` None takes the name from the model."""
 
     path: str
     version: str | None
@@ -30,14 +26,14 @@ class Place:
 
 
 class Source(Protocol):
-    """Says where the newest model lies."""
+    """Reports the newest model."""
 
     def look(self) -> Place:
         """Return the place; raises ServeError if there is none now."""
 
 
 class PathSource:
-    """A folder or a file that `automl export` wrote, and that may be replaced by another one."""
+    """A folder or file of `automl export`, which may be replaced."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -60,7 +56,7 @@ class PathSource:
 
 
 class FollowedSource:
-    """A file in which another process says where the newest model lies, or why there is none: see `write_place`."""
+    """A file in which another process writes the newest model's place, or a problem: see `write_place`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
