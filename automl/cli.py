@@ -214,10 +214,7 @@ class _EscapingFormatter(logging.Formatter):
 
 
 def _database_error() -> type[Exception]:
-    """The class of SQLAlchemy's errors about a database that does not answer.
-
-    Such an error can only come from a SQLAlchemy that is loaded already; `automl --help` does not load it.
-    """
+    """Return SQLAlchemy's error of an unreachable database, without loading SQLAlchemy for `automl --help`."""
     loaded = sys.modules.get("sqlalchemy.exc")
     found: type[Exception] = RunError if loaded is None else loaded.OperationalError
     return found

@@ -103,14 +103,7 @@ class _Plan:
 
 
 def expected(store: Store, study: str, names: Sequence[str], *, seeds: int) -> dict[str, Any]:
-    """Return what `confirm` would train, and what that will probably cost; trains nothing.
-
-    Returns:
-        {"study": ..., "points": ["2@6", ...], "trainings": count, "expected_usd": ..., "message": one line}
-
-    Raises:
-        UserError: As `confirm` raises it.
-    """
+    """Return the trainings that `confirm` would run, and their expected cost. Raises as `confirm` does."""
     plan = _planned(store, study, names, seeds=seeds)
     return {
         "study": study,
@@ -133,30 +126,25 @@ def confirm(
     job_id: int | None = None,
     most_nano_usd: Callable[[], int] | None = None,
 ) -> dict[str, Any]:
-    """Train points of the archive again as they were trained, each with fresh seeds, and measure the test part.
+    """Train points of the archive again with fresh seeds and the same schedule, and measure them on the test part.
 
-    A training has the schedule of the search and ends at the epoch of the point; points of one trial share it.
-
-    It is charged to the study as `confirm`, whatever is left of the budget, since it was asked for. A job goes on where
-    its earlier runs have ended; without a job everything is trained, at each call.
+    Each training ends at the epoch of its point; points of one trial share it. The cost is charged to the study as
+    `confirm`, even beyond the budget. A job continues after its earlier runs; without a job each call trains everything
+    again.
 
     Args:
-        names: Points, as `chosen_points` takes them; none takes those that a recommendation names.
-        seeds: Trainings of each; the same ones each time it is called.
-        keeps_models: Whether to keep what each training ends with, for `automl export --ensemble`.
-        slots: Number of slots; None takes that of the spec.
-        job_id: Job of a queue that pays for it; None leaves that to the study's own.
-        most_nano_usd: Function that returns what it may cost, in nano-dollars, called when all that died before is
-            charged; None is no limit.
-
-    Returns:
-        {..., "trials": [one mapping for each point], "recommendation": what is to be taken now}, plain values.
+        names: Points, as `chosen_points` takes them; empty takes the recommended points.
+        seeds: Trainings of each point; every call uses the same seeds.
+        keeps_models: Keep the trained models for `automl export --ensemble`.
+        slots: Number of slots; None takes the spec's number.
+        job_id: Job of a queue that pays; None charges the study's own job.
+        most_nano_usd: Returns the cost limit in nano-dollars, called after charges of dead controllers are settled.
 
     Raises:
         StoreError: There is no such study or trial, or a controller drives it.
         SpecError: The study's spec does not hold on this machine.
         PoolError: The slots cannot be had.
-        SpentError: It has cost as much as it may.
+        SpentError: The cost limit is reached.
     """
     plan = _planned(store, study, names, seeds=seeds, slots=slots, keeps_models=keeps_models)
     done = _trained_before(store, plan, job_id)
@@ -189,13 +177,10 @@ def confirm(
 
 
 def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> list[Point]:
-    """Return the points that are meant, in that order; without names those that a recommendation names.
+    """Return the named points in order; without names the recommended ones. StoreError if there is no such point.
 
     Args:
-        names: `12@9`; `12` for its last kept model, or else its last epoch; best, cheapest or knee.
-
-    Raises:
-        StoreError: There is no such trial or epoch, or nothing to choose from.
+        names: `12@9`; `12` for the trial's last kept model, else its last epoch; best, cheapest or knee.
     """
     if not names:
         return _contenders(record)
@@ -283,11 +268,7 @@ def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: in
 def _expected_seconds(
     record: StudyRecord, trials: Mapping[int, TrialRecord], specs: Sequence[TrialSpec], slots: int
 ) -> float:
-    """How long the pool will be open: the processes come up, then each slot takes the next training.
-
-    Starts and epochs are expected to last as long as in the search; the first start on a slot, in a new process, as
-    long as the first ones there.
-    """
+    """Estimate how long the pool is open; the first start on a slot takes as long as the search's first starts."""
     starts = [charge.seconds for charge in record.charges if charge.kind == "start"]
     first, later = (fmean(starts[:slots]), median(starts)) if starts else (0.0, 0.0)
     warm_up = next((charge.seconds for charge in record.charges if charge.kind == "idle"), 0.0)
@@ -333,10 +314,7 @@ def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retra
 def _train(
     store: Store, plan: _Plan, *, say: Say, job_id: int | None, most_nano_usd: Callable[[], int] | None
 ) -> tuple[list[Retrained], int]:
-    """Train under the study's lease; returns results, and the cost in nano-dollars.
-
-    Without trainings, what a controller that died has left is settled, and that is all.
-    """
+    """Train under the study's lease, and settle dead controllers' charges; returns results and nano-dollars."""
     prepared = plan.prepared
     spec, pool = prepared.spec, pool_of(prepared)
     row = store.require(spec.study)

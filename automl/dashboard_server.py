@@ -50,9 +50,9 @@ def serve(
 
     Args:
         store_url: URL of an existing store; a running study may be writing to it.
-        port: Port to listen on; None takes 8080 or the next free one.
+        port: Port to listen on; None takes 8080 or the next free port.
         host: Address to listen on; the dashboard has no passwords.
-        study: Name of the study to open in Optuna Dashboard; None opens the page with all studies.
+        study: Name of the study to open; None opens the page with all studies.
         say: Called with the dashboard's address when it can be opened.
 
     Raises:
@@ -157,12 +157,9 @@ def _revision(store: Store, name: str) -> int:
 def application(
     storage: Any, host: str, pages: Callable[[Application], Application] = lambda inner: inner
 ) -> Application:
-    """Return the dashboard as a WSGI application, which on a loopback address answers to loopback names only.
+    """Return the dashboard as a WSGI application. On a loopback address it answers to loopback names only.
 
-    A page of another site could read or delete studies here otherwise.
-
-    Args:
-        storage: Optuna's storage.
+    Otherwise a page of another site could read or delete studies here.
     """
     inner = pages(optuna_dashboard_of(storage))
     if not is_loopback(host):
@@ -178,11 +175,7 @@ def application(
 
 
 def optuna_dashboard_of(storage: Any) -> Application:
-    """Return Optuna Dashboard as a WSGI application that answers to any name: for servers with a gate of their own.
-
-    Args:
-        storage: Optuna's storage.
-    """
+    """Return Optuna Dashboard as a WSGI application for any host name, for servers with a gate of their own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dashboard = importlib.import_module("optuna_dashboard")
@@ -202,14 +195,7 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 def make_http_server(app: Application, host: str, port: int | None) -> WSGIServer:
-    """Return a server that listens already.
-
-    Args:
-        port: Port to listen on; None takes 8080 or the next free one.
-
-    Raises:
-        DashboardError: The given port, or every port that was tried, is taken.
-    """
+    """Return a listening server. DashboardError if the port, or each of the tried ports from 8080 (None), is taken."""
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
     problem = ""
     for candidate in ports:

@@ -1,7 +1,6 @@
-"""What Optuna Dashboard shows of a study beyond Optuna's own: curves, archive and timeline as plots, reasons as notes.
+"""Adds curves, archive, timeline and reasons to Optuna Dashboard, as plots and notes kept in Optuna's tables.
 
-The dashboard keeps plots and notes with the study in Optuna's tables. Its own timeline has one bar for each trial, from
-its start to its end, and no place for a pause; ours has a bar for each stretch.
+Its own timeline has one bar for each trial and cannot show pauses; ours has a bar for each stretch of training.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ HEADING = "**Decisions**"
 
 
 def show(storage: Any, study: StudyRecord) -> None:
-    """Save plots and notes with the Optuna study.
-
-    Args:
-        storage: Optuna's storage.
-    """
+    """Save plots and notes with the Optuna study."""
     import optuna_dashboard  # emits warnings when it is imported, which the dashboard's application silences
 
     mirrored = optuna.load_study(study_name=study.name, storage=storage)
@@ -116,11 +111,7 @@ def _reason_of_pause(trial: TrialRecord, following: AttemptRecord | None) -> str
 
 
 def timeline(trials: Sequence[TrialRecord], now: float) -> Figure:
-    """The latest trials' trainings and pauses against the time.
-
-    Args:
-        now: End of what is not over, in seconds since 1970.
-    """
+    """Draw the latest trials' trainings and pauses over time until `now`, in seconds since 1970."""
     every = [one for trial in trials[-MOST_BARS:] for one in stretches(trial, now)]
     drawn = [state for state in DRAWN_STATES if any(one.state == state for one in every)]
     height = 160 + 4 * min(len(trials), MOST_BARS)

@@ -12,11 +12,7 @@ LONGEST = 300
 
 
 class WrongError(Exception):
-    """What was looked at is not as it should be.
-
-    Args:
-        cure: What to do; empty takes the check's own cure.
-    """
+    """A check failed; an empty `cure` takes the check's own cure."""
 
     def __init__(self, found: str, cure: str = "") -> None:
         super().__init__(found)

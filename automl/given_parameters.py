@@ -24,11 +24,7 @@ ALIASES: Mapping[str, str] = {
 
 
 def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:
-    """Read parameters, the values as YAML.
-
-    Raises:
-        SpecError: One of them has no `=`, is given twice, or is no YAML.
-    """
+    """Read parameters `NAME=YAML`. SpecError if one has no `=`, is given twice, or is not YAML."""
     params: dict[str, Any] = {}
     for text in given:
         name, sign, value = text.partition("=")

@@ -34,15 +34,14 @@ class Simulations:
         objectives: `METRIC:min` or `METRIC:max` each; `static:NAME:min` for a constant.
         constraints: `METRIC:min:NUMBER` or `METRIC:max:NUMBER` each; `static:NAME:max:NUMBER` for a constant.
         seeds: Random seeds: `N`, or `FROM:TO` without its end.
-        sampler: Sampler, as `search.sampler` of a spec.
-        pruner: Pruner: a name, or a mapping in YAML.
+        pruner: A name, or a mapping in YAML.
         price: Price of a slot in dollars per hour.
         start_epochs: Cost of a start or a thaw, in mean epochs of the configuration.
         faults: Probability that an attempt is lost, for the first two of each trial.
-        price_factors: Multiples of the price with commas between them; None has one price.
-        world_sizes: World sizes with commas between them; None has one rank for each trial.
+        price_factors: Multiples of the price, separated by commas; None keeps one price.
+        world_sizes: World sizes, separated by commas; None has one rank for each trial.
         efficiency: Efficiency of each doubling of the world size, above 0 and at most 1.
-        store: URL of a database that keeps the studies, each named `STUDY-TASK-SEED`; None keeps them in memory.
+        store: URL of a database for the studies, each named `STUDY-TASK-SEED`; None keeps them in memory.
     """
 
     paths: tuple[str, ...]
@@ -65,17 +64,14 @@ class Simulations:
 
 
 def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
-    """Simulate all tasks with all seeds.
+    """Simulate all tasks with all seeds; returns plain values: the `studies` and the `notes` of tables.
 
     Args:
         say: Called with a line for each study that has ended, and for each change to a table.
 
-    Returns:
-        Plain values: the `studies` and the `notes` of tables.
-
     Raises:
         CurvesError: A table cannot be read, or an argument is wrong.
-        SpecError: A pruner that is given as a mapping is no YAML.
+        SpecError: A pruner's mapping is not YAML.
     """
     if any(":" in named for named in (wanted.sampler, wanted.pruner)):
         make_importable(Path.cwd())

@@ -63,10 +63,7 @@ def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mappi
 
 
 def importance_bars_of(shares: Mapping[str, float]) -> list[Bar]:
-    """Return the importance of the parameters for one objective, largest first, as many as people look at.
-
-    Those that round to nothing stand together in the last bar.
-    """
+    """Return the largest parameter importances for one objective, largest first; those near 0 share the last bar."""
     told = [name for name, share in shares.items() if share >= LEAST_SHOWN][:12]
     bars = [
         Bar(

@@ -1,8 +1,4 @@
-"""What the cell of a notebook shows: a study in short, or the progress of one that runs.
-
-Colours and background are those of the notebook, so that both read in its light and in its dark theme. The template
-escapes every value.
-"""
+"""Notebook cell of a study or its progress, in the notebook's own colours; the template escapes every value."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def render_comparison(studies: Sequence[StudyRecord]) -> str:
 
 
 def comparable(studies: Sequence[StudyRecord]) -> list[StudyRecord]:
-    """Return the studies with the same order of objectives and the same reference point, the worst of theirs.
+    """Return the studies with one order of objectives and the worst of their reference points.
 
     Raises:
         ComparisonError: The studies have different objectives.
@@ -104,10 +104,7 @@ def _in_words(objectives: Sequence[Objective]) -> str:
 
 
 def differences(studies: Sequence[StudyRecord]) -> list[Difference]:
-    """Return the keys of the specs whose values differ, by name; the study's own name is none of them.
-
-    Those of the search space stand last, since they are many where two spaces differ.
-    """
+    """Return the spec keys with differing values, by name, without the study's name; the many space keys come last."""
     flat = [_flat(study.spec) for study in studies]
     keys = sorted({key for one in flat for key in one} - {"study"}, key=lambda key: (key.startswith("space."), key))
     rows = [(key, [one.get(key) for one in flat]) for key in keys]

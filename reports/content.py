@@ -59,12 +59,12 @@ class FailureRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRow:
-    """A point of the archive, or a baseline, as tables show it.
+    """A row of the tables: a point of the archive, or a baseline.
 
     Attributes:
         confirmed: First objective with fresh seeds; empty if it was not confirmed.
         command: Command that exports the model; empty if it was not kept.
-        early: Whether it was measured before the end of a schedule that ends low.
+        early: Measured before the end of a schedule that ends low.
         baseline: Name of a baseline; empty for a point of the archive.
     """
 
@@ -238,11 +238,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Mo
 
 
 def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Whether the loop of our trainer, which follows the schedule, trained it: training functions and commands do not.
-
-    They have no samples that our trainer counted; nor have streams, whose schedule comes down only where
-    `samples_per_epoch` tells how long an epoch is. Functions tell their models.
-    """
+    """Whether our trainer followed its schedule: not for functions, nor for streams without `samples_per_epoch`."""
     if any("models" in one.facts for one in trial.attempts):
         return False
     counted = [one.facts["samples"] for one in trial.attempts if "samples" in one.facts]

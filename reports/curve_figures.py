@@ -81,10 +81,7 @@ def chosen(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[TrialRec
 
 
 def learning_curves(trials: Iterable[TrialRecord], objective: Objective, baselines: Sequence[Baseline] = ()) -> Figure:
-    """Return the curves, coloured by state, and a line for each baseline.
-
-    All lines of a state are one trace, with gaps between trials.
-    """
+    """Return learning curves, one trace per state with gaps between trials, and a line for each baseline."""
     trials = list(trials)
     data: list[Trace] = []
     for state in DRAWN_STATES:

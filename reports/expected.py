@@ -40,10 +40,10 @@ def ahead(trial: TrialRecord, metric: str) -> list[Expected]:
 
 
 def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | None) -> list[Trace]:
-    """Return the forecasts of the most promising unfinished trials: their intervals, and their medians.
+    """Return forecast intervals and medians of the most promising unfinished trials.
 
     Args:
-        floor: Least value that the axis can show; None if it shows any.
+        floor: Lower end of the axis; None without one.
     """
     known = [(trial, expected) for trial in trials if (expected := ahead(trial, objective.metric))]
     known.sort(key=lambda one: objective.signed(one[1][-1].median))
@@ -82,10 +82,7 @@ def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | No
 def expected_ends(
     trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: tuple[Objective, Objective]
 ) -> list[Trace]:
-    """Return where unfinished trials were expected to end, with intervals as error bars.
-
-    Trials whose interval holds nothing that would enter the archive are left out.
-    """
+    """Return expected ends, with intervals, of unfinished trials that may enter the archive."""
     known = _promising(trials, archive, objectives)
     texts = ["<br>".join(_text(trial, o.metric, e) for o, e in zip(objectives, ends, strict=True))
              for trial, ends in known]  # fmt: skip

@@ -1,6 +1,6 @@
 """Figures of a study as plain plotly data: the trade-off between its objectives, and bars.
 
-Each public function returns the `Figure` of a study; `as_plotly` makes a plotly object of it, for other viewers.
+Public functions return a `Figure`; `as_plotly` converts it to a plotly object for other viewers.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     )
     xs = [short(p.values[first.metric]) for p, _ in ordered]
     ys = [short(p.values[second.metric]) for p, _ in ordered]
-    # Between two points the better one in the other objective holds: the staircase is what the archive attains.
+    # The staircase that the archive attains: between two points the better one in the other objective holds.
     line = {"color": ARCHIVE, "width": 1.5, "shape": "hv" if first.direction == "minimize" else "vh"}
     data.append(_stars(xs, ys, [text for _, text in ordered], mode="lines+markers", line=line))
     data += expected_ends(study.started, archive, (first, second))

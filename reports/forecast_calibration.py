@@ -21,9 +21,9 @@ _COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
 
 
 def calibration(study: StudyRecord) -> Figure | None:
-    """Return the share of measurements inside intervals of every probability; None with too few of them.
+    """Return the share of measurements inside forecast intervals of every probability; None with too few measurements.
 
-    On the diagonal forecasts are as certain as they may be; above it they are too cautious, below it too certain.
+    Above the diagonal forecasts are too cautious, below it too certain.
     """
     found = _by_metric(study)
     if not found:
@@ -83,10 +83,7 @@ def _sentence(metric: str, checks: Sequence[Checked]) -> str:
 
 
 def _judged(share: float, trials: int) -> str:
-    """Return how certain the forecasts were; two standard errors of so many trials count as chance.
-
-    Values of one trial hang together, so that trials are counted and not values.
-    """
+    """Judge the forecasts within two standard errors. Counts trials: values of one trial are correlated."""
     chance = 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / trials)
     if abs(share - INTERVAL) <= chance:
         if chance > _TELLS_NOTHING:

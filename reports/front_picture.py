@@ -1,7 +1,4 @@
-"""The trade-off of a study as inline SVG, which needs no script: the report's own figure, drawn here and by plotly.js.
-
-Points, colours, axes and baselines are those of the figure; lines and texts have the colours of the page around it.
-"""
+"""The trade-off figure as inline SVG, which needs no script, with the same data, colours and axes as plotly's."""
 
 from __future__ import annotations
 

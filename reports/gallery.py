@@ -1,4 +1,4 @@
-"""Which figures a study has: those of its page, and all of them by names for people.
+"""Figures of a study: those on its page, and all of them by name.
 
 | name | shows |
 |---|---|
@@ -6,11 +6,11 @@
 | hypervolume | hypervolume against dollars, in percent of the best known |
 | curves.METRIC | learning curves of an objective |
 | parameters.METRIC.PARAMETER | a parameter against an objective |
-| spending.kind, spending.outcome | dollars by kind of charge, and by what became of the trials |
-| importance.METRIC | which parameters matter for an objective |
-| calibration | how often what was forecast came true |
-| timeline | which trial trained on which device, idle time and faults |
-| surface.METRIC | an objective over the two numeric parameters that matter most for it |
+| spending.kind, spending.outcome | dollars by kind of charge, and by outcome of the trials |
+| importance.METRIC | importance of the parameters for an objective |
+| calibration | share of forecasts that came true |
+| timeline | trials by device, idle time and faults |
+| surface.METRIC | an objective over its two most important numeric parameters |
 | parallel.METRIC | each trial as a line through its parameters to an objective |
 | learning_rates | learning rates by effective batch, with the rule that scales them |
 """
@@ -68,11 +68,11 @@ def figures_of_page(
     known: Mapping[str, Effects | None] | None = None,
     taken: Recommendation | None = None,
 ) -> Groups:
-    """Return the figures of the page by group and id. Ids are numbered: metrics' names may hold any character.
+    """Return the figures of the page by group and id. Ids are numbered: metric names may contain any character.
 
     Args:
         study: Study as committed, without passwords.
-        known: What each objective depends on, by its metric; worked out if it is not given.
+        known: Effects by metric of the objective; computed if missing.
         taken: The recommended model, None if there is none.
     """
     drawn: Groups = {}

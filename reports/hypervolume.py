@@ -21,12 +21,12 @@ MOST_NEXT_USD = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlook:
-    """What the search expects of more dollars.
+    """Growth that the search expects from more dollars.
 
     Attributes:
         usd: Further dollars.
-        percent: Growth of the hypervolume that they are expected to buy, in percent of what it is.
-        last_percent: Growth that as many dollars bought last, in percent of the same.
+        percent: Expected growth, in percent of the present hypervolume.
+        last_percent: Growth from the last `usd` dollars, in the same percent.
     """
 
     usd: float
@@ -35,10 +35,9 @@ class Outlook:
 
 
 def outlook(study: StudyRecord) -> Outlook | None:
-    """Return what a quarter more dollars of the search would buy, at most ten; None with a search without an estimate.
+    """Return the growth that a quarter more dollars, at most ten, would buy; None if the search has no estimate.
 
-    The estimate is a rate, growth per dollar, and holds for small steps only: where it comes to more than
-    `analysis.MOST_PERCENT`, none is given.
+    The estimate is a rate that holds for small steps only: None above `analysis.MOST_PERCENT`.
     """
     rate = analysis.next_10_usd_percent(study)
     curve = analysis.hypervolume_curve(study) if rate is not None and rate > 0 else []
@@ -70,10 +69,7 @@ def outlook_in_words(study: StudyRecord) -> str:
 
 
 def hypervolume(study: StudyRecord) -> Figure:
-    """Return the archive's hypervolume against the search's dollars as a staircase, 100 % being all that is known now.
-
-    The dotted lines are what the baselines have on their own.
-    """
+    """Return the archive's hypervolume by dollars in percent of its present value; dotted lines are the baselines'."""
     curve = analysis.hypervolume_curve(study)
     known = curve[-1].hypervolume
     trace: Trace = {

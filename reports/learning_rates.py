@@ -42,10 +42,9 @@ class _Trained:
 
 
 def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure | None:
-    """Return the trials' learning rates by effective batch; None where fewer than two batches are known.
+    """Return the trials' learning rates by effective batch; None with fewer than two known batches.
 
-    The line goes through the recommended model, or through the best trial: along it the rule says that trainings are
-    alike.
+    A line shows the scaling rule, through the recommended or the best trial.
     """
     objective = study.objectives[0]
     with_rate = with_learning_rate(study)
@@ -77,8 +76,8 @@ def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
 def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
     """Return the numbers of the trials that are known to train with the learning rate of their facts.
 
-    Facts always have one, else the trainer's default. Boosted trees of a space that has a rate for networks train
-    without it; a function or a command that is given no such parameter has a rate of its own, or none.
+    Facts always have one, else the trainer's default. Boosted trees, and functions or commands without this parameter,
+    do not train with it.
     """
     given = {trial.number for trial in study.started if "learning_rate" in trial.params}
     if given or study.spec.get("task") == COMMAND or "learning_rate" in known_space(study):

@@ -1,7 +1,7 @@
-"""A study as one HTML page that works offline: texts, tables and figures in a single file.
+"""A study as one HTML file that works offline.
 
-Three measures keep text of users from becoming code: the template escapes every value, figures escape what plotly would
-render, and the page's content security policy runs scripts by their hash and loads nothing.
+Three measures keep users' text from becoming code: the template escapes values, figures escape text for plotly, and the
+content security policy runs scripts by hash and loads nothing.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Limit:
     """A limit of a metric that people may set.
 
     Attributes:
-        column: Place of the metric among those that the table of models shows, from 0.
+        column: Index of the metric among the columns of the table of models.
         side: "most" or "least".
-        unit: Unit of the number that is typed, empty without one.
+        unit: Unit of the typed number, else empty.
         scale: Size of that unit in the metric's own unit, such as 0.01 for percent of a share.
     """
 

@@ -44,8 +44,8 @@ class Packed:
     """A compressed text.
 
     Attributes:
-        text: Bytes of zlib in base 85, safe inside a script element.
-        size: Number of these bytes; the last group of five characters may hold fewer than four.
+        text: zlib bytes in base 85, safe inside a script element.
+        size: Number of zlib bytes; the last group of five characters may hold fewer than four.
     """
 
     text: Markup

@@ -88,8 +88,7 @@ def metric(name: str, value: object) -> str:
 def value_in_words(name: str, value: float | None, seconds: float | None = None) -> str:
     """Return a metric's value in three digits with its unit; empty for None.
 
-    A mean squared error has its root beside it, which is in the target's unit; a cost below a cent has the seconds
-    beside it for which it was paid, where they are given.
+    A mean squared error also shows its root (target's unit), a cost below a cent the paid `seconds` if given.
     """
     if value is None:
         return ""

@@ -1,7 +1,7 @@
-"""Parts of all figures: escaping, colours, axes and hover texts.
+"""Shared parts of figures: escaping, colours, axes and hover texts.
 
-A figure is plain data, `{"data": [...], "layout": {...}}`, as plotly.js reads it. The page colours axes and texts by
-its own theme, so figures set colours of traces only, from a palette that reads on white and on black.
+A figure is plotly.js data, `{"data": [...], "layout": {...}}`. The page's theme colours axes and texts; figures colour
+traces only, from a palette that reads on white and on black.
 """
 
 from __future__ import annotations
@@ -86,11 +86,7 @@ def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
 
 
 def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict[str, object]:
-    """Return an axis for an objective, with its direction in the title and its unit at the ticks.
-
-    Args:
-        values: All values that are drawn; if they differ by a factor of 20, the axis is logarithmic.
-    """
+    """Return an axis with an objective's direction and unit; logarithmic if `values` differ by a factor of 20."""
     title = escape(objective.metric) + (" (larger is better)" if objective.direction == "maximize" else "")
     given = [v for v in values if v is not None and math.isfinite(v)]
     if spans(given):

@@ -30,10 +30,7 @@ _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
 
 
 def recommendation_lines(study: StudyRecord) -> list[str]:
-    """Return what to take beside the baselines, what its neighbours offer instead, and its parameters.
-
-    Without a kept model it is what to train again.
-    """
+    """Return the recommended model (or the one to train again), its neighbours and its parameters."""
     return lines_of(study, recommended(study))
 
 
@@ -95,10 +92,7 @@ def _differing(other: Mapping[str, object], taken: Mapping[str, object]) -> str:
 
 
 def command_of(study: StudyRecord, point: ArchivePoint) -> str:
-    """Return the command that exports a model, as a folder that stands alone; empty where none was kept.
-
-    What is no module of torch, as models of other libraries and what a command's program has kept, leaves as a file.
-    """
+    """Return the export command for a model, or "" if none was kept; only torch modules export as a folder."""
     if not point.checkpoint or study.is_simulated:
         return ""
     models = _modules(study, point)

@@ -1,8 +1,7 @@
-"""What pruning saved, and what it may have missed, by trials that went on although they looked poor.
+"""Savings of pruning, and its estimated misses.
 
-A pruner with random continuations lets a trial go on now and then that it would have stopped. Such trials are an even
-sample of those that it stopped, so the share of them that gave one of the best models says how many the others would
-have given.
+A pruner with random continuations sometimes continues trials that it would have stopped: an unbiased sample of the
+stopped trials. Their share among the best models estimates how many the others would have given.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ RANDOM_CONTINUATION = "random continuation"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Savings:
-    """What a study saved by stopping trials early.
+    """Savings from stopping trials early.
 
     Attributes:
-        stopped: Number of trials that were stopped, or wait, before the last epoch by a decision.
+        stopped: Number of trials stopped or paused by a decision before the last epoch.
         epochs: Epochs that these trials did not train.
-        usd: Dollars that these epochs would have cost, each trial at its own mean price of an epoch.
-        found: How many of those gave one of the best models after the epoch at which they would have stopped.
+        usd: Price of these epochs in dollars, at each trial's mean price of an epoch.
+        found: Number of continued trials with one of the best models after the epoch of the would-be stop.
     """
 
     stopped: int

@@ -45,9 +45,9 @@ BANDS: tuple[tuple[str, str], ...] = (
 def surface(
     study: StudyRecord, objective: Objective, effects: Effects, taken: Recommendation | None = None
 ) -> Figure | None:
-    """Return the objective over the two numeric parameters that matter most, with the trials; None without two.
+    """Return the objective over its two most important numeric parameters, with the trials; None without two.
 
-    A star marks the model that is recommended, where it has both parameters.
+    A star marks the recommended model, if it has both parameters.
     """
     names = effects.numeric()[:2]
     if len(names) < 2:
@@ -100,10 +100,9 @@ def _star(taken: Recommendation, first: str, second: str) -> Trace:
 
 
 def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mapping[str, float]) -> Figure | None:
-    """Return a line for each trial through its parameters to the objective, in five colours from best to worst.
+    """Return a line for each trial through its most important parameters to the objective, in five colours.
 
-    The parameters that matter most are drawn, the most important one beside the objective; plotly's own parallel
-    coordinates need WebGL and compile code, which the page's content security policy forbids.
+    plotly's own parallel coordinates need WebGL and compile code, which the page's content security policy forbids.
     """
     trained = _measured(study, objective)
     names = list(shares)[:MOST_AXES] or parameter_names(study)[:MOST_AXES]

@@ -1,8 +1,4 @@
-"""Who trained on which device, from when to when: charges as bars, and faults as marks.
-
-Time in which no pool was open costs nothing and is left out, so that a study that was resumed
-days later stays readable.
-"""
+"""Timeline of devices: charges as bars, faults as marks; times without a pool cost nothing and are left out."""
 
 from __future__ import annotations
 

@@ -42,10 +42,7 @@ Line = Mapping[str, Cell]
 
 
 def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]:
-    """Return the cells of trials by column, as `trial_rows` has them, those of bounded metrics as `values.` too.
-
-    Reason and confirmed value are in words here, and `learned` facts beside them.
-    """
+    """Return the cells of `trial_rows`, with reasons in words, `values.` of bounded metrics, and `learned` facts."""
     named, with_rate = baseline_trials(study), with_learning_rate(study)
     lines: list[Line] = []
     for trial in trials:

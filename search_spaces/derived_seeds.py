@@ -1,13 +1,10 @@
-"""Seeds derived from names and numbers by hashing: the same in every process, on every machine, in every version.
-
-They are part of what a stored study means: a resumed study draws what it would have drawn. One algorithm per purpose,
-since seeds that exist must not change:
+"""Seeds hashed from names and numbers, equal on all machines and versions, so that resumed studies repeat draws.
 
     derived_seed       32 bits of BLAKE2b       suggestions, faults of simulated trials
     fresh_seed         31 bits of SHA-256       trainings of `automl confirm`
     derived_uniform    a number from [0, 1)     decisions by chance
 
-What a training draws depends on the training's own seed (`trainers.data.seeds`).
+Existing seeds must not change, hence several algorithms. Trainings have seeds of their own (`trainers.data.seeds`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What one parameter may be: `Float`, `Int` or `Categorical`, checked when it is made.
-
-Each is a frozen value, so that a wrong domain fails where it is written and not in the middle of a study.
-"""
+"""Domains of a parameter: `Float`, `Int` or `Categorical`, frozen and checked when created."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class SpaceError(UserError, ValueError):
     """A parameter, a space or an assignment of values is wrong.
 
     Attributes:
-        path: Where inside the space, such as `("momentum", "when", "optimizer")`.
+        path: Place inside the space, such as `("momentum", "when", "optimizer")`.
     """
 
     def __init__(self, problem: str, path: tuple[str, ...] = ()) -> None:
@@ -43,10 +40,7 @@ class SpaceError(UserError, ValueError):
 
 
 def kind_of(value: object) -> str | None:
-    """The kind of a value (null, bool, int, float, str), or None if no parameter can have it.
-
-    Python holds 1, 1.0 and True for equal; the kind tells them apart.
-    """
+    """Return null, bool, int, float or str, or None for any other type; Python treats 1, 1.0 and True as equal."""
     if value is None:
         return "null"
     for kind, cls in (("bool", bool), ("int", int), ("float", float), ("str", str)):
@@ -65,11 +59,7 @@ Confidence = Literal["low", "medium", "high"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Where a person expects good values of a parameter.
-
-    Attributes:
-        confidence: Width of the prior: high, medium or low.
-    """
+    """A person's expectation of good values; `confidence` is the width of the prior: high, medium or low."""
 
     center: Value
     confidence: Confidence = "medium"
@@ -99,9 +89,9 @@ class Float(_WithWhen):
     """A real number from `low` to `high`, both included.
 
     Attributes:
-        log: Whether factors and not differences matter; `low` must be above 0 then.
+        log: Search on a log scale; `low` must be above 0 then.
         step: Distance of the allowed values, counted from `low`; None allows all.
-        prior: Where good values are expected; a mapping in its YAML form will do.
+        prior: Expected good values; also accepts the mapping of the YAML form.
     """
 
     low: float
@@ -153,9 +143,9 @@ class Int(_WithWhen):
     """A whole number from `low` to `high`, both included.
 
     Attributes:
-        log: Whether factors and not differences matter; `low` must be above 0 then.
+        log: Search on a log scale; `low` must be above 0 then.
         step: Distance of the allowed values, counted from `low`; None is 1.
-        prior: Where good values are expected; a mapping in its YAML form will do.
+        prior: Expected good values; also accepts the mapping of the YAML form.
     """
 
     low: int
@@ -196,12 +186,12 @@ class Int(_WithWhen):
 
 @dataclass(frozen=True, slots=True)
 class Categorical(_WithWhen):
-    """One of a list of values without order.
+    """A value from a list without order.
 
     Attributes:
-        choices: None, bools, ints, finite floats and strings, no two of them equal in Python's sense: Optuna cannot
-            tell 1, 1.0 and True apart.
-        prior: Which one is expected to be best; a mapping in its YAML form will do.
+        choices: None, bools, ints, finite floats and strings, all different under Python's `==`: Optuna cannot
+            distinguish 1, 1.0 and True.
+        prior: The expected best choice; also accepts the mapping of the YAML form.
     """
 
     choices: Sequence[Value]
@@ -237,10 +227,7 @@ class Conditional:
     values: tuple[Value, ...]
 
     def __init__(self, *, parameter: Parameter, when: object) -> None:
-        """Check the condition.
-
-        Args:
-            when: A mapping of one parent's name to a value or a list of values, as in the YAML form.
+        """Check `when`: a mapping of one parent's name to a value or a list of values, as in the YAML form.
 
         Raises:
             SpaceError: With a path that starts with `when`.

@@ -1,7 +1,4 @@
-"""The search space: a tree of parameters in which children hang from a parent's value.
-
-Whether a parameter exists is read off the tree, by walking from the roots; there are no predicates to evaluate.
-"""
+"""The search space: a tree of parameters; a walk from its roots shows which exist, without predicates."""
 
 from __future__ import annotations
 
@@ -52,8 +49,8 @@ class Space:
             parameters: Parameters by name, in any order; roots, and siblings, are chosen in this order.
 
         Raises:
-            SpaceError: If a name is no plain word, a parent is unknown, is a float, or cannot take a value that
-                `when` names, or if parents go in a circle.
+            SpaceError: A name is not a plain word, a parent is unknown, a float, or cannot take a value in `when`, or
+                parents form a cycle.
         """
         if not isinstance(parameters, Mapping):
             raise SpaceError(found(parameters, "a mapping of parameter names to parameters"))
@@ -88,9 +85,7 @@ class Space:
 
     @classmethod
     def from_dict(cls, form: object) -> Space:
-        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or `{name: value}`.
-
-        A value alone is a constant: a categorical with that one choice.
+        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or `{name: constant}`.
 
         Raises:
             SpaceError: With the path of the wrong place.
@@ -112,22 +107,14 @@ class Space:
         return self._preorder()
 
     def parameter(self, name: str) -> Parameter:
-        """The parameter of this name.
-
-        Raises:
-            SpaceError: If there is none; the message names the nearest one.
-        """
+        """Return the parameter of this name; SpaceError with the nearest name if there is none."""
         for own, entry in self._entries:
             if own == name:
                 return _parameter_of(entry)
         raise SpaceError(self._unknown(name), (name,))
 
     def walk(self, choose: Callable[[str, Parameter], Value]) -> dict[str, Value]:
-        """Choose a value for every active parameter, parents before their children.
-
-        Returns:
-            The values by name, in the order of choosing: roots as declared, each followed by its active children.
-        """
+        """Choose a value for every active parameter: roots as declared, each followed by its active children."""
         params: dict[str, Value] = {}
         entries = dict(self._entries)
         waiting = list(reversed(self._children.get(None, ())))
@@ -154,8 +141,8 @@ class Space:
         """Check a full assignment.
 
         Raises:
-            SpaceError: If a name is unknown, an active parameter is missing or out of its range, or an inactive one
-                is given. The path is the parameter's name.
+            SpaceError: A name is unknown, an active parameter is missing or out of range, or an inactive one is given;
+                the path is the parameter's name.
         """
         for name in params:
             if name not in self:
@@ -276,7 +263,7 @@ def _check_keys(name: str, kind: str, form: Mapping[object, object]) -> None:
 
 
 def _read_parameter(kind: str, fields: dict[str, object]) -> Parameter:
-    # Checked by the constructors, whatever the static types say.
+    # The constructors check this, despite the static types.
     if kind == "float":
         return Float(**fields)  # type: ignore[arg-type]
     if kind == "int":

@@ -1,7 +1,6 @@
-"""Parameters that a trial asks for while it runs: the domain that a call names, and the value that the trial gets.
+"""Parameters that a trial requests at run time: the domain of a call, and its value.
 
-A value that nobody has chosen is drawn from seed, trial and name alone, so that each rank, and each later attempt of
-the trial, draws the same without asking anybody.
+A value that the search has not chosen is drawn from seed, trial and name alone: equal on each rank and attempt.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def float_domain(low: object, high: object, *, step: object = None, log: bool = 
     """Return the domain of a call for a number.
 
     Raises:
-        SpaceError: A bound is no finite number, or the bounds are no range.
+        SpaceError: A bound is not a finite number, or the range is empty.
     """
     low, high = _plain_float(low), _plain_float(high)
     return _range(Float, low, high, None if step is None else _plain_float(step), log=log)
@@ -97,10 +96,10 @@ def _plain_int(value: object) -> object:
 
 
 def choice_domain(choices: Sequence[Value]) -> Domain:
-    """Return the domain of a call for one of some values.
+    """Return the domain of a call for a choice.
 
     Raises:
-        SpaceError: There is no value, one twice, or one that is no plain value.
+        SpaceError: There are no values, duplicates, or values that are not plain.
     """
     return Categorical(list(choices) if isinstance(choices, tuple | range) else choices)
 

@@ -1,4 +1,4 @@
-"""The two kinds of errors that end a command with one line instead of a traceback.
+"""Errors that end a command with one line instead of a traceback; all other exceptions are mistakes in this program.
 
     Exception
     ├── UserError   the input is wrong, and the message says what is allowed
@@ -6,7 +6,7 @@
     └── RunError    the input is right, and the work failed
         └── TrainingError, LeaseLostError, StoppedError
 
-Everything else is a mistake in this program.
+The two kinds differ in the exit code.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class RunError(Exception):
 
 
 class StoppedError(RunError):
-    """Somebody ended the work before its time, by a signal or `automl stop`: exit code 130.
+    """The work was ended early by a signal or `automl stop`: exit code 130.
 
     Attributes:
-        by_command: Whether `automl stop` did; otherwise a signal did, which may mean that the work goes on elsewhere.
+        by_command: `automl stop` ended it; otherwise a signal, and the work may go on elsewhere.
     """
 
     def __init__(self, message: str, *, by_command: bool = False) -> None:

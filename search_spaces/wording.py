@@ -13,7 +13,7 @@ LARGEST_IN_FULL = 1e15
 SHORTEST_PREFIX = 3
 """Length from which the beginning of a name stands for it, such as `min` for `minimize`."""
 
-# Greedy up to the last @: a password may itself hold @, / or :. Hiding too much of an odd URL is the safe mistake.
+# Greedy up to the last @, since a password may contain @, / or :. Hiding too much of an odd URL is the safe mistake.
 _USER_INFO = re.compile(r"(?<=://)(?:[^\s/:@]*:\S*|[^\s/@]+)@")
 _QUERY_SECRET = re.compile(r"(?i)(?<=[?&])((?:password|passwd|pwd|token|secret|access_key|api_key)=)[^&\s\"'#]+")
 
@@ -75,7 +75,7 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
     if len(longer) == 1:
         return by_lower[longer[0]]
     surer = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
-    # Short words need less to be alike, but then the first letter must be right: gpu is not cpu.
+    # Short words need less similarity, but the same first letter: gpu is not cpu.
     others = [valid for valid in by_lower if valid[:1] == lower[:1]]
     close = surer or difflib.get_close_matches(lower, others, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None

@@ -6,9 +6,9 @@
         tune_config=tune.TuneConfig(scheduler=scheduler, search_alg=scheduler.searcher(), num_samples=100),
     ).fit()
 
-A trial that is paused goes on from its last checkpoint, so pausing pruners (`break_even`, `mo_asha` with `variant:
-promotion`) want a trainable that can save and restore itself. Leave `max_concurrent_trials` alone with them: Ray Tune
-counts paused trials among the concurrent ones, and would start no other. The cluster's resources limit how many run.
+Paused trials go on from their last checkpoint, so pausing pruners (`break_even`, `mo_asha` with `variant: promotion`)
+need a trainable that saves and restores itself. Do not set `max_concurrent_trials` with them: Ray Tune counts paused
+trials too and would start no others. The cluster's resources limit how many run.
 """
 
 from __future__ import annotations
@@ -30,23 +30,22 @@ MODES: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
 
 
 class MultiObjectiveScheduler(FIFOScheduler):
-    """Stops and pauses trials at rungs, and goes on with paused ones.
+    """Stops and pauses trials at rungs, and continues paused trials.
 
     Args:
-        objectives: Name of a reported metric and "min" or "max" each. `cost_usd` need not be reported: it is the time
-            that a trial has trained (`time_total_s`) at the price.
+        objectives: Pairs of a reported metric and "min" or "max". `cost_usd` need not be reported: it is the trial's
+            training time (`time_total_s`) at the price.
         epochs: Number of epochs of a full training; a trial that reports it ends.
         constraints: Value of `constraints` of a spec, on reported metrics: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: Value of `search.pruner` of a spec.
         sampler: Value of `search.sampler` of a spec; for `searcher`.
         space: Space that trials are drawn from; `break_even` and `searcher` need it.
         slots: Number of slots that trials share.
-        usd_per_slot_hour: Price of one slot in dollars per hour; a trial whose config has `world_size` takes so many.
+        usd_per_slot_hour: Price of a slot in dollars per hour; a trial takes `world_size` slots if its config has it.
         time_attr: Reported metric that counts epochs, from 1.
-        seed: Random seed.
 
     Raises:
-        SpecError: An argument is wrong; one line.
+        SpecError: An argument is wrong.
     """
 
     def __init__(
@@ -93,12 +92,12 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._policy.started(number, trial.config, world_size=_world_size(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:  # noqa: ARG002
-        """Returns whether the trial continues, pauses or stops.
+        """Returns the decision: continue, pause or stop.
 
         Raises:
             ValueError: An objective or a bounded metric is missing, or the epoch is below 1; the message names it.
         """
-        # Where reports are some epochs apart the last one may lie beyond the end.
+        # If reports are several epochs apart, the last one may lie beyond the end.
         number, epoch = self._numbers[trial.trial_id], min(int(result[self._time_attr]), self._epochs)
         self._policy.started(number, trial.config)
         seconds = float(result.get("time_total_s", 0.0))
@@ -139,7 +138,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
 
     def _thawed(self, paused: Sequence[Trial], pending: Trial | None) -> Trial | None:
         by_number = {self._numbers[trial.trial_id]: trial for trial in paused}
-        # A trial that Ray Tune itself has paused, without a decision, goes on.
+        # Ray Tune itself has paused the trial, without a decision of ours: continue it.
         own = next((trial for number, trial in by_number.items() if number not in self._policy.paused), None)
         if own is not None or not by_number:
             return own

@@ -48,11 +48,7 @@ from trainers.commands.command import COMMAND, Command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watcher:
-    """Functions that hear of a study's progress.
-
-    Attributes:
-        leave: Called at the second interrupt, in a signal handler: ends the process, or raises what ends the study.
-    """
+    """Callbacks of a study. `leave` runs in a signal handler at the second interrupt, and exits or raises."""
 
     on_commit: Callable[[StudyMachine], None] = lambda _machine: None
     say: Callable[[str], None] = lambda _line: None
@@ -66,7 +62,7 @@ class Outcome:
 
     Attributes:
         views_behind: Views that did not catch up in time.
-        interrupted: Whether a signal ended this controller, or its standing by; another one may go on with the study.
+        interrupted: A signal ended this controller or its standby; another controller may go on with the study.
     """
 
     record: StudyRecord
@@ -260,10 +256,10 @@ ASKED_WITHIN_SILENCE = 4
 
 
 def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
-    """A pool of the device and on the cluster that the spec names; it is not opened yet.
+    """Return an unopened pool on the spec's device and cluster.
 
     Args:
-        grows: Whether devices that join the cluster become new slots if the spec leaves the number of slots open.
+        grows: Devices that join the cluster become slots, if the spec leaves the number of slots open.
     """
     resources = prepared.spec.resources
     joins = resources.slots == "auto" and resources.ray_address is not None
@@ -288,11 +284,7 @@ _ENOUGH_EPOCHS = 3
 
 
 class SmallBudget:
-    """Warns once, after the first epochs, if the budget pays fewer than three full trainings.
-
-    Args:
-        most_slot_seconds: Slot time that dollars and hours of the budget pay; infinite without such a limit.
-    """
+    """Warns once, after the first epochs, if the budget pays fewer than three full trainings."""
 
     def __init__(self, most_slot_seconds: float, warn: Callable[[str], None]) -> None:
         self._most, self._warn = most_slot_seconds, warn
@@ -331,11 +323,7 @@ _MOST_BYTES = 2**24
 
 
 def own_logging(spec: StudySpec, study_uid: str, folder: Path) -> tuple[OwnLogging, str]:
-    """Return where the code of a study logs, and a warning, empty if there is none.
-
-    Args:
-        spec: Spec in force, with absolute paths.
-    """
+    """Return where the code of a study logs, and a warning or ""; the spec's paths are absolute."""
     wanted = spec.mlflow != "off" and "MLFLOW_TRACKING_URI" not in os.environ and uses_mlflow(spec, folder)
     problem = _made(spec.mlflow, spec.study) if wanted else ""
     uri = spec.mlflow if wanted and not problem else ""

@@ -106,7 +106,7 @@ def plan_of(prepared: Prepared, *, project: str | None = None) -> dict[str, Any]
     """Return the plan as plain data: the JSON of `automl launch --dry-run --json`.
 
     Args:
-        project: Project of a team whose studies may tell what it will cost; None for all of the store.
+        project: Project of a team whose studies the expected cost may use; None uses the whole store.
     """
     spec, place = prepared.spec, prepared.place
     assembled = assemble(spec, place, earlier=prepared.earlier, source=prepared.source)

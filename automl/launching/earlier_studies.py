@@ -1,7 +1,6 @@
-"""Reads earlier studies (`search.from_studies`) of this store, of another one, or of anybody's Optuna storage.
+"""Reads earlier studies (`search.from_studies`) from our stores or any Optuna storage, before a study is created.
 
-They are read once, before the study is created. Their trials are stored with the study, so that `resume` does not need
-the other stores.
+Their trials are stored with the study, so that `resume` does not need the other stores.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ from studies.util import redact
 
 
 def with_earlier(prepared: Prepared) -> Prepared:
-    """Return the prepared study with its earlier studies: as stored with it if it exists, else as they are now.
-
-    Raises:
-        SpecError: One of them cannot be read, does not exist, or does not have the objectives.
-    """
+    """Return the study with its earlier studies: the stored ones if it exists. SpecError if one cannot be used."""
     names = prepared.spec.search.from_studies
     if not names:
         return prepared
@@ -113,7 +108,7 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
                 record = load_study(store, study)
                 return trials_of_record(record, *wanted), len(record.started)
     with _optuna_storage(url) as storage:
-        # Our own studies are in Optuna's tables as well, for its dashboard.
+        # Optuna's tables also contain our own studies, for its dashboard.
         names = optuna.get_all_study_names(storage) if storage is not None else []
         if storage is None or study not in names:
             every = list(dict.fromkeys([*known, *names]))
@@ -175,10 +170,10 @@ def _has_table(url_text: str, name: str) -> bool:
 def trials_of_record(
     record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return trials of one of our studies: complete ones, and those that were cut short with their forecast end.
+    """Return the complete trials of one of our studies, and the incomplete ones with their forecast end.
 
     Raises:
-        _UnfitError: An objective was not measured there.
+        _UnfitError: The study did not measure an objective.
     """
     measured = [trial for trial in record.started if trial.epochs and trial.state != "failed"]
     for objective in objectives:

@@ -26,11 +26,7 @@ HOUR = 3600.0
 
 
 def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
-    """Return the expected cost in one line, or why it is not known, with what the study costs at most.
-
-    Args:
-        earlier: What trials of this task took before; None if that is not known.
-    """
+    """Return one line: the expected cost, or why it is unknown (`earlier` is None), and the highest possible cost."""
     budget, place = prepared.spec.budget, prepared.place
     most = most_slot_seconds(prepared)
     ceiling = f"at most {_amount(prepared, most)}" if math.isfinite(most) else "no limit but the number of trials"
@@ -65,7 +61,7 @@ def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> flo
     """Return the slot time that dollars and hours pay, in seconds; infinite without such a limit.
 
     Args:
-        set_price: Dollars per slot and hour that `automl price set` has set; None takes those of the spec.
+        set_price: Dollars per slot and hour from `automl price set`; None takes the spec's prices.
     """
     budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour if set_price is None else set_price
     by_usd = math.inf if budget.usd is None or price <= 0 else budget.usd / price * HOUR
@@ -85,10 +81,10 @@ class EarlierCost:
 
     Attributes:
         trials: Number of its trials that have measured an epoch.
-        slot_seconds_per_epoch: Slot time of an epoch: the median over the trials of the mean over their epochs.
+        slot_seconds_per_epoch: Median over the trials of their mean slot time of an epoch.
         epochs: Number of epochs of a full training there.
-        other_slots: How its slots differ from those of the plan, such as "slots of 8 CPUs, not 1": its seconds say
-            nothing of the plan then. Empty if they are alike.
+        other_slots: Difference from the plan's slots, such as "slots of 8 CPUs, not 1", which makes the seconds
+            incomparable; empty if they are alike.
     """
 
     study: str
@@ -100,10 +96,9 @@ class EarlierCost:
 
 
 def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCost | None:
-    """Return what trials of the same task, with the same options, took in the newest study of the store that has any.
+    """Return the cost of trials of the same task and options in the newest study that has any.
 
-    A study on slots like those of the plan goes before newer ones on others, whose seconds cost another price. The
-    store is only read; one that does not answer, or is of another version, counts as one without studies.
+    Studies on slots like the plan's come before newer studies on other slots. An unreadable store counts as empty.
 
     Args:
         project: Project of a team, whose studies are named `project.study`; None reads all studies.
@@ -161,11 +156,7 @@ def _prices_paid(store: Store, study_id: int) -> list[float]:
 
 
 def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
-    """Return what the trials of a study took; None as long as none has measured an epoch.
-
-    Args:
-        other_slots: How its slots differ from those of a plan; empty if they are alike.
-    """
+    """Return what the trials of a study took; None as long as none has measured an epoch."""
     measured = [trial for trial in record.started if trial.epochs]
     training = record.spec.get("training")
     epochs = training.get("epochs") if isinstance(training, Mapping) else None

@@ -1,7 +1,7 @@
-"""How a study names a training function of Python code, so that its ranks and a later `automl resume` find it.
+"""Names training functions so that ranks and a later `automl resume` find them.
 
-A function of a module is named as it is. One that no other process can import, since it was written in a notebook or in
-the script that runs, is saved with what it refers to, as a module of its own beside the study.
+A function that no other process can import (from a notebook or the running script) is saved with everything that it
+refers to, as a module beside the study.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ import cloudpickle
 
 
 def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[str, Path]:
-    """Return a training function's name as a spec has it, and the folder in which its module is looked for.
+    """Return a training function's name for a spec, and the folder of its module.
 
     Args:
-        folder: Folder beside which it is saved if no other process can import it.
-        study: Name of the study, which has a file of its own: functions of one source may refer to different things.
+        folder: Folder for the saved module, if no other process can import the function.
+        study: Name of the study; each has its own file, because functions of one source may refer to different things.
 
     Raises:
-        SpecError: It is no training function, or cannot be saved.
+        SpecError: It is not a training function, or cannot be saved.
     """
     name = getattr(function, "__name__", type(function).__name__)
     if name == "<lambda>":
@@ -166,11 +166,7 @@ def _is_tracker_id(said: list[_Instruction], place: int) -> bool:
 
 
 def _instructions(pickled: bytes) -> list[_Instruction]:
-    """Return the instructions of a pickle, with members of sets in the same order whatever their hashes are.
-
-    That order moves the numbers by which values are used again: values stand in place of their numbers here, and
-    everything else is counted apart.
-    """
+    """Return a pickle's instructions with set members sorted and memo numbers resolved, independent of hashes."""
     said: list[_Instruction] = []
     memo: list[_Instruction] = []
     objects = 0

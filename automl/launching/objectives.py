@@ -23,11 +23,7 @@ _SCORE = "score"
 
 
 def quality_metric(metrics: Sequence[str]) -> str:
-    """Return the metric to optimise among those that a task measures: an error if there is one, else the first.
-
-    Args:
-        metrics: Names of the task's metrics; without any it is `val_loss`, which every trial measures.
-    """
+    """Return the metric to optimise: the first error, else the first metric, else `val_loss`."""
     return next((one for one in (*_PREFERRED, *metrics) if one in metrics), "val_loss")
 
 
@@ -51,11 +47,10 @@ def direction_is_guess(metric: str) -> bool:
 
 
 def _directions_by_name(metric: str) -> list[Direction]:
-    """The directions that words of a metric's name have, in their order: the last one says what the others are of.
+    """Return the directions of the words of a metric's name, in order; the last word decides.
 
-    A `dice_loss` and a `top5_error` are minimised, a `cost_sensitive_accuracy` is maximised. A score is larger or
-    smaller by what else is said. A negative is left open: `neg_mean_squared_error` is maximised,
-    `negative_log_likelihood` is minimised.
+    A `dice_loss` and a `top5_error` are minimised, a `cost_sensitive_accuracy` is maximised. "score" follows the other
+    words. "neg" stays open: `neg_mean_squared_error` is maximised, `negative_log_likelihood` is minimised.
     """
     words = re.split(r"[^a-z0-9]+", metric.lower())
     if not _TURNS.isdisjoint(words):

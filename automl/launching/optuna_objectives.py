@@ -1,8 +1,7 @@
-"""Objectives that were written for Optuna: which functions are, and which space their calls of `suggest_...` describe.
+"""Recognises objectives written for Optuna, and reads their search space from literal `suggest_...` calls.
 
-An objective says what may vary while it runs. A trial here has its parameters before it starts: they are in the store,
-decide how many slots it gets, and are what its cost is forecast from. So the space is read from the objective's source
-as far as its calls are literal; what others ask for is learnt as the trials run.
+Trials here have their parameters before they start, since slots and cost depend on them. Other parameters are learnt as
+trials run.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ def is_optuna_objective(function: Callable[..., object]) -> bool:
 
 
 def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str) -> StudySpec:
-    """Return the spec with the space that an objective describes, if it has none of its own.
+    """Return the spec with the objective's space, if the spec has none.
 
-    Parameters that only some branches ask for are in each trial, and do nothing in the others. Where the source does
-    not tell all of the space, `search.learn_space` is set; a space that was given is whole unless that is set with it.
+    Parameters of single branches are in each trial, and unused elsewhere. If the source does not show the whole space,
+    `search.learn_space` is set. A given space is complete unless it sets `search.learn_space`.
 
     Raises:
-        SpecError: There is no space, and the objective asks in a way that no trial answers; the search cannot do
-            without a whole space; or more ranks are asked for than the objective uses.
+        SpecError: There is no space and a `suggest_...` call that no trial can answer; the search needs a complete
+            space; or the spec asks for more ranks than the objective uses.
     """
     name = getattr(objective, "__name__", "objective")
     if spec.space is None:
@@ -74,13 +73,10 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
 
 
 def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
-    """Return section `search` for a space that is learnt as trials run.
+    """Return section `search` for a space that is learnt as trials run; SpecError if it needs a complete space.
 
     Args:
-        unclear: What is not known of the space, for messages.
-
-    Raises:
-        SpecError: Something in the section needs a whole space.
+        unclear: The unknown part of the space, for messages.
     """
     problem = search.problem_of_learning()
     if problem is not None:

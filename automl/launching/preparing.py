@@ -50,7 +50,7 @@ class Prepared:
 
     Attributes:
         spec: Spec with its space filled in and its URLs absolute.
-        base_folder: Folder in which relative paths and the user's own task start.
+        base_folder: Base of relative paths and of the user's own task.
         diagnostics: Files that the ranks of a single training write beside its checkpoints.
     """
 
@@ -69,8 +69,8 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
     """Check a spec against its task, its search and the machine.
 
     Args:
-        base_folder: Folder in which relative paths and the user's own task start.
-        facts: What the task has said of itself already, with these options and this space; None asks it.
+        base_folder: Base of relative paths and of the user's own task.
+        facts: The task's answers for these options and this space; None asks the task.
 
     Raises:
         SpecError: The spec cannot be launched on this machine; the message names the key.

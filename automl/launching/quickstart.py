@@ -1,6 +1,6 @@
-"""`automl launch --task tabular --data train.csv --target income`: a spec that is chosen from the data.
+"""`automl launch --task tabular --data train.csv --target income`: chooses a spec from the data, with reasons.
 
-Notes say what was chosen and why. `--set` changes it, and `--save-spec` writes it to a file.
+`--set` changes it, and `--save-spec` writes it to a file.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def quickstart(
     """Choose a spec for a built-in task and a data set.
 
     Args:
-        arguments: Options of the command line by name (`data`, `target`, ...); None where one was not given.
-        overrides: `path=value` each, which replace what is chosen.
-        store: URL of the store, as `--store` takes it.
+        arguments: Options of the command line by name (`data`, `target`, ...); None for missing ones.
+        overrides: `path=value` each; they replace choices.
+        store: URL of the store, as for `--store`.
 
     Raises:
         SpecError: An option does not belong to the task, or a file is wrong.
@@ -106,11 +106,7 @@ def quickstart(
 
 
 def write_spec(path: Path, picked: Quickstart) -> None:
-    """Write the chosen spec with comments to a file.
-
-    Raises:
-        SpecError: The file exists, or cannot be written.
-    """
+    """Write the chosen spec with comments to a new file; SpecError if it exists or cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(as_yaml(picked))

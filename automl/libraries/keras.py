@@ -27,17 +27,16 @@ from trainers.protocol import TaskError
 def fit(
     trial: Trial, model: keras.Model, *data: Any, callbacks: Sequence[keras.callbacks.Callback] = (), **options: Any
 ) -> None:
-    """Call `model.fit` as the trial's loop over its epochs, from where an earlier attempt has stopped.
+    """Call `model.fit` as the trial's loop over its epochs; continues after the epochs of earlier attempts.
 
     Args:
-        trial: The trial.
-        model: A compiled model that has its weights: one whose input's shape is known.
-        data: Inputs and targets, or whatever else `model.fit` trains on; `x` and `y` may stand among the options.
-        callbacks: Callbacks beside the trial's own.
-        options: Other arguments of `model.fit`; `batch_size` is the trial's for arrays if left out.
+        model: A compiled model with a known input shape, so that it has its weights.
+        data: Inputs and targets, or other training data of `model.fit`; `x` and `y` may also be options.
+        callbacks: Callbacks besides the trial's own.
+        options: Other arguments of `model.fit`; for arrays `batch_size` is by default the trial's.
 
     Raises:
-        TaskError: The trial has several ranks, the model no weights yet, or an argument is the trial's.
+        TaskError: The trial has several ranks, the model has no weights yet, or the trial sets an argument itself.
     """
     check_one_rank(trial, "Keras")
     taken = sorted({"epochs", "initial_epoch"} & options.keys())
@@ -58,12 +57,7 @@ def fit(
 
 
 class TrialCallback(keras.callbacks.Callback):
-    """Reports after each epoch what was logged, and begins the next one; `fit` adds it.
-
-    Args:
-        trial: The trial.
-        calls: The loop over its epochs.
-    """
+    """Reports the logged metrics after each epoch, and begins the next one; `fit` adds it."""
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
         super().__init__()

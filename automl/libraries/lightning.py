@@ -6,8 +6,8 @@
         trainer = lightning.Trainer(**trial_lightning.options(trial), precision="bf16-mixed")
         trial_lightning.fit(trial, trainer, Module(lr=trial.learning_rate), train_loader, validation_loader)
 
-The trainer's ranks are those of the gang. After each epoch all that was logged is reported; checkpoints hold
-Lightning's own checkpoint.
+The trainer uses the ranks of the gang. All logged metrics are reported after each epoch; checkpoints hold Lightning's
+own checkpoint.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _NAME = "checkpoint of the trial"
 def options(trial: Trial) -> dict[str, Any]:
     """Return arguments for `lightning.Trainer`: the gang's ranks and devices, and the number of epochs.
 
-    Lightning's own checkpoints, its progress bar and its loggers are off; each can be switched on again by an argument
-    of the same name: `Trainer(**(options(trial) | {"logger": my_logger}))`.
+    Lightning's own checkpoints, progress bar and loggers are off; an argument of the same name switches them on:
+    `Trainer(**(options(trial) | {"logger": my_logger}))`.
     """
-    # Lightning keeps the rank of the process in a global variable, which the trial before has set.
+    # Lightning keeps the rank of the process in a global variable; an earlier trial has set it.
     rank_zero_only.rank = trial.rank
     if trial.world_size == 1:
         strategy: Any = SingleDeviceStrategy(device=trial.device)
@@ -61,17 +61,15 @@ def options(trial: Trial) -> dict[str, Any]:
 
 
 def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModule, *data: Any, **more: Any) -> None:
-    """Call `trainer.fit` as the trial's loop over its epochs, from where an earlier attempt has stopped.
+    """Call `trainer.fit` as the trial's loop over its epochs; continues after the epochs of earlier attempts.
 
     Args:
-        trial: The trial.
         trainer: Trainer that was made with `options`.
-        model: What is trained.
-        data: Further arguments of `trainer.fit`: data loaders.
+        data: Data loaders for `trainer.fit`.
         more: Further arguments of `trainer.fit` by name: data loaders or a data module.
 
     Raises:
-        TaskError: The trainer has other ranks than the trial, or an argument that the trial decides about.
+        TaskError: The trainer has other ranks than the trial, or the trial sets an argument itself.
     """
     if "ckpt_path" in more:
         raise TaskError("ckpt_path: found in fit, allowed: without it, since the trial knows its checkpoint")
@@ -85,20 +83,15 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
     calls = EpochCalls(trial, lightning=memory)
     trial.modules.append(model)
     trainer.callbacks.insert(0, TrialCallback(trial, calls))
-    # Data loaders of the first epoch draw random numbers before Lightning calls any callback, those of later epochs
-    # after: the epoch begins here, where the generators are seeded.
+    # Loaders of the first epoch draw random numbers before Lightning calls any callback, later ones after it: begin
+    # the epoch here, where the generators are seeded.
     if not calls.are_all_done():
         calls.begin()
         trainer.fit(model, *data, ckpt_path=_NAME if memory.content else None, **more)
 
 
 class TrialCallback(lightning.Callback):
-    """Reports after each epoch what was logged, and begins the next one; `fit` adds it.
-
-    Args:
-        trial: The trial.
-        calls: The loop over its epochs, in which the first epoch has begun.
-    """
+    """Reports the logged metrics after each epoch, and begins the next one; `fit` has begun the first epoch."""
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
         self._trial, self._calls = trial, calls
@@ -126,7 +119,7 @@ class TrialCallback(lightning.Callback):
             self._report(trainer)
 
     def _report(self, trainer: lightning.Trainer) -> None:
-        # Lightning keeps what earlier epochs have logged for its callbacks; what is logged anew is another tensor.
+        # Lightning keeps the metrics of earlier epochs; newly logged metrics are other tensors.
         found, before = dict(trainer.callback_metrics), self._reported
         self._reported = found
         logged = {name: value for name, value in found.items() if value is not before.get(name) and value.numel() == 1}
@@ -238,10 +231,7 @@ class _InMemory(CheckpointIO):
 
 
 def _set_to_epoch_start(fit_loop: dict[str, Any]) -> None:
-    """Let the loop go on with a whole epoch.
-
-    Lightning asks for a checkpoint when an epoch begins, and its counters are still those of the epoch before.
-    """
+    """Let the loop continue with a whole epoch: Lightning's counters are still at the earlier epoch in a checkpoint."""
     for name, progress in fit_loop.items():
         if name == "epoch_progress":
             for counts in progress.values():

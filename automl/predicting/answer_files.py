@@ -29,10 +29,10 @@ class Sink(Protocol):
 
 @contextmanager
 def answers_to(out: Path | None) -> Iterator[Sink]:
-    """Give a sink whose file takes its place once all answers are in it; None prints CSV.
+    """Yield a sink whose file is replaced once it is complete; None prints CSV.
 
     Raises:
-        ExportError: The ending says no format, or the file cannot be written.
+        ExportError: The file's ending is not a known format, or the file cannot be written.
     """
     if out is None:
         yield _Csv(sys.stdout)

@@ -21,10 +21,10 @@ _FILE = "file"
 
 
 def opened_model(path: Path, device: str = "cpu") -> Model:
-    """Return an exported model that answers rows.
+    """Return an exported model that predicts rows.
 
     Raises:
-        ExportError: It is none, could run code, or a package that it needs is not installed.
+        ExportError: It is not an exported model, could run code, or needs a package that is not installed.
     """
     try:
         model = load(path, device)
@@ -47,14 +47,14 @@ def predict_file(
     column: str | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> int:
-    """Write the answer to each row, and return how many there are.
+    """Write a prediction for each row, and return the number of rows.
 
     Args:
         data: The rows, see `automl.predicting.row_files`.
-        out: File of the answers; None prints them.
+        out: File of the predictions; None prints them.
 
     Raises:
-        ExportError: A row is not what the model takes, or a file cannot be read or written.
+        ExportError: The model does not accept a row, or a file cannot be read or written.
     """
     done = 0
     rows = _encoded(model, rows_of(data, model.manifest["rows"], column))

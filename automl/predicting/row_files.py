@@ -35,10 +35,10 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
     """Yield the rows of a file or of a folder of images.
 
     Args:
-        path: CSV, TSV, Parquet or JSON lines, also with .gz where they are text; a text file, of which each line is a
-            row; an image, or a folder of images.
-        form: How the model takes rows, `rows` of its manifest.
-        column: Column of a table that has the texts or images; None finds it.
+        path: CSV, TSV, Parquet or JSON lines (text also as .gz); a text file with a row on each line; an image, or a
+            folder of images.
+        form: Row format of the model: `rows` of its manifest.
+        column: Column of a table with the texts or images; None finds it.
 
     Raises:
         ExportError: The file cannot be read, or has no such rows.
@@ -166,10 +166,7 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
 
 
 def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
-    """Return what separates cells: what makes the most known names of the first line.
-
-    Where that tells nothing, as in files without names, it is the training file's, or the most frequent one.
-    """
+    """Return the delimiter that finds most known names, else the training file's, else the most frequent."""
     usual = str(trained) if isinstance(trained, str) and len(trained) == 1 and trained not in '"\r\n' else ""
     there = [one for one in dict.fromkeys(usual + DELIMITERS) if one in head]
 

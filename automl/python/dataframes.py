@@ -21,13 +21,10 @@ class DataFrameError(UserError, ValueError):
 
 
 def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
-    """Return a table of a study.
+    """Return a table of a study: trials, epochs or charges.
 
-    Mappings have a column for each entry, such as `params.width`, as in the CSV of `automl trials`. Where a parameter
-    is inactive its value is missing, and whole numbers stay whole (pandas' nullable `Int64`).
-
-    Args:
-        what: Name of the table: trials, epochs or charges.
+    Mappings have a column for each entry, such as `params.width`, as in the CSV of `automl trials`. Inactive parameters
+    are missing values, and whole numbers stay whole (pandas' nullable `Int64`).
 
     Raises:
         DataFrameError: There is no such table, or pandas is not installed.

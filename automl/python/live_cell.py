@@ -1,8 +1,4 @@
-"""Live progress of a study in the cell of the notebook that launched it. IPython lives here.
-
-The cell is displayed once and then updated in place. Nothing waits for the notebook's event loop, which runs the cell
-and is therefore busy until the study ends.
-"""
+"""Live progress of a study in the notebook cell that launched it, updated in place without the blocked event loop."""
 
 from __future__ import annotations
 

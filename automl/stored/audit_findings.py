@@ -11,11 +11,7 @@ import sqlalchemy as sa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Something that is not as it has to be.
-
-    Attributes:
-        where: What it is about, such as a trial, a charge or a file.
-    """
+    """An inconsistency in a study; `where` names the trial, charge or file."""
 
     check: str
     where: str
@@ -23,11 +19,7 @@ class Finding:
 
 
 class Asker:
-    """Runs plain SQL about one study, in one transaction.
-
-    Args:
-        study_id: Id of the study's row, for `:study`.
-    """
+    """Runs plain SQL about one study, in one transaction; `study_id` is the value of `:study`."""
 
     def __init__(self, connection: sa.Connection, study_id: int) -> None:
         self._connection, self._study_id = connection, study_id

@@ -1,7 +1,6 @@
-"""`automl audit`: whether anything of a study is lost, counted twice or left behind.
+"""`automl audit`: checks that nothing of a study is lost, counted twice or left behind.
 
-It asks the database with statements of its own, and shares no reader with the rest of the program: what both get wrong
-in the same way, neither would find.
+It uses SQL of its own, because a reader shared with the rest of the program would hide that reader's mistakes.
 """
 
 from __future__ import annotations
@@ -49,14 +48,10 @@ class _Study:
 
 
 def audit(store: Store, name: str) -> dict[str, Any]:
-    """Check a study.
+    """Check a study; StoreError if there is no such study.
 
     Returns:
-        Plain values: `study`, its `state`, the names of the `checks` that were made, and the `findings` with `check`,
-        `where` and `found`.
-
-    Raises:
-        StoreError: There is no such study.
+        Plain values: `study`, `state`, the names of the `checks`, and the `findings` with `check`, `where` and `found`.
     """
     findings: list[Finding] = []
     made: list[str] = []
@@ -80,7 +75,7 @@ def audit(store: Store, name: str) -> dict[str, Any]:
             findings.append(Finding(check="orphans", where=str(name), found=str(error)))
         made.append("processes")
         findings += _process_findings(row.uid)
-        # A folder that its checkpoints have left is no loss; `automl gc` removes it.
+        # A folder without checkpoints is no loss; `automl gc` removes it.
         left = [one for one in orphans if not one.is_folder]
         findings += [Finding(check="orphans", where=str(one.path), found="no row mentions it") for one in left]
     return {"study": name, "state": row.state, "checks": made, "findings": [asdict(one) for one in findings]}
@@ -127,7 +122,7 @@ def _charges(ask: Asker, _: _Study) -> _Found:
     rows = ask(
         "SELECT id, kind, slots, seconds, usd_per_slot_hour, cost_nano_usd FROM automl_charges WHERE study_id = :study"
     )
-    # Overhead makes up for the rounding of the other charges, half a nano-dollar each at most.
+    # Overhead absorbs the rounding of the other charges, at most half a nano-dollar each.
     absorbed: dict[str, float] = {kind: len(rows) / 2 for kind in ABSORBS_ROUNDING}
     for row in rows:
         due = row.slots * row.seconds * row.usd_per_slot_hour / 3600 * NANO
@@ -267,10 +262,7 @@ def _left_running(ask: Asker, study: _Study) -> _Found:
 
 
 def _states(ask: Asker, _: _Study) -> _Found:
-    """A trial has a number once it has started, a failure if it has failed, and at most one attempt at a time.
-
-    What was cancelled in the queue is pruned without a number.
-    """
+    """Check number, failure and attempts of each trial; a trial cancelled in the queue is pruned without a number."""
     rows = ask(
         "SELECT id, number, state, failure FROM automl_trials WHERE study_id = :study "
         "AND (number IS NULL AND state NOT IN ('queued', 'pruned') OR number IS NOT NULL AND state = 'queued' "
@@ -323,10 +315,7 @@ def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
 
 
 def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str]]) -> Iterator[Finding]:
-    """Those that are missing, or that do not load; each file is read once.
-
-    That takes minutes, in which a controller replaces files: whether rows still mention what is wrong is asked again.
-    """
+    """Report missing and unreadable checkpoints; asks the rows again, since files change in the minutes of reading."""
     wheres: dict[str, str] = {}
     for where, path in files:
         wheres.setdefault(path, where)

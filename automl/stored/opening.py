@@ -27,13 +27,10 @@ def store_url(given: str | None) -> str:
 
 
 def open_store(given: str | None) -> Store:
-    """Open a store that exists.
+    """Open an existing store; StoreError if there is none at the URL.
 
     Args:
         given: URL of the store; None takes the environment's AUTOML_STORE, else `DEFAULT_STORE`.
-
-    Raises:
-        StoreError: There is no store behind the URL.
     """
     text = absolute_url(store_url(given), Path.cwd())
     if not exists(text):
@@ -60,11 +57,7 @@ def damage_in_stores(context: click.Context) -> str:
 
 
 def started_trial(record: StudyRecord, number: int) -> TrialRecord:
-    """Return the trial with this number.
-
-    Raises:
-        StoreError: No started trial has it.
-    """
+    """Return the started trial with this number; StoreError if there is none."""
     for trial in record.started:
         if trial.number == number:
             return trial
@@ -74,11 +67,7 @@ def started_trial(record: StudyRecord, number: int) -> TrialRecord:
 
 
 def names_of(given: str | None) -> list[str]:
-    """Return the names of a store's studies, newest first; none of a store that cannot be read as it is.
-
-    Args:
-        given: URL of the store, as `open_store` takes it.
-    """
+    """Return the names of a store's studies, newest first; none if the store cannot be read without migration."""
     try:
         text = absolute_url(store_url(given), Path.cwd())
         url = parse_url(text)

@@ -21,11 +21,7 @@ def rest_seconds(used_seconds: float, least_seconds: float) -> float:
 
 
 class Looker:
-    """Gives the newest record of a study.
-
-    Args:
-        clock: Function that returns the present moment in seconds.
-    """
+    """Returns the newest record of a study; `clock` returns seconds."""
 
     def __init__(self, store: Store, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._name, self._clock = store, name, clock
@@ -33,11 +29,7 @@ class Looker:
         self._record: StudyRecord | None = None
 
     def __call__(self) -> StudyRecord:
-        """Return the study as committed.
-
-        Raises:
-            StoreError: There is no such study any more.
-        """
+        """Return the study as committed; StoreError if it was deleted."""
         return retry_patiently(self._look)
 
     def _look(self) -> StudyRecord:

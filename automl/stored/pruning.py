@@ -32,11 +32,7 @@ _MAY_GO_ON = frozenset({"running", "paused"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Freed:
-    """A checkpoint that is not kept.
-
-    Attributes:
-        what: Model or trial that it belongs to, such as `2@6`, for people.
-    """
+    """A checkpoint to delete; `what` names its model or trial for people, such as `2@6`."""
 
     path: str
     what: str
@@ -44,22 +40,21 @@ class Freed:
 
 
 def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict[str, Any]:
-    """List the checkpoints that nothing of what is kept needs, or delete them, with those that no row mentions.
+    """List or delete unneeded checkpoints and files that no row mentions.
 
-    Those from which paused trials go on are kept, and the models that `automl confirm` has kept.
+    Checkpoints of paused trials and models kept by `automl confirm` stay.
 
     Args:
-        keep: What is kept: `archive`, or names of models or of trials as `automl export` takes them; empty keeps the
-            archive.
+        keep: `archive`, or names of models or trials as for `automl export`; empty keeps the archive.
 
     Returns:
-        Plain values: `study`, `folder`, number of checkpoints that are `kept`, what is `freed` with `path`, `what` and
-        `bytes`, the `orphans` of `automl gc`, the `bytes` of both, how many files of both were `deleted`, and the
-        trials that more budget does not reopen any more (`not_reopened`).
+        Plain values: `study`, `folder`, number of `kept` checkpoints, `freed` with `path`, `what` and `bytes`,
+        `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and the trials that more budget
+        cannot reopen any more (`not_reopened`).
 
     Raises:
-        StoreError: There is no such study or model, the study was simulated, a controller drives it, or a copy
-            of it in another store uses the folder of its checkpoints as well.
+        StoreError: There is no such study or model, the study was simulated, a controller drives it, or a copy of it in
+            another store uses the same folder.
         OSError: The object store does not answer.
     """
     row = store.require(name)

@@ -23,14 +23,11 @@ _TRIES, _PAUSE_SECONDS = 20, 0.01
 def log_of(
     store: Store, study: str, trial: int, rank: int, *, attempt: int | None = None, seed: int | None = None
 ) -> Path:
-    """Return the file with the output of a rank.
+    """Return the file with the output of a rank; StoreError if it is not on this machine.
 
     Args:
-        attempt: Number of the attempt; None takes the latest one of which there is output.
-        seed: Seed of a training that has confirmed the trial; None takes the search's own training.
-
-    Raises:
-        StoreError: There is no such file on this machine.
+        attempt: Number of the attempt; None takes the latest attempt with output.
+        seed: Seed of a training by `automl confirm`; None takes the search's own training.
     """
     row = store.require(study)
     if seed is not None and seed not in (seeds := seeds_of_trial(row.base_folder, study, trial)):
@@ -56,9 +53,9 @@ def text_of(path: Path) -> Iterator[str]:
 
 
 def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
-    """Yield what is kept of an output, and what comes, as long as its trial runs.
+    """Yield the kept output, and new output as long as the trial runs.
 
-    Files are read to their end before the next one is, since a file that is full gets the older one's name.
+    Each file is read to its end before the next, since a full file is renamed to an older one's name.
     """
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     with ExitStack() as opened:

@@ -34,11 +34,7 @@ def existing_report(record: StudyRecord) -> str | None:
 
 
 def refresh(store: Store, study: str, base_folder: Path) -> bool:
-    """Update the views and the report after a commit that no controller made.
-
-    Returns:
-        Whether the views have caught up within `VIEWS_SECONDS`.
-    """
+    """Update views and report after a commit without a controller; False if views lag `VIEWS_SECONDS`."""
     views = ViewsProcess(store.url, study)
     try:
         views.start()

@@ -30,17 +30,16 @@ _NAME = re.compile(r"(q?)([0-9]{1,9})")
 
 
 def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Ask for the end of a trial, and wait until the controller has ended it.
+    """Request the end of a trial, and wait at most `wait_seconds` until its controller has ended it.
 
-    What is queued in a study that no controller drives is ended here.
+    Without a controller, a queued trial is ended here.
 
     Args:
-        name: Name of the trial: its number, or that of its place in the queue, such as `q7`.
-        wait_seconds: Seconds to wait at most.
+        name: The trial's number, or its place in the queue, such as `q7`.
 
     Returns:
-        Plain values: `study`, `trial` (its number, None if it never started), its `name`, its `state`, its `reason`,
-        whether the study is `driven`, and a `message` for people.
+        Plain values: `study`, `trial` (its number, None if it never started), `name`, `state`, `reason`, `driven`, and
+        a `message` for people.
 
     Raises:
         StoreError: There is no such study or trial, or the trial has ended.
@@ -108,16 +107,10 @@ def _message(study: str, trial: TrialLine, *, driven: bool) -> str:
 
 
 def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Ask for a drain, and wait until the controller has released its lease.
-
-    Args:
-        wait_seconds: Seconds to wait at most.
+    """Request a drain, and wait at most `wait_seconds` for the release of the lease; StoreError for an unknown study.
 
     Returns:
-        Plain values: `study`, its `state`, whether it is still `driven`, and a `message` for people.
-
-    Raises:
-        StoreError: There is no such study.
+        Plain values: `study`, its `state`, `driven` if it is still driven, and a `message` for people.
     """
     row = store.require(name)
     if not leases.request_stop(store, row.id):
@@ -139,11 +132,11 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
     """Put a configuration into a study's queue; the next free slot takes it.
 
     Args:
-        given: Values by name; active parameters that are not given are drawn at random.
+        given: Values by name; missing active parameters are drawn at random.
 
     Returns:
-        Plain values: `study`, `name` by which `automl cancel` takes it, `params`, `world_size`, and in `waits` what
-        keeps the trial from starting and what to do about it; `waits` is empty if nothing does.
+        Plain values: `study`, `name` for `automl cancel`, `params`, `world_size`, and `waits`: why the trial cannot
+        start and the cure, else empty.
 
     Raises:
         SpecError: A parameter is not in the space, or its value is not allowed.
@@ -163,11 +156,7 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
 
 
 def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
-    """Complete a configuration: missing active parameters are drawn at random.
-
-    Raises:
-        SpecError: A given parameter is unknown, inactive or out of range.
-    """
+    """Complete a configuration with random values; SpecError if a given value is unknown, inactive or out of range."""
     for name in given:
         if name not in space:
             raise SpecError(f"--param {name}", (), unknown_parameter(name, space.names()))

@@ -20,11 +20,7 @@ def stored_form(spec: StudySpec) -> dict[str, Any]:
 
 
 def from_store(form: Mapping[str, Any], name: str) -> StudySpec:
-    """Return the spec of a study from its stored form.
-
-    Raises:
-        StoreError: The study was simulated, so that it cannot continue.
-    """
+    """Return the spec of a study from its stored form; StoreError if the study was simulated: it cannot continue."""
     check_launched(form, name)
     return parse_spec(form, name)
 

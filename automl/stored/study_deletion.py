@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doomed:
-    """What belongs to a study alone, and is deleted with it.
+    """Rows and files of one study alone, to be deleted with it.
 
     Attributes:
         study_id: Id of the study's row.
-        checkpoints: Paths or URLs of the checkpoints that its rows mention, and no other study's.
-        folder: Path or URL of the folder of its checkpoints; None of a simulated study, which has none.
+        checkpoints: Paths or URLs of checkpoints that no other study mentions.
+        folder: Path or URL of its checkpoint folder; None for a simulated study.
     """
 
     study_id: int
@@ -61,8 +61,8 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
     """Return what would be deleted with a study.
 
     Raises:
-        StoreError: There is no such study, a controller drives it, or a copy of it uses the folder of its checkpoints.
-        RunError: That folder cannot be looked at now.
+        StoreError: There is no such study, a controller drives it, or a copy of it uses its checkpoint folder.
+        RunError: That folder cannot be read now.
     """
     row = store.require(name)
     refuse_driven(store, row)
@@ -93,18 +93,18 @@ def _check_folder(store: Store, row: sa.Row[Any]) -> None:
 
 
 def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
-    """Delete a study: first its files, then its copies, and its rows last, so that it can be tried again.
+    """Delete a study's files, copies and, last, rows, so that a failed deletion can be repeated.
 
-    Its job, if it was queued, is marked before, so that it is not queued again and its accounts keep what it has cost.
+    Its job is marked first, so that it is not queued again and its accounts keep its cost.
 
     Returns:
-        Plain values: `study`, the number of `trials`, of `checkpoints` and of other `files` that were deleted, the
-        `views` with None or an error, and a `message` for people.
+        Plain values: `study`, the number of deleted `trials`, `checkpoints` and other `files`, the `views` with None or
+        an error, and a `message` for people.
 
     Raises:
-        StoreError: A controller drives the study now, its job or one that confirms it has not ended, or a copy of
-            it has gone on in the folder of its checkpoints.
-        RunError: That folder cannot be looked at now, or a file cannot be deleted; the rows stay.
+        StoreError: A controller drives the study now, its job or a confirming job has not ended, or a copy of it has
+            gone on in its checkpoint folder.
+        RunError: That folder cannot be read now, or a file cannot be deleted; the rows stay.
     """
     name, queue = what.record.name, JobQueue(store)
     job, row = queue.find(name), store.require(name)

@@ -26,14 +26,11 @@ class Order:
 
 
 def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> list[int]:
-    """Return which started trials to list, as places in `record.started`.
+    """Return the started trials to list, as places in `record.started`; StoreError for an unknown column.
 
     Args:
         sort: `COLUMN`, `COLUMN:asc` or `COLUMN:desc`; None keeps the order of the numbers.
-        top: Number of trials to list at most; None lists all.
-
-    Raises:
-        StoreError: There is no such column.
+        top: Largest number of trials; None lists all.
     """
     rows = trial_rows(record)
     columns, lines = flattened(rows, TRIAL_COLUMNS)
@@ -55,12 +52,9 @@ def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
 
 
 def parse_order(text: str, columns: Sequence[str]) -> Order:
-    """Read an order such as `val_error`, `params.width:desc` or `cost_usd`.
+    """Read an order such as `val_error`, `params.width:desc` or `cost_usd`; StoreError for an unknown column.
 
-    A bare name means the column of that name, else the objective, the parameter or the bounded metric.
-
-    Raises:
-        StoreError: There is no such column.
+    A bare name means a column, else an objective, a parameter or a bounded metric.
     """
     name, sign, direction = text.rpartition(":")
     if not sign or direction not in {ASCENDING, DESCENDING}:

@@ -25,12 +25,12 @@ from studies.records.records import StudyRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Talk:
-    """How much is told while a study runs.
+    """Output while a study runs.
 
     Attributes:
-        as_json: Whether a program reads the summary: then nothing else is printed on stdout.
-        quiet: Whether neither progress nor summary is printed; warnings and errors are.
-        log_file: File to which all of this is appended, with the time; None writes none.
+        as_json: Stdout has nothing but the JSON summary.
+        quiet: Print warnings and errors only.
+        log_file: File to which all output is appended with the time; None for no file.
     """
 
     as_json: bool = False
@@ -49,7 +49,7 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
     """Drive a study with live progress, print its summary, and exit with the code that says how it ended."""
     talk.check()
     terminal = None if talk.as_json or talk.quiet else console()
-    # Ray prints on stdout when a worker dies, from a thread of its own.
+    # Ray prints on stdout when a worker dies, from its own thread.
     with only_json_on_stdout(talk.as_json), writing(talk.log_file) as log, Progress(terminal) as progress:
         outcome = drive(_watcher(talk, progress, log))
         log(study_sentence(outcome.record))

@@ -15,10 +15,10 @@ _NOBODY_READS = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO})
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor on which no write fails: what cannot be written is dropped.
+    """A file descriptor whose writes never fail: failed writes are dropped.
 
     Attributes:
-        problem: First error that is not merely a reader who left, such as a full disk; None if there was none.
+        problem: First error other than a closed pipe, such as a full disk; None without errors.
     """
 
     problem: OSError | None = None
@@ -36,10 +36,7 @@ class LastingFile(io.FileIO):
 
 @contextmanager
 def lasting_streams() -> Iterator[list[LastingFile]]:
-    """Replace the standard streams of this process, where they are its own; yields those that were replaced.
-
-    Text that the encoding of a stream lacks is written escaped.
-    """
+    """Replace and yield this process's own standard streams; characters outside their encoding are escaped."""
     _open_missing()
     before, files = (sys.stdout, sys.stderr), []
     for name in ("stdout", "stderr"):

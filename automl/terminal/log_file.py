@@ -37,12 +37,9 @@ def check_log_file(path: Path | None) -> None:
 
 @contextmanager
 def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that appends a line to a file, and let the warnings of our own modules go there as well.
+    """Yield a function that appends a line to a file (None writes nothing); our modules' warnings go there as well.
 
-    A disk that takes no more ends the log, with one warning, and not the study.
-
-    Args:
-        path: The file; None writes nothing.
+    A full disk ends the log with one warning; the study goes on.
     """
     if path is None:
         yield lambda _line: None

@@ -68,15 +68,15 @@ class Halt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """The least of a study that its picture needs: a machine gives it without reading the store, a record as committed.
+    """Data for the picture of a study, from a running machine without reading the store, or from a committed record.
 
     Attributes:
-        slots: Number of slots that are there; None while no pool is open.
-        planned: Epochs of a full training; None if they are not known.
+        slots: Number of existing slots; None while no pool is open.
+        planned: Epochs of a full training; None if unknown.
         deadline_seconds: Time until dollars or hours are used up.
-        estimate_seconds: Time until all trials of the budget have ended, by their pace.
-        best: Name of the best model by objective, by what is expected of it; of others the values of the search count.
-        now: Moment of the picture, in seconds since 1970.
+        estimate_seconds: Time until all trials of the budget have ended, at the current pace.
+        best: Name of the best model by objective, by its expected value.
+        now: Seconds since 1970.
     """
 
     name: str

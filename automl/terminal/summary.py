@@ -63,10 +63,10 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
 
 
 def document_of(record: StudyRecord, *, report: str | None) -> dict[str, object]:
-    """Return the same for programs: `analysis.summary`, with the `recommendation`, None without a kept model.
+    """Return the summary as JSON values: `analysis.summary` and the `recommendation`, None without a kept model.
 
-    `baselines` has what the models are compared with, as far as it is known, and `never_tried` the choices of
-    categorical parameters that no trial has.
+    `baselines` has the known comparisons of the models, and `never_tried` the choices of categorical parameters that no
+    trial has.
     """
     found = recommended(record)
     plain = None if found is None else analysis.jsonable(found.plain())

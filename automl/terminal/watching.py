@@ -28,10 +28,10 @@ def watch(
     clock: Callable[[], float] = time.time,
     used: Callable[[], float] = time.thread_time,
 ) -> StudyRecord | None:
-    """Show a study until it has ended.
+    """Show a study until it has ended; returns it, or None if the user has left before.
 
-    In a terminal the picture stays in place; elsewhere a line is printed when something has changed. `used` returns the
-    processor time of this thread in seconds. Returns the study at its end; None if the user has left before.
+    In a terminal the picture stays in place; elsewhere each change prints a line. `used` returns this thread's CPU
+    seconds.
     """
     try:
         if console.is_terminal:

@@ -41,9 +41,9 @@ def compare(
 ) -> dict[str, Any]:
     """Train the same steps at each world size, one after the other, and compare speed and cost.
 
-    The effective batch is the same for all: each pass has `batch_per_rank` samples, and fewer ranks take more passes
-    for a step. So the gradient of a step, the memory and the work of a pass are the same; the number of passes and the
-    communication differ. The first epoch warms up, and the medians leave it out if there are others.
+    The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks take more passes for a
+    step. So only the number of passes and the communication differ. The medians leave out the first epoch as a warm-up
+    if there are others.
 
     Returns:
         Plain values; `world_sizes` is a list with a mapping for each world size.
