@@ -1,4 +1,4 @@
-"""`automl confirm`: what points of the archive are worth with other seeds, on data that the search never saw."""
+"""`automl confirm`: trains points of the archive with other seeds, and measures them on unseen data."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """What is to be trained: for each trial as many trainings as seeds, each up to the last of its points."""
+    """Trainings of each trial, one per seed, each up to its last point."""
 
     record: StudyRecord
     prepared: Prepared
@@ -73,26 +73,22 @@ class _Plan:
 
     @property
     def trials(self) -> dict[int, TrialRecord]:
-        """Started trials by number."""
         return {trial.number: trial for trial in self.record.started if trial.number is not None}
 
     @property
     def slots(self) -> int:
-        """Number of slots on which the trainings run."""
         return min(self.prepared.place.slots, sum(spec.world_size for spec in self.specs))
 
     @property
     def seconds(self) -> float:
-        """How long the pool will probably be open."""
+        """Expected time of an open pool."""
         return _expected_seconds(self.record, self.trials, self.specs, self.slots)
 
     @property
     def usd(self) -> float:
-        """What that will probably cost."""
         return cost_nano_usd(self.slots, self.seconds, self.prepared.place.usd_per_slot_hour) / NANO
 
     def announced(self) -> str:
-        """What will be trained, and what that will probably cost, in one line."""
         record, line, points = self.record, self.record.budget["usd"], self.points
         left = "" if line.limit is None else f"; {usd(max(line.limit - line.spent, 0.0))} of the budget is left"
         return (
@@ -202,7 +198,7 @@ def _point(record: StudyRecord, name: str, epochs: int) -> Point:
 
 
 def _contenders(record: StudyRecord) -> list[Point]:
-    """The recommended model, its neighbours, and the best one: what a person chooses between."""
+    """The recommended model, its neighbours, and the best one."""
     found = recommended(record)
     best = ranked_points(record, takeable(record) or analysis.archive(record))[:1]
     named = [] if found is None else [found.point, found.better, found.worse]
@@ -286,7 +282,7 @@ def _expected_seconds(
 
 
 def _train_seconds(trial: TrialRecord, epochs: int) -> float:
-    """Duration of the first epochs of a trial; those that it has not trained are taken for as long as the mean."""
+    """Duration of the first epochs of a trial; missing epochs take the mean."""
     seconds = [epoch.wall_seconds for epoch in trial.epochs]
     if not seconds:
         return 0.0
@@ -297,7 +293,7 @@ def _train_seconds(trial: TrialRecord, epochs: int) -> float:
 
 
 def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retrained]:
-    """The trainings that an earlier run of a job has ended; who calls `automl confirm` again has all trained again."""
+    """Trainings that earlier runs of a job have finished; without a job each call trains everything again."""
     if job_id is None:
         return []
     rows = confirmed_since_begin_of(store, store.require(plan.record.name).id, job_id)
@@ -345,7 +341,7 @@ def _train(
 
 @contextmanager
 def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Iterator[leases.Lease]:
-    """Hold the study's lease, so that no controller may drive it in the meantime."""
+    """Hold the study's lease, so that no controller drives it."""
     lease = leases.acquire(store, study_id, job_id=job_id)
     if isinstance(lease, leases.Holder):
         raise StoreError(f"study: found one that {lease} drives; allowed: one that is over, or `automl stop` it first")
@@ -373,7 +369,6 @@ def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Ite
 
 
 def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, Any]:
-    """What the trainings of a point have measured, beside what the search saw."""
     record, trial = plan.record, plan.trials[point.trial]
     found = [run.at(point.epoch) for run in runs]
     good = [one for one, run in zip(found, runs, strict=True) if not run.failure]
@@ -406,12 +401,11 @@ def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, A
 
 
 def measured_on(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the part of the data that the trainings were measured on; None if none of them has ended well."""
+    """Return the part of the data used for the measurements; None if no training has succeeded."""
     return next((part for part in ("test", "validation") if any(row[part] for row in rows)), None)
 
 
 def _lines_of(one: Retrained) -> Iterator[str]:
-    """What was measured, a line for each confirmed epoch."""
     for point in one.points:
         name = f"{one.spec.trial}@{point.epoch}, seed {point.seed}"
         if one.failure:
@@ -423,6 +417,5 @@ def _lines_of(one: Retrained) -> Iterator[str]:
 
 
 def _spreads(names: Sequence[str], told: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Mean and deviation of each metric over the trainings that have it."""
     values = {name: [one[name] for one in told if math.isfinite(one.get(name, math.nan))] for name in names}
     return {name: spread(some) for name, some in values.items() if some}

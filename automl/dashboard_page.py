@@ -25,7 +25,7 @@ REPORT, OPTUNA = "/report/", "/dashboard/"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A study as the page shows it; addresses are empty where there is nothing to open."""
+    """A study on the page; addresses are empty where there is nothing to open."""
 
     name: str
     state: str
@@ -88,7 +88,6 @@ def _row(store: Store, line: StudyLine, optuna_id: int | None) -> _Row:
 
 
 def _mlflow(store: Store, name: str) -> tuple[str, str]:
-    """Address of the study's runs in MLflow, and the command that serves them; both empty if there are none."""
     with suppress(StoreError):  # it was deleted meanwhile
         view = progress(store, name).get("mlflow")
         uri = str(store.require(name).spec.get("mlflow"))

@@ -81,14 +81,14 @@ def serve(
 
 
 def _end_on_signals() -> None:
-    """Ctrl-C and a service manager's SIGTERM end the server; a shell starts background jobs with SIGINT ignored."""
+    """End the server at Ctrl-C or SIGTERM; a shell starts background jobs with SIGINT ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
 
 
 def refresh(store: Store, name: str) -> None:
-    """Bring a study's Optuna view up to date, and save our plots with it; an error is logged, the rest is shown."""
+    """Bring a study's Optuna view up to date, and save our plots with it; errors are logged."""
     error = catch_up(store, name, ("optuna",)).get("optuna")
     if error:
         log.warning("study %s: the Optuna view could not be brought up to date: %s", name, error)
@@ -97,7 +97,6 @@ def refresh(store: Store, name: str) -> None:
 
 
 def _show(store: Store, name: str) -> bool:
-    """Save our plots and notes with a study's Optuna view; returns whether that has worked."""
     try:
         storage = open_storage(store.url)
         try:
@@ -111,7 +110,7 @@ def _show(store: Store, name: str) -> bool:
 
 
 class _Following:
-    """Renews plots and notes of studies that go on while people look, by a thread."""
+    """Renews plots and notes of running studies in a thread."""
 
     def __init__(self, store_url: str, names: Iterable[str], *, takes_new: bool) -> None:
         self._store_url, self._names, self._takes_new = store_url, list(names), takes_new
@@ -138,7 +137,6 @@ class _Following:
         store.close()
 
     def _look(self, store: Store, seen: dict[str, int]) -> None:
-        """Renew what is shown of each study that has gone on since the last look."""
         for name in store.study_names() if self._takes_new else self._names:
             with suppress(StoreError):  # it was deleted
                 revision = _revision(store, name)
@@ -184,7 +182,7 @@ def optuna_dashboard_of(storage: Any) -> Application:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread per request: a page asks for several things at once."""
+    """One thread per request: a page sends several requests at once."""
 
     daemon_threads = True
 
@@ -207,7 +205,6 @@ def make_http_server(app: Application, host: str, port: int | None) -> WSGIServe
 
 
 def _id_of(storage: Any, name: str) -> int | None:
-    """Id of Optuna's study of a name, None if there is none."""
     try:
         return int(storage.get_study_id_from_name(name))
     except KeyError:
@@ -215,7 +212,6 @@ def _id_of(storage: Any, name: str) -> int | None:
 
 
 def _address(server: WSGIServer, storage: Any, host: str, study: str | None) -> str:
-    """Address of a study in Optuna Dashboard, or of the page with all studies."""
     name = f"[{host}]" if ":" in host else host
     path = "" if study is None else f"dashboard/studies/{storage.get_study_id_from_name(study)}"
     return f"http://{name}:{server.server_port}/{path}"

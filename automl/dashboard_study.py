@@ -72,7 +72,7 @@ def _about(study: StudyRecord) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """A time in which a trial trained, or was paused; times are seconds since 1970."""
+    """A training or a pause of a trial, in seconds since 1970."""
 
     trial: int
     state: str
@@ -82,7 +82,7 @@ class Stretch:
 
 
 def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
-    """The trainings and pauses of a trial, in their order; what is not over ends now."""
+    """The trainings and pauses of a trial in order; the current one ends now."""
     found: list[Stretch] = []
     attempts = trial.attempts
     for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
@@ -143,7 +143,7 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
 
 
 def reasons(study: StudyRecord, trial: TrialRecord) -> str:
-    """The decisions about a trial with their reasons, as Markdown, why it is in its state, and what was confirmed."""
+    """Markdown with the decisions about a trial and their reasons, its state, and its confirmed values."""
     lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
     lines += ["", f"{trial.state}: {trial_reason(trial, study.name)}"]
     if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
@@ -157,7 +157,7 @@ def _line(one: DecisionRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """A trial as the dashboard's function for notes wants it; Optuna's own class asks the sampler when it is made."""
+    """A trial for the dashboard's note function; Optuna's own class would call the sampler."""
 
     storage: Any
     study: optuna.Study

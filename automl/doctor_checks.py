@@ -97,7 +97,7 @@ def _torch() -> str:
 
 
 def _ranks_on(places: AvailableSlots) -> int:
-    """Number of ranks that exchange tensors: one for each slot, and two at least, since one alone exchanges nothing."""
+    """One rank for each slot, and at least two, so that there is an exchange."""
     return max(places.slots, 2)
 
 

@@ -1,4 +1,4 @@
-"""Findings of `automl doctor`: what was looked at, whether it is right, and what to do if it is not."""
+"""Findings of `automl doctor`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WrongError(Exception):
 
 
 def finding(what: str, check: Callable[[], str], cure: str = "") -> dict[str, Any]:
-    """Return what a check finds: `what`, `ok`, `found`, and `cure`, which is empty where all is well."""
+    """Return the finding of a check: `what`, `ok`, `found`, and `cure`, which is empty if all is well."""
     try:
         return {"what": what, "ok": True, "found": check(), "cure": ""}
     except WrongError as error:

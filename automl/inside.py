@@ -83,13 +83,13 @@ def params() -> dict[str, Any]:
 
 
 def heartbeat() -> None:
-    """Say that the program gets on; output and used processor time say so, too."""
+    """Report that the program is alive; output and used CPU time count as well."""
     if CHANNEL in os.environ:
         _ask(ask="heartbeat")
 
 
 class _Connection:
-    """The connection of this process; a forked one makes its own."""
+    """The connection of this process; a forked process opens its own."""
 
     def __init__(self) -> None:
         self.process = os.getpid()

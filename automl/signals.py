@@ -68,7 +68,7 @@ def draining_signals(
 
 @contextmanager
 def interrupting_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does: raise KeyboardInterrupt, so that everything is cleaned up."""
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does, so that everything is cleaned up."""
     with _handlers(signal.default_int_handler, numbers=(signal.SIGTERM, signal.SIGHUP)):
         yield
 

@@ -128,7 +128,6 @@ def _name(wanted: Simulations, table: CurveTable, seed: int) -> str:
 
 
 def _short(name: str) -> str:
-    """A table's name in a form that can be a part of a study's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60]
 
 
@@ -166,7 +165,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[int]) -> Store | None:
-    """The store that keeps the studies; refused, before the first one starts, if it has one of these names already."""
+    """The store for the studies; refused, before the first one starts, if it has one of these names already."""
     if not wanted.store:
         return None
     store = Store(absolute_url(wanted.store, Path.cwd()))
@@ -179,7 +178,6 @@ def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[in
 
 
 def _check_names_differ(wanted: Simulations, tables: Sequence[CurveTable]) -> None:
-    """Raise `CurvesError` if the studies of two tables would have the same name."""
     names = [_short(table.name) for table in tables]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
@@ -190,7 +188,7 @@ def _check_names_differ(wanted: Simulations, tables: Sequence[CurveTable]) -> No
 
 
 def _check_constants(table: CurveTable, texts: Sequence[str]) -> None:
-    """Raise `CurvesError` if what is given as `static:NAME` is no constant of the table."""
+    """Raise `CurvesError` if a `static:NAME` is not a constant of the table."""
     for text in texts:
         name = text.removeprefix("static:").split(":")[0]
         if text.startswith("static:") and name not in table.statics:
@@ -233,7 +231,6 @@ def _objective(text: str) -> Objective:
 
 
 def _constraints(texts: Sequence[str]) -> tuple[Constraint, ...]:
-    """The constraints, one for each metric, with one bound or two."""
     sides: dict[str, dict[str, float]] = {}
     for text in texts:
         name, side, bound = ["", *text.removeprefix("static:").rsplit(":", 2)][-3:]

@@ -1,4 +1,4 @@
-"""Templates of files that other programs read: Dockerfiles, manifests and scripts."""
+"""Templates of Dockerfiles, manifests and scripts."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class ExternalPolicy:
 
     @property
     def paused(self) -> frozenset[int]:
-        """Numbers of the trials that wait."""
+        """Numbers of the paused trials."""
         return frozenset(self._history.paused)
 
     def started(self, number: int, params: Mapping[str, ParameterValue], *, world_size: int = 1) -> None:
@@ -141,7 +141,6 @@ class ExternalPolicy:
         return None if is_judged and rung != epoch else rung
 
     def _known(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Objectives and bounded metrics by name."""
         missing = next((one.metric for one in self._columns if one.metric not in metrics), None)
         if missing is not None:
             section = "objectives" if any(o.metric == missing for o in self._objectives) else "constraints"
@@ -149,7 +148,7 @@ class ExternalPolicy:
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Records an epoch, also at rungs passed since the last report: pruners wait for values there."""
+        """Record an epoch, also at rungs passed since the last report: pruners wait for values there."""
         trial = self._trials[number]
         passed = [one for one in self._watched if one <= epoch and one not in trial.at]
         counted = {one: self._as_at(known, epoch, one) for one in (*passed, epoch)}
@@ -168,7 +167,7 @@ class ExternalPolicy:
                 self._history.violations.setdefault(rung, {})[number] = violation
 
     def _as_at(self, known: Mapping[str, float], epoch: int, to_epoch: int) -> dict[str, float]:
-        """Values at another epoch: cumulative ones in proportion, since what starts cost elsewhere is unknown."""
+        """Values at another epoch; cumulative ones in proportion, since the cost of a start is unknown."""
         share = to_epoch / epoch
         return {name: value * share if name in CUMULATIVE_METRICS else value for name, value in known.items()}
 
@@ -211,7 +210,6 @@ class ExternalPolicy:
         return dict(self._suggester.suggest(len(history), history).params)
 
     def _observation(self, trial: Snapshot) -> Observation:
-        """Last values of a trial, and the amount by which they violate each bound."""
         end = self._end(trial)
         outcome: Outcome = "finished" if trial.state in {"ended", "paused"} and end else "running"
         return Observation(
@@ -233,7 +231,6 @@ class ExternalPolicy:
         return {c.metric: c.signed(v) for c, v in zip(self._columns, trial.ends[max(trial.ends)], strict=True)}
 
     def _drawn(self) -> Mapping[str, ParameterValue] | None:
-        """A random configuration: what a new trial may be, for all that is known here."""
         if self._encoder is None:
             return None
         return self._encoder.decode(self._rng.random(self._encoder.parameters))

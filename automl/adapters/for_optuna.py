@@ -79,7 +79,7 @@ class MultiObjectivePruning:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which a trial may be pruned, or at its first report after one; at others values are only noted."""
+        """Epochs at which trials are judged, or at the first report after them; other values are only recorded."""
         return self._policy.rungs
 
     def should_prune(
@@ -123,7 +123,7 @@ class MultiObjectivePruning:
         return True
 
     def _note_finished_trials(self) -> None:
-        """Notes trials that are over: Optuna calls nothing when a trial is complete or has raised."""
+        """Record trials that are over: Optuna calls nothing when a trial is complete or has raised."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number in self._began and trial.number not in self._over and trial.state.is_finished():
                 self._over.add(trial.number)

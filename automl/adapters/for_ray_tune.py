@@ -83,7 +83,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._stopped = 0
 
     def searcher(self) -> Searcher:
-        """Returns a searcher for `TuneConfig(search_alg=...)` that learns from what is reported to the scheduler."""
+        """Returns a searcher for `TuneConfig(search_alg=...)` that learns from the scheduler's reports."""
         return _SpaceSearcher(self._policy)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
@@ -115,7 +115,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._policy.ended(self._numbers[trial.trial_id])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Notes that the trial cannot go on."""
+        """Notes that the trial has failed."""
         self._policy.ended(self._numbers[trial.trial_id], failed=True)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
@@ -123,7 +123,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._policy.ended(self._numbers[trial.trial_id])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Returns a paused trial that deserves the resources, else the next new one; at the end, paused trials stop."""
+        """Returns a paused trial worth continuing, else the next new one; at the end, paused trials stop."""
         if self._chosen is not None and self._chosen.status == Trial.PENDING:
             return self._chosen  # it waits for resources
         trials: list[Trial] = tune_controller.get_trials()
@@ -152,18 +152,15 @@ class MultiObjectiveScheduler(FIFOScheduler):
 
 
 class _SpaceSearcher(Searcher):
-    """Suggests parameters; what trials measure reaches it through the scheduler."""
-
     def __init__(self, policy: ExternalPolicy) -> None:
         super().__init__()
         self._policy = policy
 
     def suggest(self, trial_id: str) -> dict[str, Any]:  # noqa: ARG002 - Ray Tune's interface
-        """Returns parameters for a new trial."""
         return dict(self._policy.suggestion())
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:  # noqa: ARG002
-        """Returns whether the search can be set up: a parameter space of Ray Tune's is not read."""
+        """Refuses parameter spaces of Ray Tune."""
         return not config
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

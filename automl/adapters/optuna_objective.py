@@ -103,7 +103,7 @@ class ObjectiveTrial:
         return float(value)  # type: ignore[arg-type]
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return the search's value of a parameter; as `suggest_float` does."""
+        """Return the search's value of a parameter; like `suggest_float`."""
         if self._may_ask(name):
             answer = self._answer("suggest_int", name, partial(int_domain, low, high, step=step, log=log))
             return int(answer)  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ class ObjectiveTrial:
         return int(value)  # type: ignore[arg-type]
 
     def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        """Return the search's value of a parameter; as `suggest_float` does."""
+        """Return the search's value of a parameter; like `suggest_float`."""
         if self._may_ask(name):
             return self._answer("suggest_categorical", name, partial(choice_domain, choices))
         value = self._value("suggest_categorical", name)
@@ -136,7 +136,7 @@ class ObjectiveTrial:
         self._pending = self._named("trial.report", value)
 
     def should_prune(self) -> bool:
-        """Wait for the decision about what was reported. A trial that is over ends here; else this returns False."""
+        """Wait for the decision about the report. A trial that is over ends here; else this returns False."""
         if self._pending is not None:
             self._advanced()
         return False
@@ -153,7 +153,7 @@ class ObjectiveTrial:
             self._trial.report(**self._named("the objective's result", result))
 
     def _advanced(self) -> bool:
-        """End the epoch that was reported, and begin the next one. The last epoch waits for the objective's result."""
+        """End the reported epoch, and begin the next one. The last epoch waits for the objective's result."""
         if self._trial.epoch >= self._planned:
             return False
         self._trial.report(**(self._pending or {}))
@@ -172,11 +172,9 @@ class ObjectiveTrial:
         return dict(zip(self._metrics, values, strict=True))
 
     def _may_ask(self, name: str) -> bool:
-        """Whether the space is learnt as trials run, and does not have this name."""
         return name not in self._declared and self._trial.asking.is_allowed
 
     def _answer(self, call: str, name: str, domain_of_call: Callable[[], Domain]) -> ParameterValue:
-        """The value of a parameter that the space does not have."""
         try:
             self.params[name] = self._trial.asking.value(name, domain_of_call())
         except SpaceError as error:

@@ -46,13 +46,12 @@ def with_earlier(prepared: Prepared) -> Prepared:
 
 
 def summary_of(studies: Sequence[EarlierStudy]) -> list[str]:
-    """Return a line for each earlier study: how many of its trials are taken and left out."""
+    """Return a line for each earlier study with the numbers of used and unused trials."""
     left_out = "left out (failed, hardly begun, or outside this space)"
     return [f"{one.name}: {len(one.trials) or 'no'} trials taken, {one.left_out} {left_out}" for one in studies]
 
 
 def _stored(prepared: Prepared) -> tuple[EarlierStudy, ...] | None:
-    """The earlier studies that are stored with the study; None if the study does not exist yet."""
     with _blamed(prepared, ("store",)):
         if not exists(prepared.spec.store):
             return None
@@ -91,7 +90,7 @@ def _opened(url: str) -> Iterator[Store]:
 
 
 class _UnfitError(Exception):
-    """A study cannot be prior data of this one; the message is one line."""
+    """A study cannot be prior data of this study; one line."""
 
 
 def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[EarlierTrial], int]:
@@ -119,7 +118,6 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
 
 
 def _why_none(url: str, name: str) -> str:
-    """Why no study was found."""
     if "://" not in name:
         return f"one of another store is URL#NAME, such as sqlite:///{name}" if "#" in name else "there is none yet"
     missing = _missing_file(url)
@@ -127,7 +125,6 @@ def _why_none(url: str, name: str) -> str:
 
 
 def _missing_file(url_text: str) -> Path | None:
-    """The file of an SQLite store that does not exist."""
     url = parse_url(url_text)
     path = Path(str(url.database))
     return path if url.get_backend_name() == "sqlite" and not path.exists() else None
@@ -150,7 +147,7 @@ def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
 
 
 def _has_table(url_text: str, name: str) -> bool:
-    """Whether a database has a table; the database is not changed, an SQLite file not even switched to WAL."""
+    """Whether a database has a table; does not change the database, not even an SQLite file to WAL."""
     url = parse_url(url_text)
     if _missing_file(url_text):
         return False
@@ -218,7 +215,7 @@ def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, ep
 
 
 def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
-    """A metric's last value, extrapolated if it is cumulative and the trial was cut short; NaN without one."""
+    """A metric's last value, extrapolated if it is cumulative and the trial was stopped early; NaN without one."""
     last = trial.epochs[-1]
     if metric in last.metrics and metric in CUMULATIVE_METRICS:
         return extrapolated_metric(trial, last, metric, epochs)
@@ -258,7 +255,6 @@ def _metric_names(study: optuna.Study) -> list[str] | None:
 
 
 def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives: Sequence[Objective]) -> list[int]:
-    """The position of each of our objectives among those of the study."""
     metrics, directions = [o.metric for o in objectives], [one.name.lower() for one in study.directions]
     if names is not None:
         missing = [metric for metric in metrics if metric not in names]

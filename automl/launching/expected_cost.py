@@ -1,4 +1,4 @@
-"""What a study will probably cost, and how many full trainings its budget pays, before it is launched."""
+"""Expected cost of a study, and the number of full trainings in its budget, before the launch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
 
 
 def _trainings(prepared: Prepared, earlier: EarlierCost, most: float) -> str:
-    """How many full trainings the budget pays, and by which study that is said."""
+    """Number of full trainings in the budget, and the study that the estimate comes from."""
     full = earlier.slot_seconds_per_epoch * prepared.spec.training.epochs
     source = f"by {plural(earlier.trials, 'trial')} of {earlier.study}"
     each = f"{_amount(prepared, full)} each, {source}"
@@ -70,7 +70,7 @@ def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> flo
 
 
 def _amount(prepared: Prepared, slot_seconds: float) -> str:
-    """Slot time in dollars; of slots that cost nothing, the time of one slot."""
+    """Slot time in dollars; for free slots, the time of one slot."""
     price = prepared.price.usd_per_slot_hour
     return usd(slot_seconds / HOUR * price) if price > 0 else f"{duration(slot_seconds)} of one slot"
 
@@ -126,7 +126,7 @@ def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCo
 
 
 def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
-    """Whether a study trains the same task; a task of the user's own is known by its folder, too."""
+    """Same task; the user's own task also needs the same folder."""
     spec, task = spec_to_mapping(prepared.spec), prepared.spec.task
     is_own = ":" in task or task == COMMAND
     same_place = not is_own or row.base_folder == str(prepared.base_folder)
@@ -134,7 +134,7 @@ def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
 
 
 def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
-    """How the slots of a study differ from those of the plan; the price tells devices apart whose kind is `auto`."""
+    """Differences from the plan's slots; prices distinguish devices of kind `auto`."""
     there, here, price = mapping(row.spec.get("resources")), prepared.spec.resources, prepared.price.usd_per_slot_hour
     device, cpus = there.get("device", "auto"), there.get("cpus_per_rank", here.cpus_per_rank)
     if device not in {"auto", prepared.place.device}:
@@ -148,7 +148,7 @@ def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
 
 
 def _prices_paid(store: Store, study_id: int) -> list[float]:
-    """Prices of a slot in dollars per hour at which the study was charged, the latest one last."""
+    """Charged prices of a slot in dollars per hour, the latest last."""
     c = t.charges.c
     query = sa.select(c.usd_per_slot_hour).where(c.study_id == study_id).group_by(c.usd_per_slot_hour)
     with store.snapshot() as connection:

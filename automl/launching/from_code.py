@@ -123,14 +123,13 @@ def _in_file(file: Path, name: str, text: str) -> Code:
 
 
 def _facts(code: Code, given: Mapping[str, Any], *, sets_space: bool) -> TaskFacts:
-    """Ask the code what it takes and measures, with the options and the space that were set."""
     spec = parse_spec({key: given[key] for key in ("task", "task_options") if key in given}, code.source)
     space = parse_spec({"task": code.task, "space": given["space"]}, code.source).space if sets_space else None
     return facts_of(spec.task, spec.task_options, source=code.source, folder=code.folder, space=space)
 
 
 def _picked(code: Code, facts: TaskFacts) -> dict[str, Any]:
-    """The spec before anything is set."""
+    """The spec before overrides."""
     metrics = (quality_of(facts), "cost_usd")
     return {
         "study": parse_spec({"task": code.task}).study,
@@ -168,7 +167,7 @@ def _notes(
 
 
 def _guessed_direction(metric: str) -> tuple[str, ...]:
-    """The line that says that nothing tells in which direction a metric is better, if so."""
+    """A note if the metric's name does not show which direction is better."""
     if not direction_is_guess(metric):
         return ()
     objectives = f"[{{metric: {metric}, direction: maximize}}, {{metric: cost_usd, direction: minimize}}]"

@@ -72,7 +72,7 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
 
 
 def _save(function: Callable[..., object], name: str, folder: Path, study: str) -> str:
-    """Save a function as a module, and return the module's name; the same source has the same one in a study."""
+    """Save a function as a module, and return the module's name; equal source gives the same name within a study."""
     source = _source_of(function)
     module = f"{name}_{hashlib.sha256(f'{study} {source}'.encode()).hexdigest()[:8]}"
     path = folder / FOLDER / f"{module}.py"
@@ -102,7 +102,7 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
 
 
 def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
-    """Whether a module is there and says the same: it is left as it is, so that no code seems to have changed."""
+    """Whether the module exists with equal meaning: it is left alone, so that no code seems to have changed."""
     if not path.exists():
         return False
     text = path.read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
 
 
 def _pickled(function: Callable[..., object]) -> bytes:
-    """The function with what it refers to, helpers of its module included: ranks need not find that module."""
+    """Pickle the function with everything that it refers to, even in its module, which ranks may not find."""
     import cloudpickle
 
     module = sys.modules.get(function.__module__)
@@ -147,7 +147,7 @@ _Instruction = tuple[str, Any]
 
 
 def say_the_same(one: bytes, other: bytes) -> bool:
-    """Whether two pickles of functions differ in nothing but what each run of the same code chooses anew."""
+    """Whether two pickles of functions differ only in values that each run chooses anew."""
     return one == other or _said(one) == _said(other)
 
 
@@ -161,7 +161,7 @@ def _said(pickled: bytes) -> list[_Instruction]:
 
 
 def _is_tracker_id(said: list[_Instruction], place: int) -> bool:
-    """Whether a text of 32 digits stands where tracker ids do, and not where checksums and paths of the user's do."""
+    """Whether 32 digits stand at a tracker id's place, rather than in a checksum or path of the user's."""
     return said[place + 1 : place + 1 + len(_AFTER_TRACKER_ID)] == _AFTER_TRACKER_ID
 
 
@@ -192,7 +192,7 @@ def _is_value(instruction: _Instruction) -> bool:
 
 
 def _sort_members(said: list[_Instruction]) -> None:
-    """Sort what follows the latest mark, if these are values."""
+    """Sort the items after the latest mark, if they are values."""
     start = 1 + max(place for place, (name, _) in enumerate(said) if name == "MARK")
     if all(map(_is_value, said[start:])):
         said[start:] = sorted(said[start:], key=repr)

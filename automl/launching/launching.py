@@ -1,4 +1,4 @@
-"""A study, new, known to the store or resumed, driven to its end."""
+"""Launches or resumes a study, and drives it to its end."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
 
 
 def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool]:
-    """Return the row, and whether this call made it."""
+    """Return the row, and True if this call created it."""
     name = prepared.spec.study
     row = store.study_row(name)
     if row is None:
@@ -160,7 +160,7 @@ def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str])
 
 
 def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
-    """What is wrong with a limit; empty if it leaves something. The number of started trials itself is allowed."""
+    """The problem of a limit, or "". A limit equal to the number of started trials is allowed."""
     line = record.budget.get(name)
     if line is None or limit is None:
         return ""

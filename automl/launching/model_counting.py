@@ -45,11 +45,11 @@ class Counting:
             self._sizes = SizeModel(self._space, [Counted.from_plain(one) for one in row.counted_examples])
 
     def sizes(self) -> SizeModel | None:
-        """Return the model of sizes; None as long as nothing is counted."""
+        """Return the model of sizes; None without counts."""
         return self._sizes
 
     def wait(self) -> None:
-        """Wait until the counts are known."""
+        """Wait for the counts."""
         if self._thread is not None:
             self._thread.join()
 
@@ -62,7 +62,7 @@ class Counting:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        """End the process and all that it has started: a study that has ended needs no sizes."""
+        """End the process and its children: a study that has ended needs no sizes."""
         self._is_over = True
         if self.process is not None and self._thread is not None and self._thread.is_alive():
             # The thread reads until the last process of the group has closed the pipes, such as a worker of the task.
@@ -108,7 +108,7 @@ def _started() -> subprocess.Popen[str]:
 
 
 def _read(out: str, err: str) -> list[Counted]:
-    """The counts that the process has answered; none if it died, since a study can do without them."""
+    """The counts of the process; empty if it died, since they are optional."""
     try:
         answer = json.loads(out)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Default objectives of a generated spec: one metric of the model's quality, and dollars."""
+"""Default objectives of a generated spec: a quality metric, and dollars."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def quality_metric(metrics: Sequence[str]) -> str:
 
 
 def quality_of(facts: TaskFacts) -> str:
-    """Return the metric of a task to optimise: of a training function one that it reports, validation first."""
+    """Return the metric of a task to optimise; for a training function a reported one, validation metrics first."""
     reported = [name for name in facts.reported if name not in OUR_METRICS]
     of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
     return quality_metric(facts.metrics or of_validation or ("val_error",))
 
 
 def likely_direction(metric: str) -> Direction:
-    """Return which values of a metric are better, as far as its name says so."""
+    """Return the better direction of a metric, as far as its name shows it."""
     said = _directions_by_name(metric)
     return said[-1] if said else "minimize"
 
 
 def direction_is_guess(metric: str) -> bool:
-    """Return whether the name of a metric does not say which values are better, or says both."""
+    """Return True if the name of a metric shows no direction, or both."""
     said = _directions_by_name(metric)
     return not said or (said[-1] == "maximize" and "minimize" in said)
 

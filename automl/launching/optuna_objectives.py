@@ -43,7 +43,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def is_optuna_objective(function: Callable[..., object]) -> bool:
-    """Whether a function, or one of the user's own that it calls, calls `suggest_float` or the like of a trial."""
+    """Return whether a function, or one of the user's own that it calls, calls `suggest_float` or the like."""
     return any(name.startswith(PREFIX) for one in _functions(function) for name in _names(one.__code__))
 
 
@@ -99,7 +99,7 @@ def training_function_of(objective: Callable[..., object], spec: StudySpec) -> C
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Described:
-    """What the source of an objective tells of its space."""
+    """The space that an objective's source describes."""
 
     parameters: dict[str, Parameter]
     unclear: list[str]
@@ -128,7 +128,7 @@ def _described(function: Callable[..., object]) -> _Described:
 
 
 def _functions(function: Callable[..., object]) -> Iterator[FunctionType]:
-    """The function, and those of the user's own modules that it refers to, each once."""
+    """The function, and the user's own functions that it refers to, without duplicates."""
     waiting, seen = [function], set[int]()
     while waiting:
         one = inspect.unwrap(waiting.pop(0))
@@ -140,7 +140,6 @@ def _functions(function: Callable[..., object]) -> Iterator[FunctionType]:
 
 
 def _referred(function: FunctionType) -> Iterator[FunctionType]:
-    """Functions that a function names, by themselves or in a module."""
     names = sorted(_names(function.__code__))
     for name in names:
         value = function.__globals__.get(name)
@@ -152,7 +151,6 @@ def _referred(function: FunctionType) -> Iterator[FunctionType]:
 
 
 def _is_users(module: ModuleType | None) -> bool:
-    """Whether a module is the user's own: not installed, and not Python's."""
     if module is None or module.__name__ == "__main__":
         return module is not None
     path = Path(getattr(module, "__file__", None) or sysconfig.get_path("stdlib"))
@@ -160,13 +158,13 @@ def _is_users(module: ModuleType | None) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Global names and attributes that code mentions, functions inside it included."""
+    """Global names and attributes in code, inner functions included."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*map(_names, inner))
 
 
 def _calls(function: FunctionType) -> list[ast.Call] | None:
-    """Its calls of `suggest_...`, in their order; None where the source is not known."""
+    """Its calls of `suggest_...` in order; None if the source is not available."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -176,12 +174,11 @@ def _calls(function: FunctionType) -> list[ast.Call] | None:
 
 
 def _kind_of(call: ast.Call) -> str:
-    """The name of the method that is called, if it is one of `suggest_...`; else empty."""
     return call.func.attr if isinstance(call.func, ast.Attribute) and call.func.attr.startswith(PREFIX) else ""
 
 
 def _literal(call: ast.Call) -> dict[str, Any] | None:
-    """The arguments of a call by name; None if one is not written literally, or is missing."""
+    """The arguments of a call by name; None if one is missing or not a literal."""
     names = _ARGUMENTS[_kind_of(call)]
     given = dict(zip(names, call.args, strict=False))
     given |= {word.arg or "**": word.value for word in call.keywords}
@@ -193,7 +190,7 @@ def _literal(call: ast.Call) -> dict[str, Any] | None:
 
 
 def _problem_of(call: ast.Call) -> str | None:
-    """Why no trial can answer a call, as far as it is written literally."""
+    """Why no trial can answer a call, as far as its literals show."""
     if _kind_of(call) not in _ARGUMENTS:
         return f"found {_kind_of(call)}, allowed: {listed(_ARGUMENTS)}"
     values = _literal(call)
@@ -210,7 +207,7 @@ def _problem_of(call: ast.Call) -> str | None:
 
 
 def _entry(call: ast.Call) -> tuple[str, Parameter] | None:
-    """Name and parameter of a call; None if they are not written literally, or make no parameter of a space."""
+    """Name and parameter of a call; None if they are not literals, or not a valid parameter."""
     kind = _kind_of(call)
     values = _literal(call) if kind in _ARGUMENTS else None
     if values is None:

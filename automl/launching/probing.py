@@ -1,4 +1,4 @@
-"""What a task takes and measures: asked in a process of its own, so that a controller never runs a user's task."""
+"""Asks a task for its parameters and metrics in a process of its own: a controller never runs a user's task."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def facts_of(
 
 
 def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> TaskFacts:
-    """Check that a command can be run here; what it takes and reports is not known before it runs."""
+    """Check that a command can be run here; its parameters and metrics are unknown before it runs."""
     problem = missing_program(Command.of(options), folder, search_path())
     if problem is not None:
         raise SpecError(source, ("task", COMMAND), problem)
@@ -139,7 +139,7 @@ def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _ending(done: subprocess.CompletedProcess[str]) -> str:
-    """How a task ended the process in which it was tried out, with the last line that it printed."""
+    """The exit of the trial process in words, with the last line that it printed."""
     code = done.returncode
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
     last = done.stderr.strip().splitlines()[-1:]

@@ -173,12 +173,11 @@ def _load(task: str, options: dict[str, Any], source: str) -> Task:
 
 
 def _samples(task: Task) -> int:
-    """Number of training samples of a task that knows it without torch; 0 for other tasks."""
+    """Number of training samples if the task knows it without torch, else 0."""
     return int(getattr(task, "training_samples", 0))
 
 
 def _picked(task: Task, name: str, samples: int, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """The chosen objectives, space, epochs and budget, as sections of a spec."""
     metrics = (quality_metric(declared_metrics(task) or ("val_error",)), "cost_usd")
     space = space_of(task)
     return {
@@ -199,7 +198,7 @@ def _epochs(name: str, samples: int, mapping: Mapping[str, Any]) -> int:
 
 
 def _study_name(data: str | None, task: str) -> str:
-    """A study's name from that of the data file; with its folder's where the file is called like train.csv."""
+    """A study's name from the data file's name, with the folder's for names like train.csv."""
     if data is None:
         return task
     path = Path(data).absolute()
@@ -225,13 +224,13 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
 
 
 def objectives_note(spec: StudySpec) -> str:
-    """Return the line that says what is searched for."""
+    """Return the line about the objectives."""
     objectives = " and ".join(f"{one.metric} ({one.direction})" for one in spec.objectives)
     return f"objectives: {objectives}; the archive keeps every model that no other one beats in all of them"
 
 
 def budget_note(spec: StudySpec) -> str:
-    """Return the line that says what the study may spend."""
+    """Return the line about the budget."""
     budget = spec.budget
     limits = [
         f"{budget.hours * 60:g} minutes" if budget.hours is not None else "",

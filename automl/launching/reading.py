@@ -1,4 +1,4 @@
-"""From a file or a mapping to a parsed spec: overrides, absolute paths, and whether its places can be written to."""
+"""Reads a spec from a file or a mapping: overrides, absolute paths, and a check that its places can be written to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None
 
 
 def store_overrides(overrides: Sequence[str], store: str | None) -> list[str]:
-    """Return overrides in the order in which they hold: `--store` beats `--set`, which beats AUTOML_STORE."""
+    """Return overrides in order of increasing priority: AUTOML_STORE, `--set`, `--store`."""
     environment = os.environ.get("AUTOML_STORE")
     first = [f"store={json.dumps(environment)}"] if environment else []
     last = [f"store={json.dumps(store)}"] if store else []
@@ -78,7 +78,7 @@ def expanded(value: str, source: str, name: str) -> Path:
 
 
 def with_options_of_new_studies(spec: StudySpec) -> StudySpec:
-    """Return the spec of a new study with the options that its task has there; what the spec names is kept."""
+    """Return a new study's spec with its task's options for new studies; the spec's own options win."""
     options = {**options_of_new_studies(spec.task), **spec.task_options}
     return spec.model_copy(update={"task_options": options})
 
@@ -151,7 +151,7 @@ def _check_mlflow_file(source: str, uri: str, file: Path) -> None:
 
 
 def _check_object_store(source: str, value: str, folder: str) -> None:
-    """Try to write to a store. One that is away for a while is no mistake of the spec: the study waits for it."""
+    """Try to write to a store. An unreachable store is no mistake of the spec: the study waits for it."""
     key = ("checkpoints", "folder")
     try:
         check_library(value)

@@ -142,7 +142,7 @@ def _options(needs_data: bool) -> str:
 
 
 def _about_metric(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> str:
-    """A comment that says if the direction is a guess, and which metrics could be an objective in place of this one."""
+    """A comment that says if the direction is a guess, and lists other possible metrics."""
     if needs_data:
         return "   # of classes; if the target is a number: val_mse, val_mae or val_r2"
     named = () if facts is None else facts.metrics or facts.reported
@@ -212,7 +212,7 @@ def _needs_data(task: str) -> bool:
 
 
 def _facts(task: str, path: Path) -> tuple[TaskFacts | None, str]:
-    """What the task says of itself, None where it cannot be asked, and then the reason for people."""
+    """The task's facts, None if unavailable, and then the reason for people."""
     missing = _missing_module(task)
     if missing:
         return None, f"{missing} cannot be imported yet: it is to be written beside {path}"
@@ -226,7 +226,7 @@ def _facts(task: str, path: Path) -> tuple[TaskFacts | None, str]:
 
 
 def _missing_module(task: str) -> str | None:
-    """The module of a user's own task if no such file exists, here or among the installed packages."""
+    """The missing module of a user's own task, if no such file exists here or among the installed packages."""
     module, colon, _ = task.partition(":")
     folders: list[str] | None = [str(Path.cwd()), *sys.path]
     for part in module.split(".") if colon else ():

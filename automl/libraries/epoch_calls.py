@@ -41,7 +41,7 @@ class EpochCalls:
             )
 
     def are_all_done(self) -> bool:
-        """Whether an earlier attempt has trained all epochs; if so, this ends the loop."""
+        """Return whether an earlier attempt has trained all epochs; if so, this ends the loop."""
         return self.done >= self._trial.max_epochs and next(self._loop, None) is None
 
     def report(self, metrics: Mapping[str, Any], library: str) -> None:

@@ -126,15 +126,15 @@ class TrialCallback(TrainerCallback):
         self._is_trained = True
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_evaluate(self, *_: Any, **more: Any) -> None:
-        """Keep what an evaluation has found."""
+        """Keep the evaluation's metrics."""
         for name, value in (more.get("metrics") or {}).items():
             if isinstance(value, int | float) and not name.endswith(_TIMES) and name != "epoch":
                 self._logged[name] = float(value)
@@ -157,7 +157,6 @@ class _Kept:
         self.content: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the training."""
         trainer = self._trainer
         content = {
             "model": trainer.accelerator.unwrap_model(trainer.model).state_dict(),
@@ -169,15 +168,13 @@ class _Kept:
         return content if scaler is None else content | {"scaler": scaler.state_dict()}
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Take the state of a training, which `fit` gives to the trainer."""
         self.content = content
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that take the model out of a checkpoint."""
         return f'model.load_state_dict({state}["model"])  # a model that you have made for exported["params"]'
 
     def write(self, folder: Path) -> None:
-        """Write what was taken as a checkpoint of transformers."""
+        """Write the restored state as a checkpoint of transformers."""
         names = {"model": WEIGHTS_NAME, "optimizer": OPTIMIZER_NAME, "schedule": SCHEDULER_NAME, "scaler": SCALER_NAME}
         for part, name in names.items():
             if part in self.content:

@@ -70,15 +70,15 @@ class TrialCallback(keras.callbacks.Callback):
         self._calls.begin()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Keep what was logged, with what later callbacks add to it."""
+        """Keep the logged metrics, with additions of later callbacks."""
         self._logged = {} if logs is None else logs
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -101,30 +101,25 @@ def _are_arrays(inputs: Any) -> bool:
 
 
 class _Kept:
-    """What a checkpoint holds of a model and its optimizer."""
-
     def __init__(self, model: keras.Model) -> None:
         self._model = model
 
     def state_dict(self) -> dict[str, list[Tensor]]:
-        """Return the values of all variables."""
         values = (keras.ops.convert_to_numpy(variable) for variable in self._variables())
         return {"variables": [torch.as_tensor(value.copy()) for value in values]}
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        """Take the values of all variables back."""
         for variable, value in zip(self._variables(), state["variables"], strict=True):
             variable.assign(value.numpy())
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that take the model out of a checkpoint, in which its optimizer follows."""
         return (
             f'for variable, value in zip(model.variables, {state}["variables"]):  # made for exported["params"]\n'
             "    variable.assign(value.numpy())"
         )
 
     def _variables(self) -> list[Any]:
-        """Return all that training changes, in an order that only the model decides."""
+        """All trained variables, in an order that only the model decides."""
         model = self._model
         model.optimizer.build(model.trainable_variables)  # does nothing if it is built
         return [*model.variables, *model.optimizer.variables]

@@ -106,11 +106,11 @@ class TrialCallback(lightning.Callback):
         self._has_begun, self._is_trained = False, True
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_validation_batch_end(self, *_: Any) -> None:
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_train_end(self, trainer: lightning.Trainer, *_: Any) -> None:
@@ -127,7 +127,7 @@ class TrialCallback(lightning.Callback):
 
 
 class GangEnvironment(ClusterEnvironment):
-    """The ranks of a gang, whose processes and process group are there already."""
+    """The ranks of a gang, whose processes and process group exist already."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
@@ -135,22 +135,22 @@ class GangEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Whether the ranks' processes are there already."""
+        """Return True: the ranks' processes exist already."""
         return True
 
     @property
     def main_address(self) -> str:
-        """Address to form a process group at; there is one."""
+        """Address of the process group, which exists already."""
         return "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        """Port to form a process group at; there is one."""
+        """Port of the process group, which exists already."""
         return 0
 
     @staticmethod
     def detect() -> bool:
-        """Whether Lightning should choose this environment by itself."""
+        """Return False: Lightning must not choose this environment by itself."""
         return False
 
     def world_size(self) -> int:
@@ -158,21 +158,21 @@ class GangEnvironment(ClusterEnvironment):
         return self._world_size
 
     def set_world_size(self, size: int) -> None:
-        """Ignore what a strategy works out, which is the same."""
+        """Ignore a strategy's value, which is equal."""
 
     def global_rank(self) -> int:
         """Return the number of this rank."""
         return self._rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Ignore what a strategy works out, which is the same."""
+        """Ignore a strategy's value, which is equal."""
 
     def local_rank(self) -> int:
-        """Return the number of this rank: Lightning prepares data once for all of them."""
+        """Return the global rank: Lightning prepares data once for all of them."""
         return self._rank
 
     def node_rank(self) -> int:
-        """Return 0: nobody here needs to know which machine this is."""
+        """Return 0: the machine does not matter here."""
         return 0
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
@@ -180,7 +180,7 @@ class GangEnvironment(ClusterEnvironment):
 
 
 class _InMemory(CheckpointIO):
-    """Gives Lightning's checkpoint to the trial, and takes it back, without a file; other files go where they went."""
+    """Passes Lightning's checkpoint to the trial and back without a file; other files are written as usual."""
 
     def __init__(self, trainer: lightning.Trainer) -> None:
         self._files = trainer.strategy.checkpoint_io
@@ -189,7 +189,7 @@ class _InMemory(CheckpointIO):
         self.content: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Lightning's checkpoint; all ranks have to ask, and rank 0 gets one."""
+        """Return Lightning's checkpoint; all ranks have to call this, and rank 0 gets one."""
         self._trainer.save_checkpoint(_NAME)
         content, self.content = self.content, {}
         if content:
@@ -199,11 +199,9 @@ class _InMemory(CheckpointIO):
         return content
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Take a checkpoint, which `trainer.fit` asks for."""
         self.content = content
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that take the module out of a checkpoint."""
         return f'module.load_state_dict({state}["state_dict"])  # a LightningModule, made for exported["params"]'
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -222,11 +220,9 @@ class _InMemory(CheckpointIO):
         return content
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Delete another checkpoint."""
         self._files.remove_checkpoint(path)
 
     def teardown(self) -> None:
-        """End what writes other checkpoints."""
         self._files.teardown()
 
 
@@ -251,7 +247,7 @@ def _clear_current(progress: dict[str, Any]) -> None:
 
 
 def _plain_parts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint can hold of a module's arguments; they are for its owner, nothing here reads them."""
+    """The serialisable part of a module's arguments; they are for its owner, nothing here reads them."""
     return {name: value for name, value in values.items() if _is_plain(value)}
 
 

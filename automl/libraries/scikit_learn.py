@@ -56,7 +56,7 @@ class EstimatorState:
         return {"estimator": torch.frombuffer(bytearray(content), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Give the estimator what another one had learnt."""
+        """Restore the estimator's learnt state."""
         content = state["estimator"].numpy().tobytes()
         vars(self._estimator).update(vars(skops.io.loads(content, trusted=self._trusted)))
 

@@ -1,4 +1,4 @@
-"""What an audit finds, and how it asks the database."""
+"""Findings of an audit, and its database queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Asker:
 
     @property
     def clock(self) -> str:
-        """The expression of the database's clock in seconds since 1970."""
+        """SQL for the database's clock in seconds since 1970."""
         if self._connection.dialect.name == "sqlite":
             return "((julianday('now') - 2440587.5) * 86400.0)"
         return "EXTRACT(EPOCH FROM clock_timestamp())"
@@ -42,5 +42,5 @@ class Asker:
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON column's value: SQLite hands it over as text, PostgreSQL as an object."""
+    """Return a JSON column's value: SQLite returns it as text, PostgreSQL as an object."""
     return json.loads(value) if isinstance(value, str) else value

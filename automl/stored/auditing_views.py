@@ -1,4 +1,4 @@
-"""Whether the views of a study equal its rows, by the tables of Optuna themselves."""
+"""Compares the views of a study with its rows, using Optuna's own tables."""
 
 from __future__ import annotations
 

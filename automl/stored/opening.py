@@ -1,4 +1,4 @@
-"""Opening a store, and finding studies and trials in it; nothing is created."""
+"""Opens a store, and finds studies and trials in it; creates nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STORES = "automl.stores"
 
 
 def store_url(given: str | None) -> str:
-    """Return the URL of the store: as given, else of the environment's AUTOML_STORE, else `DEFAULT_STORE`."""
+    """Return the URL of the store: the given one, else the environment's AUTOML_STORE, else `DEFAULT_STORE`."""
     return given or os.environ.get("AUTOML_STORE") or DEFAULT_STORE
 
 
@@ -41,7 +41,7 @@ def open_store(given: str | None) -> Store:
 
 
 def _opened(store: Store) -> Store:
-    """Remember the store with the command that runs, which explains its errors by what stands there."""
+    """Remember the store with the running command, so that damage in it can explain errors."""
     context = click.get_current_context(silent=True)
     if context is not None:
         context.meta[STORES] = [*context.meta.get(STORES, ()), store]
@@ -49,7 +49,7 @@ def _opened(store: Store) -> Store:
 
 
 def damage_in_stores(context: click.Context) -> str:
-    """What stands in a store that a command has opened and makes no sense; empty if nothing does."""
+    """Describe damage in stores that a command has opened, or return ""."""
     for store in context.meta.get(STORES, ()):
         if found := damage(store):
             return f"the store {redact(store.url)} is damaged: {found}"

@@ -1,4 +1,4 @@
-"""Which checkpoint belongs to a point of the archive."""
+"""Finds the checkpoint of a point of the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at a study of a store again and again, and reads it only when it may have changed."""
+"""Polls a study, and reads it only when it may have changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESTS_PER_LOOK = 19.0  # a twentieth of a core: ranks may train on this machine
 
 
 def rest_seconds(used_seconds: float, least_seconds: float) -> float:
-    """Return how long to rest before the next look, so that looks at a large study take little of a core."""
+    """Return the seconds until the next poll, so that polls of a large study use little CPU."""
     return max(least_seconds, RESTS_PER_LOOK * used_seconds)
 
 

@@ -1,4 +1,4 @@
-"""Changes the price of a study's slots, while a controller drives it or not (`automl price set`)."""
+"""Changes the price of a study's slots, driven or not (`automl price set`)."""
 
 from __future__ import annotations
 

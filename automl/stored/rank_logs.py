@@ -1,4 +1,4 @@
-"""`automl logs`: what the ranks of a trial have printed, from the files beside the spec."""
+"""`automl logs`: output of a trial's ranks, from the files beside the spec."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def log_of(
 
 
 def text_of(path: Path) -> Iterator[str]:
-    """Yield what is kept of an output, oldest first."""
+    """Yield the kept output, oldest first."""
     return followed(path, lambda: False)
 
 
@@ -77,7 +77,7 @@ def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
 
 
 def _from(last: BinaryIO | None, path: Path) -> list[BinaryIO]:
-    """Return the files that are to be read on: the one that was read last, and those that came after it."""
+    """Files still to read: the last one read, and newer ones."""
     for _ in range(_TRIES):
         newest = _opened(path)
         before = _opened(older(path))

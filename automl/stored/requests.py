@@ -1,4 +1,4 @@
-"""What people ask of a study: to drain, to end a trial, to try parameters next."""
+"""Requests of people to a study: drain, end a trial, try parameters next."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
 
 
 def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
-    """The trial with a name; a name of the queue still holds after the trial has started."""
+    """The trial with a name; a queue name stays valid after the trial has started."""
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise StoreError(f"trial: found {name!r}, allowed: a number, or a name of the queue such as q7")
@@ -86,7 +86,7 @@ def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
 
 
 def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
-    """End a trial that is queued, unless a controller drives the study: then that does it."""
+    """End a queued trial, unless a controller drives the study and does that itself."""
     lease = leases.acquire(store, study_id)
     if isinstance(lease, leases.Holder):
         return
@@ -189,5 +189,5 @@ def what_keeps_waiting(record: StudyRecord) -> str:
 
 
 def _with_queue(record: StudyRecord) -> int:
-    """The least limit under which everything that is enqueued starts."""
+    """The least limit under which all enqueued trials start."""
     return len(record.started) + max(len(record.enqueued), 1)

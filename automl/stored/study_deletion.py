@@ -49,7 +49,7 @@ class Doomed:
     files: tuple[Path, ...]
 
     def in_words(self) -> str:
-        """What is deleted, in one line that asks for consent."""
+        """One line that asks for consent to the deletion."""
         parts = [plural(len(self.record.started), "trial")]
         if self.checkpoints:
             parts.append(f"{plural(len(self.checkpoints), 'checkpoint')} in {redact(str(self.folder))}")
@@ -79,7 +79,7 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
 
 
 def _check_folder(store: Store, row: sa.Row[Any]) -> None:
-    """Check that the files of a study may be deleted: what cannot be looked at may be needed by a copy of the study."""
+    """Check that the files of a study may be deleted: a copy of the study may need a folder that cannot be read."""
     folder, again = checkpoints_folder(row), f"`automl delete {shlex.quote(row.name)}"
     try:
         check_not_shared(folder, store, row.id)
@@ -150,7 +150,6 @@ def _there(path: Path) -> tuple[Path, ...]:
 
 
 def _logs(row: sa.Row[Any], record: StudyRecord) -> list[Path]:
-    """Files with the output of the study's ranks."""
     numbers = [trial.number or 0 for trial in record.started]
     folders = [folder for number in numbers for folder in folders_of_trial(row.base_folder, row.name, number)]
     latest = [path for folder in folders for path in logs_in(folder, row.created_at).values()]
@@ -158,7 +157,7 @@ def _logs(row: sa.Row[Any], record: StudyRecord) -> list[Path]:
 
 
 def _sweep(store: Store, what: Doomed) -> list[str]:
-    """Delete what ranks that died have left in the study's folder, and folders that are empty; returns what stays."""
+    """Delete leftovers of dead ranks and empty folders in the study's folder; returns the remaining files."""
     if what.folder is None:
         return []
     orphans = find_orphans(what.folder, checkpoints_of_others(store, what.study_id), is_running=False)
@@ -171,7 +170,6 @@ def _sweep(store: Store, what: Doomed) -> list[str]:
 
 
 def _is_deleted(path: str) -> bool:
-    """Delete a checkpoint; returns whether it is gone."""
     try:
         place_of(path).delete(path)
     except (OSError, MissingLibraryError) as error:
@@ -199,6 +197,6 @@ def _is_removed(path: Path) -> bool:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a folder in which nothing is left; any other stays."""
+    """Remove a folder if it is empty."""
     with suppress(OSError):
         folder.rmdir()

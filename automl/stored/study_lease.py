@@ -1,4 +1,4 @@
-"""The lease of a study that no controller drives, held while a command changes what only a controller may change."""
+"""Holds the lease of an undriven study while a command changes its rows like a controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which trials are listed, by a column of their table, and how many of them (`automl trials --sort`)."""
+"""Sorts the listed trials by a column of their table, and limits their number (`automl trials --sort`)."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ def parse_order(text: str, columns: Sequence[str]) -> Order:
 
 
 def _meant(name: str, columns: Sequence[str]) -> str | None:
-    """The column that is most like a name that is none, in the bare form if the name is bare."""
+    """The column most like an unknown name, in the bare form if the name is bare."""
     bare = [column for column in columns if "." not in column]
     bare += [column.partition(".")[2] for column in columns if column.startswith(_GROUPS)]
     return nearest(name, columns if "." in name else bare)
 
 
 def _sorted(values: Sequence[object], *, descending: bool) -> list[int]:
-    """The places of values in ascending or descending order; equal ones stay in order, and missing ones are last."""
+    """Places of values in order; stable, missing values last."""
     there = [place for place, value in enumerate(values) if value is not None and value != ""]
     missing = sorted(set(range(len(values))) - set(there))
     return [*sorted(there, key=lambda place: _key(values[place]), reverse=descending), *missing]
 
 
 def _key(value: object) -> tuple[int, float, str]:
-    """A key by which numbers come before texts, since the choices of a parameter may be both."""
+    """Sort numbers before texts, since the choices of a parameter may be both."""
     if isinstance(value, int | float):
         return 0, float(value), ""
     return 1, 0.0, str(value)

@@ -1,4 +1,4 @@
-"""Standard output and standard error that may go away while a command works: the command goes on without them."""
+"""Lets a command go on when standard output or standard error goes away."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LastingFile(io.FileIO):
     problem: OSError | None = None
 
     def write(self, data: object, /) -> int:
-        """Write, or drop what cannot be written; returns the number of bytes that are dealt with."""
+        """Write, or drop the data on an error; returns the number of bytes handled."""
         view = memoryview(data).cast("B")  # type: ignore[arg-type]
         try:
             return super().write(view) or 0
@@ -55,7 +55,7 @@ def lasting_streams() -> Iterator[list[LastingFile]]:
 
 
 def _open_missing() -> None:
-    """Open /dev/null in place of standard streams that were closed: the next file would get their numbers."""
+    """Open /dev/null in place of closed standard streams: the next file would get their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

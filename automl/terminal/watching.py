@@ -1,4 +1,4 @@
-"""A study that another process drives, shown in place until it ends (`automl status --watch`)."""
+"""Shows a study that another process drives, until it ends (`automl status --watch`)."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def _until_it_ends(
 
 
 def has_ended(record: StudyRecord) -> bool:
-    """Whether nothing happens to a study before somebody resumes it; one that waits for room goes on by itself."""
+    """Whether nothing happens to a study until it is resumed; a study that waits for room continues by itself."""
     return record.state in {"closed", "failed"} or (record.state == "drained" and record.stop_reason != "storage")
 
 
 class Lines:
-    """Prints figures that have changed, not more often than the progress of a launch."""
+    """Prints changed figures, at most as often as a launch's progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

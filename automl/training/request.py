@@ -1,4 +1,4 @@
-"""What `automl train` and `automl compare` are asked to train, checked before anything runs."""
+"""Arguments of `automl train` and `automl compare`, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Asked:
         )
 
     def crowded(self, world_size: int) -> str:
-        """Return a warning if there are more ranks than slots; empty if there are not."""
+        """Return a warning if there are more ranks than slots, else ""."""
         slots = self.places.slots
         if world_size <= slots:
             return ""
@@ -153,7 +153,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
 
 
 def _python_path(task: str) -> tuple[str, ...]:
-    """The folder in which a user's own task is looked for: that in which the command was typed."""
+    """The folder of the command, searched for a user's own task."""
     return (str(Path.cwd()),) if ":" in task else ()
 
 

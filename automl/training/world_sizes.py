@@ -93,7 +93,7 @@ def compare(
 
 
 def too_inefficient(compared: Mapping[str, Any], least: float) -> str:
-    """Return one line that names the world sizes below an efficiency; empty if there are none."""
+    """Return one line with the world sizes below an efficiency, or ""."""
     poor = [
         f"{row['efficiency']:.2f} at world size {row['world_size']}"
         for row in compared["world_sizes"]
@@ -134,7 +134,7 @@ def _rows(
 
 
 def _too_quick(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say that figures are not to be trusted, as where another program ran beside the first training; or nothing."""
+    """Warn of implausible figures, such as when another program ran during the first training."""
     for row in rows:
         if row["efficiency"] > _MOST_EFFICIENCY:
             return (
