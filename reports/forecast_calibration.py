@@ -1,4 +1,4 @@
-"""Whether the forecasts came true: a figure and a sentence."""
+"""Calibration of the forecasts: a figure and a sentence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def calibration(study: StudyRecord) -> Figure | None:
 
 
 def calibration_lines(study: StudyRecord) -> list[str]:
-    """Return for each objective how many measurements lay where they were forecast, as sentences."""
+    """Return for each objective the number of measurements inside their forecasts, as sentences."""
     return [_sentence(metric, checks) for metric, checks in _by_metric(study).items()]
 
 

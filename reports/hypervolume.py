@@ -1,4 +1,4 @@
-"""Hypervolume against dollars, in percent of the best that is known, and what the search expects of more dollars."""
+"""Hypervolume by dollars, in percent of the best known, and the search's forecast for more dollars."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def outlook(study: StudyRecord) -> Outlook | None:
 
 
 def _bought_last(curve: Sequence[CurvePoint], dollars: float) -> float:
-    """Growth of the hypervolume over the last so many dollars, in percent of what it is now."""
+    """Growth of the hypervolume over the last dollars, in percent of its present value."""
     known, since = curve[-1].hypervolume, curve[-1].cost_usd - dollars
     before = max((one.hypervolume for one in curve if one.cost_usd <= since), default=0.0)
     return 100 * (known - before) / known if known > 0 else 0.0
 
 
 def outlook_in_words(study: StudyRecord) -> str:
-    """Return what the dashed line of the figure says, as a sentence; empty without one."""
+    """Return the dashed forecast of the figure as a sentence; empty without a forecast."""
     found = outlook(study)
     if found is None:
         return ""

@@ -1,4 +1,4 @@
-"""Learning rate against effective batch, with the rule that scales one with the other."""
+"""Learning rates by effective batch, with the scaling rule."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ MOST_DOTS = 1500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Trained:
-    """A trial with the effective batch and the learning rate that it trained with."""
-
     trial: TrialRecord
     batch: float
     rate: float
@@ -69,7 +67,7 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
 
 
 def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Return whether a trial is one of `with_learning_rate`, which many trials ask once for all."""
+    """Return whether a trial is in `with_learning_rate`, which computes it for all trials."""
     return trial.number in with_learning_rate(study)
 
 
@@ -87,7 +85,7 @@ def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
 
 
 def _chosen(known: Sequence[_Trained], objective: Objective, taken: Recommendation | None) -> _Trained | None:
-    """The trial that the rule's line goes through."""
+    """The trial on the rule's line."""
     for one in known:
         if taken is not None and one.trial.number == taken.point.trial:
             return one

@@ -1,4 +1,4 @@
-"""What an objective depends on: the surface over the two parameters that matter most, and parallel coordinates."""
+"""An objective over its most important parameters: a surface over two, and parallel coordinates."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mappi
 
 
 def _in_order(declared: object, given: set[str]) -> list[str]:
-    """Return the choices that were taken: those of the spec in its order, then others."""
+    """The taken choices: those of the spec in order, then others."""
     known = [str(choice) for choice in declared if str(choice) in given] if isinstance(declared, list) else []
     return [*known, *sorted(given - set(known))]
 
 
 class _Scale:
-    """One vertical axis: where a value lies between the least (0) and the largest (1)."""
+    """A vertical axis: places of values between the least (0) and the largest (1)."""
 
     def __init__(
         self, study: StudyRecord, name: str, values: Sequence[ParameterValue | None], *, is_metric: bool = False
@@ -141,14 +141,13 @@ class _Scale:
         self._low, self._high = min(numbers, default=0.0), max(numbers, default=1.0)
 
     def place(self, value: ParameterValue | None) -> float | None:
-        """Return where the value lies, from 0 to 1; None for a parameter that is inactive."""
+        """The value's place from 0 to 1; None for an inactive parameter."""
         if value is None or not math.isfinite(self._number(value)):
             return None
         width = self._high - self._low
         return short((self._number(value) - self._low) / width) if width > 0 else 0.5
 
     def ends(self) -> tuple[str, str]:
-        """Return the labels of the least and of the largest value."""
         if self._choices:
             return self._choices[0], self._choices[-1]
         low, high = (math.exp(v) if self._log else v for v in (self._low, self._high))
@@ -163,7 +162,6 @@ class _Scale:
 
 
 def _band(ranked: Sequence[TrialRecord], place: int, scales: Sequence[_Scale], objective: Objective) -> Trace:
-    """The lines of one fifth of the trials as one trace, with gaps between them."""
     name, colour = BANDS[place]
     count = len(ranked)
     mine = ranked[count * place // len(BANDS) : count * (place + 1) // len(BANDS)]
@@ -209,7 +207,6 @@ def _no_axis() -> dict[str, object]:
 
 
 def _ends(scales: Sequence[_Scale]) -> list[dict[str, object]]:
-    """The least value under each axis, and the largest one above it."""
     return [
         {"x": x, "y": y, "text": escape(cut(text, 12)), "showarrow": False, "yanchor": anchor, "font": {"size": 11}}
         for x, scale in enumerate(scales)

@@ -1,4 +1,4 @@
-"""Which values of some parameters a space can give together."""
+"""Possible combinations of the values of some parameters."""
 
 from __future__ import annotations
 

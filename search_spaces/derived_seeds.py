@@ -14,17 +14,17 @@ import random
 
 
 def derived_seed(*parts: int | str) -> int:
-    """Returns a seed of 32 bits from names and numbers; other parts, or the same in another order, give another one."""
+    """Returns a 32-bit seed from names and numbers; their order matters."""
     return _first_bits(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest(), 32)
 
 
 def fresh_seed(*parts: int | str) -> int:
-    """Returns a seed of 31 bits from names and numbers, unrelated to `derived_seed` of the same parts."""
+    """Returns a 31-bit seed from names and numbers, unrelated to `derived_seed` of the same parts."""
     return _first_bits(hashlib.sha256(" ".join(map(str, parts)).encode()).digest(), 31)
 
 
 def derived_uniform(*parts: int | str) -> float:
-    """Returns a number from 0, included, to 1, left out, that is evenly distributed over names and numbers."""
+    """Returns a number in [0, 1), evenly distributed over names and numbers."""
     return random.Random(" ".join(map(str, parts))).random()
 
 

@@ -34,7 +34,7 @@ def storable(text: str, most: int = LONGEST_STORED) -> str:
 
 
 def last_line(text: str, otherwise: str = "") -> str:
-    """Return the last line of a text, such as the error at the end of a traceback; another text if there is none."""
+    """Return the last line of a text, such as the error at the end of a traceback, else another text."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else otherwise
 

@@ -35,7 +35,7 @@ class SpaceError(UserError, ValueError):
         return f"{'.'.join(self.path)}: {self.problem}" if self.path else self.problem
 
     def under(self, *names: str) -> SpaceError:
-        """The same problem seen from further out: the path gets these names in front."""
+        """Return the same error with these names in front of its path."""
         return SpaceError(self.problem, (*names, *self.path))
 
 
@@ -50,7 +50,7 @@ def kind_of(value: object) -> str | None:
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two values are equal and of one kind."""
+    """Return whether two values are equal and of one kind."""
     return kind_of(one) is not None and kind_of(one) == kind_of(other) and one == other
 
 
@@ -69,18 +69,16 @@ class Prior:
             raise SpaceError(found(self.confidence, listed(get_args(Confidence))), ("confidence",))
 
     def to_dict(self) -> dict[str, object]:
-        """The YAML form, without what is at its default."""
+        """Return the YAML form without defaults."""
         form: dict[str, object] = {"center": self.center}
         return form if self.confidence == "medium" else form | {"confidence": self.confidence}
 
 
 class _WithWhen:
-    """Gives parameters `.when(...)`."""
-
     __slots__ = ()
 
     def when(self, /, **parent: Value | Sequence[Value]) -> Conditional:
-        """This parameter as the child of another one: `Float(low=0, high=1).when(optimizer="sgd")`."""
+        """Return this parameter as a child: `Float(low=0, high=1).when(optimizer="sgd")`."""
         return Conditional(parameter=self, when=parent)  # type: ignore[arg-type]
 
 
@@ -113,14 +111,14 @@ class Float(_WithWhen):
 
     @property
     def top(self) -> float:
-        """The largest value that can occur: `high`, or the last step below it."""
+        """Return the largest possible value: `high`, or the last step below it."""
         if self.step is None:
             return self.high
         steps = math.floor((self.high - self.low) / self.step + _GRID_TOLERANCE)
         return min(self.high, self.low + steps * self.step)
 
     def contains(self, value: object) -> bool:
-        """Whether the value is an int or a float, within the range and on the grid."""
+        """Return whether the value is an int or a float, within the range and on the grid."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
         if self.step is None:
@@ -129,12 +127,12 @@ class Float(_WithWhen):
         return abs(steps - round(steps)) < _GRID_TOLERANCE
 
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """Return the allowed values in words."""
         steps = f" in steps of {self.step}" if self.step is not None else ""
         return f"a number from {self.low} to {self.high}{steps}"
 
     def to_dict(self) -> dict[str, object]:
-        """The YAML form, without what is at its default."""
+        """Return the YAML form without defaults."""
         return {"type": "float", **_range_dict(self)}
 
 
@@ -165,22 +163,22 @@ class Int(_WithWhen):
 
     @property
     def top(self) -> int:
-        """The largest value that can occur: `high`, or the last step below it."""
+        """Return the largest possible value: `high`, or the last step below it."""
         return self.high - (self.high - self.low) % (self.step or 1)
 
     def contains(self, value: object) -> bool:
-        """Whether the value is an int (not a bool, not 1.0), within the range and on the grid."""
+        """Return whether the value is an int (not a bool, not 1.0), within the range and on the grid."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
             return False
         return (value - self.low) % (self.step or 1) == 0
 
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """Return the allowed values in words."""
         steps = f" in steps of {self.step}" if self.step is not None else ""
         return f"a whole number from {self.low} to {self.high}{steps}"
 
     def to_dict(self) -> dict[str, object]:
-        """The YAML form, without what is at its default."""
+        """Return the YAML form without defaults."""
         return {"type": "int", **_range_dict(self)}
 
 
@@ -202,15 +200,15 @@ class Categorical(_WithWhen):
         object.__setattr__(self, "prior", _checked_prior(self))
 
     def contains(self, value: object) -> bool:
-        """Whether the value is one of the choices, of the same kind: 1.0 and True are not 1."""
+        """Return whether the value is a choice of the same kind: 1.0 and True are not 1."""
         return any(same(choice, value) for choice in self.choices)
 
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """Return the allowed values in words."""
         return f"one of {listed(shown(choice) for choice in self.choices)}"
 
     def to_dict(self) -> dict[str, object]:
-        """The YAML form."""
+        """Return the YAML form."""
         form: dict[str, object] = {"type": "categorical", "choices": list(self.choices)}
         return form if self.prior is None else form | {"prior": self.prior.to_dict()}
 
@@ -247,16 +245,16 @@ class Conditional:
         object.__setattr__(self, "values", checked)
 
     def holds(self, value: object) -> bool:
-        """Whether the child exists at this value of its parent."""
+        """Return whether the child exists at this value of its parent."""
         return any(same(allowed, value) for allowed in self.values)
 
     def to_dict(self) -> dict[str, object]:
-        """The `when` of the YAML form: a single value stands alone, several in a list."""
+        """Return the `when` of the YAML form: a value, or a list of several."""
         return {self.parent: self.values[0] if len(self.values) == 1 else list(self.values)}
 
 
 def refusal(parameter: Parameter, value: object) -> str:
-    """What to tell someone whose value the parameter does not contain."""
+    """Return the message that refuses a value outside the parameter."""
     choices = parameter.choices if isinstance(parameter, Categorical) else ()
     return found(value, parameter.allowed(), nearest(value, [c for c in choices if isinstance(c, str)]))
 
@@ -308,7 +306,7 @@ _PRIOR_KEYS = ("center", "confidence")
 
 
 def _checked_prior(parameter: Float | Int | Categorical) -> Prior | None:
-    """The parameter's prior, read from its YAML form if need be, with a centre that the parameter can have."""
+    """The prior, read from its YAML form if needed, with a centre inside the parameter."""
     try:
         prior = parameter.prior if isinstance(parameter.prior, Prior | None) else _read_prior(parameter.prior)
         if prior is None:
@@ -342,7 +340,7 @@ def _check_center(parameter: Float | Int | Categorical, center: Value) -> None:
 
 
 def _checked_values(values: object, name: str) -> tuple[Value, ...]:
-    """The values as a tuple, if there are any, of allowed kinds, no two of them equal."""
+    """The values as a non-empty tuple of allowed kinds without duplicates."""
     if not isinstance(values, list | tuple):
         raise SpaceError(found(values, "a list of values"), (name,))
     if not values:

@@ -1,4 +1,4 @@
-"""Configurations of which only some values are given."""
+"""Completes configurations with missing values."""
 
 from __future__ import annotations
 

@@ -95,15 +95,15 @@ class Space:
         return cls({name: _read_entry(name, entry) for name, entry in form.items()})
 
     def to_dict(self) -> dict[str, dict[str, object]]:
-        """The YAML form, in the order of declaration; `Space.from_dict` gives an equal space back."""
+        """Return the YAML form, in the order of declaration; `Space.from_dict` restores an equal space."""
         return {name: form_of(entry) for name, entry in self._entries}
 
     def names(self) -> tuple[str, ...]:
-        """All names, in the order of declaration."""
+        """Return all names, in the order of declaration."""
         return tuple(name for name, _ in self._entries)
 
     def entries(self) -> Iterator[tuple[str, Parameter | Conditional]]:
-        """All parameters with their names, in the order of `walk`: each parent before its children."""
+        """Return all parameters by name, in the order of `walk`: each parent before its children."""
         return self._preorder()
 
     def parameter(self, name: str) -> Parameter:
@@ -128,7 +128,7 @@ class Space:
         return params
 
     def active(self, params: Mapping[str, object]) -> tuple[str, ...]:
-        """The names that exist at these values, in the order of `walk`; a parent that is missing has no children."""
+        """Return the active names at these values, in the order of `walk`; a missing parent has no children."""
         active: dict[str, None] = {}
         for name, entry in self._preorder():
             if not isinstance(entry, Conditional) or (
@@ -172,7 +172,7 @@ class Space:
 
 
 def form_of(entry: Parameter | Conditional) -> dict[str, object]:
-    """The YAML form of one parameter, with its `when` if it has a parent."""
+    """Return the YAML form of one parameter, with its `when` if it has a parent."""
     form = _parameter_of(entry).to_dict()
     return form | {"when": entry.to_dict()} if isinstance(entry, Conditional) else form
 
@@ -205,7 +205,7 @@ def _check_parent(name: str, child: Conditional, parameters: Mapping[str, Parame
 
 
 def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached: set[str]) -> None:
-    """Whatever cannot be reached from a root hangs from a circle: name the circle."""
+    """Refuse parameters that cannot be reached from a root, and name their cycle."""
     parents = {name: entry.parent for name, entry in parameters.items() if isinstance(entry, Conditional)}
     for start in parents:
         if start in reached:
@@ -242,7 +242,7 @@ def _read_entry(key: object, form: object) -> Parameter | Conditional:
 
 
 def _read_constant(name: str, value: object) -> Categorical:
-    """A value alone is a parameter with one choice. Null is refused: an empty key in YAML is one that was forgotten."""
+    """Read a constant as a parameter with one choice. Null is refused: an empty YAML key was probably forgotten."""
     if kind_of(value) in {None, "null"} or (isinstance(value, float) and not math.isfinite(value)):
         allowed = "a mapping with type, and low and high or choices; or one value, for a constant"
         raise SpaceError(found(value, allowed), (name,))

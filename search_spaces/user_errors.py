@@ -16,7 +16,7 @@ class UserError(Exception):
     """The input is wrong: the message names the place, the value and what is allowed. Change the input."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows of it in place of a traceback: the message alone, as the command line does."""
+        """Let IPython show the message alone in place of a traceback, as the command line does."""
         return [f"{type(self).__name__}: {self}"]
 
 
