@@ -49,12 +49,7 @@ _UNSAVED = "automl_functions:unsaved"
 
 
 class Study:
-    """A study of a store, as committed when it was last read.
-
-    Args:
-        store: Store that holds the study.
-        name: Name of the study.
-    """
+    """A study of a store, as committed when it was last read."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -101,8 +96,8 @@ class Study:
         """Return a table of the study as a pandas DataFrame; mappings have a column for each entry (`params.width`).
 
         Args:
-            what: "trials", with the columns of `automl trials --format csv`; "epochs", one row for each trial and
-                epoch; or "charges", the lines of the ledger.
+            what: "trials" has the columns of `automl trials --format csv`; "epochs" has one row for each trial and
+                epoch; "charges" has the lines of the ledger.
 
         Raises:
             DataFrameError: There is no such table, or pandas is not installed.
@@ -139,11 +134,10 @@ class Study:
         """Return the path or URL of the file that holds a trial's model.
 
         Args:
-            trial: Number of the trial.
-            epoch: Epoch of a milestone, from 1; None takes the last one whose model is kept.
+            epoch: Epoch of a milestone, from 1; None takes the last epoch whose model is kept.
 
         Raises:
-            StoreError: No such model is kept; the message says which ones are.
+            StoreError: No such model is kept; the message lists the kept ones.
         """
         return kept_checkpoint(self.record, trial, epoch)
 
@@ -151,11 +145,10 @@ class Study:
         """Return the trained model of an archive point, in evaluation mode.
 
         Args:
-            trial: Number of the trial.
-            epoch: Epoch of a milestone, from 1; None takes the last one whose model is kept.
+            epoch: Epoch of a milestone, from 1; None takes the last epoch whose model is kept.
 
         Raises:
-            StoreError: No such model is kept; the message says which ones are.
+            StoreError: No such model is kept; the message lists the kept ones.
         """
         from trainers.checkpoints.checkpoint import (
             load_model,  # loads torch, which nothing else of a study's record needs
@@ -165,17 +158,13 @@ class Study:
         return load_model(path, str(row.spec["task"]), (str(row.base_folder),))
 
     def load_state(self, trial: int, epoch: int | None = None) -> dict[str, Any]:
-        """Return what a training function handed over to `trial.epochs`, by the names that it gave.
+        """Return the state dicts and saved values that a training function passed to `trial.epochs`, by name.
 
         Args:
-            trial: Number of the trial.
-            epoch: Epoch of a milestone, from 1; None takes the last one whose state is kept.
-
-        Returns:
-            State dicts, and what functions that save returned.
+            epoch: Epoch of a milestone, from 1; None takes the last epoch whose state is kept.
 
         Raises:
-            StoreError: No such state is kept, or the study is of a task, whose models `load_model` returns.
+            StoreError: No such state is kept, or the study trains a task: its models come from `load_model`.
         """
         from trainers.checkpoints.checkpoint import read_checkpoint
 
@@ -187,11 +176,11 @@ class Study:
 
 
 def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence[str] = ()) -> Study:
-    """Run a study to its end, or continue one that was launched with an equal spec.
+    """Run a study to its end, or continue a study that was launched with an equal spec.
 
     Args:
-        spec: YAML file, a mapping of the same form, in which typed objects may stand, or a parsed spec.
-        overrides: `path=value` each, as `--set` takes them.
+        spec: YAML file, a mapping of the same form, which may contain typed objects, or a parsed spec.
+        overrides: `path=value` each, as for `--set`.
 
     Raises:
         SpecError: The spec or an override is wrong, or the study exists with another spec.
@@ -212,20 +201,20 @@ def search(
     study: str | None = None,
     **sections: Any,
 ) -> Study:
-    """Search the hyperparameters of a training function to the end of the budget, or continue a search that was begun.
+    """Search the hyperparameters of a training function until the budget is spent, or continue such a search.
 
-    The function may be one of a notebook or of the script that runs: it is then saved, with all that it refers to, in
-    the folder `automl_functions` of the working folder.
+    A function from a notebook or from the running script is saved with everything that it refers to, in the folder
+    `automl_functions` of the working folder.
 
     Args:
         train: Training function, see docs/training-function.md, or an objective that was written for Optuna.
-        budget: `automl.Budget(usd=1.0)`, or a mapping, as the section `budget` of a spec; that of a study without a
-            spec, if left out, which a line tells.
-        space: Search space: a `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or
-            their form in a spec). May be left out for a function that has one (`space` beside it, or its attribute),
-            and for an objective for Optuna: what its calls of `suggest_...` name literally is read from its source,
-            and what they work out is learnt as its trials run.
-        study: Name of the study; the function's, if left out.
+        budget: `automl.Budget(usd=1.0)`, or a mapping like the section `budget` of a spec. If left out, the default
+            budget applies, and a line reports it.
+        space: `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or their form in a
+            spec). Not needed for a function that has a space (`space` beside it, or its attribute), nor for an Optuna
+            objective: the literal `suggest_...` calls are read from its source, and all others are learnt as its trials
+            run.
+        study: Name of the study; by default the function's name.
         sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
             typed objects (`automl.Objective("val_error")`) or in their form in a spec.
 
@@ -254,11 +243,6 @@ def search(
 
 
 def _space_of(train: Callable[..., object]) -> Space | None:
-    """Return the space that a training function has by itself.
-
-    Raises:
-        SpecError: It is no space.
-    """
     try:
         return space_of_function(train, sys.modules.get(train.__module__))
     except TaskError as error:
@@ -278,7 +262,6 @@ def load(name: str, store: str | None = None) -> Study:
     """Read a study.
 
     Args:
-        name: Name of the study.
         store: URL of the store; None takes the environment's AUTOML_STORE, else sqlite:///automl.db.
 
     Raises:

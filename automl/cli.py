@@ -115,13 +115,13 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin with what was typed, without loading any of them, and the options."""
+        """Return the commands with the typed prefix, without loading any of them, and the options."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         commands = [CompletionItem(name, help=COMMANDS[name]) for name in names]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error that comes from damage in a store is told as that."""
+        """Run the command; damage in a store is named as the cause of an error."""
         try:
             return super().invoke(ctx)
         except _MISREADING as error:
@@ -149,7 +149,7 @@ def cli(server: str | None) -> None:
 
 
 def _check_goes_with_server(ctx: click.Context, command: str) -> None:
-    """Refuse a command that does nothing over HTTP, unless it needs no studies and only AUTOML_SERVER is set."""
+    """Refuse a local command on a service; AUTOML_SERVER alone still allows commands that need no studies."""
     is_typed = ctx.get_parameter_source("server") is click.core.ParameterSource.COMMANDLINE
     if command in OVER_HTTP | BESIDE or (command in HERE and not is_typed):
         return
@@ -161,7 +161,7 @@ def _check_goes_with_server(ctx: click.Context, command: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; an error that a person can do something about is one line on stderr and an exit code."""
+    """Run the command line; an expected error is one line on stderr and an exit code."""
     with lasting_streams() as files:
         try:
             with interrupting_signals():
@@ -177,7 +177,6 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Run a command, and turn what it raises into a line and an exit code."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_EscapingFormatter())
     try:
@@ -206,18 +205,12 @@ def _run() -> None:
 
 
 class _EscapingFormatter(logging.Formatter):
-    """Formats warnings for a terminal; they may hold messages of the user's code."""
-
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as text, its control characters escaped."""
         return escaped(super().format(record))
 
 
 def _database_error() -> type[Exception]:
-    """The class of SQLAlchemy's errors about a database that does not answer.
-
-    Such an error can only come from a SQLAlchemy that is loaded already; `automl --help` does not load it.
-    """
+    """Return SQLAlchemy's error of an unreachable database, without loading SQLAlchemy for `automl --help`."""
     loaded = sys.modules.get("sqlalchemy.exc")
     found: type[Exception] = RunError if loaded is None else loaded.OperationalError
     return found
@@ -231,7 +224,6 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _usage_problem(error: click.ClickException) -> str:
-    """What is wrong with the arguments, and which command shows the help."""
     if isinstance(error, click.NoSuchOption) and error.option_name in REMOVED_OPTIONS:
         return f"{error.option_name} does not exist any more: {REMOVED_OPTIONS[error.option_name]}"
     problem = " ".join(error.format_message().split())

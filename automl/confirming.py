@@ -1,4 +1,4 @@
-"""`automl confirm`: what points of the archive are worth with other seeds, on data that the search never saw."""
+"""`automl confirm`: trains points of the archive with other seeds, and measures them on unseen data."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """What is to be trained: for each trial as many trainings as seeds, each up to the last of its points."""
+    """Trainings of each trial, one per seed, each up to its last point."""
 
     record: StudyRecord
     prepared: Prepared
@@ -73,26 +73,22 @@ class _Plan:
 
     @property
     def trials(self) -> dict[int, TrialRecord]:
-        """Started trials by number."""
         return {trial.number: trial for trial in self.record.started if trial.number is not None}
 
     @property
     def slots(self) -> int:
-        """Number of slots on which the trainings run."""
         return min(self.prepared.place.slots, sum(spec.world_size for spec in self.specs))
 
     @property
     def seconds(self) -> float:
-        """How long the pool will probably be open."""
+        """Expected time of an open pool."""
         return _expected_seconds(self.record, self.trials, self.specs, self.slots)
 
     @property
     def usd(self) -> float:
-        """What that will probably cost."""
         return cost_nano_usd(self.slots, self.seconds, self.prepared.place.usd_per_slot_hour) / NANO
 
     def announced(self) -> str:
-        """What will be trained, and what that will probably cost, in one line."""
         record, line, points = self.record, self.record.budget["usd"], self.points
         left = "" if line.limit is None else f"; {usd(max(line.limit - line.spent, 0.0))} of the budget is left"
         return (
@@ -103,14 +99,7 @@ class _Plan:
 
 
 def expected(store: Store, study: str, names: Sequence[str], *, seeds: int) -> dict[str, Any]:
-    """Return what `confirm` would train, and what that will probably cost; trains nothing.
-
-    Returns:
-        {"study": ..., "points": ["2@6", ...], "trainings": count, "expected_usd": ..., "message": one line}
-
-    Raises:
-        UserError: As `confirm` raises it.
-    """
+    """Return the trainings that `confirm` would run, and their expected cost. Raises as `confirm` does."""
     plan = _planned(store, study, names, seeds=seeds)
     return {
         "study": study,
@@ -133,30 +122,25 @@ def confirm(
     job_id: int | None = None,
     most_nano_usd: Callable[[], int] | None = None,
 ) -> dict[str, Any]:
-    """Train points of the archive again as they were trained, each with fresh seeds, and measure the test part.
+    """Train points of the archive again with fresh seeds and the same schedule, and measure them on the test part.
 
-    A training has the schedule of the search and ends at the epoch of the point; points of one trial share it.
-
-    It is charged to the study as `confirm`, whatever is left of the budget, since it was asked for. A job goes on where
-    its earlier runs have ended; without a job everything is trained, at each call.
+    Each training ends at the epoch of its point; points of one trial share it. The cost is charged to the study as
+    `confirm`, even beyond the budget. A job continues after its earlier runs; without a job each call trains everything
+    again.
 
     Args:
-        names: Points, as `chosen_points` takes them; none takes those that a recommendation names.
-        seeds: Trainings of each; the same ones each time it is called.
-        keeps_models: Whether to keep what each training ends with, for `automl export --ensemble`.
-        slots: Number of slots; None takes that of the spec.
-        job_id: Job of a queue that pays for it; None leaves that to the study's own.
-        most_nano_usd: Function that returns what it may cost, in nano-dollars, called when all that died before is
-            charged; None is no limit.
-
-    Returns:
-        {..., "trials": [one mapping for each point], "recommendation": what is to be taken now}, plain values.
+        names: Points, as `chosen_points` takes them; empty takes the recommended points.
+        seeds: Trainings of each point; every call uses the same seeds.
+        keeps_models: Keep the trained models for `automl export --ensemble`.
+        slots: Number of slots; None takes the spec's number.
+        job_id: Job of a queue that pays; None charges the study's own job.
+        most_nano_usd: Returns the cost limit in nano-dollars, called after charges of dead controllers are settled.
 
     Raises:
         StoreError: There is no such study or trial, or a controller drives it.
         SpecError: The study's spec does not hold on this machine.
         PoolError: The slots cannot be had.
-        SpentError: It has cost as much as it may.
+        SpentError: The cost limit is reached.
     """
     plan = _planned(store, study, names, seeds=seeds, slots=slots, keeps_models=keeps_models)
     done = _trained_before(store, plan, job_id)
@@ -189,13 +173,10 @@ def confirm(
 
 
 def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> list[Point]:
-    """Return the points that are meant, in that order; without names those that a recommendation names.
+    """Return the named points in order; without names the recommended ones. StoreError if there is no such point.
 
     Args:
-        names: `12@9`; `12` for its last kept model, or else its last epoch; best, cheapest or knee.
-
-    Raises:
-        StoreError: There is no such trial or epoch, or nothing to choose from.
+        names: `12@9`; `12` for the trial's last kept model, else its last epoch; best, cheapest or knee.
     """
     if not names:
         return _contenders(record)
@@ -217,7 +198,7 @@ def _point(record: StudyRecord, name: str, epochs: int) -> Point:
 
 
 def _contenders(record: StudyRecord) -> list[Point]:
-    """The recommended model, its neighbours, and the best one: what a person chooses between."""
+    """The recommended model, its neighbours, and the best one."""
     found = recommended(record)
     best = ranked_points(record, takeable(record) or analysis.archive(record))[:1]
     named = [] if found is None else [found.point, found.better, found.worse]
@@ -283,11 +264,7 @@ def _spec(prepared: Prepared, trial: TrialRecord, epochs: tuple[int, ...], n: in
 def _expected_seconds(
     record: StudyRecord, trials: Mapping[int, TrialRecord], specs: Sequence[TrialSpec], slots: int
 ) -> float:
-    """How long the pool will be open: the processes come up, then each slot takes the next training.
-
-    Starts and epochs are expected to last as long as in the search; the first start on a slot, in a new process, as
-    long as the first ones there.
-    """
+    """Estimate how long the pool is open; the first start on a slot takes as long as the search's first starts."""
     starts = [charge.seconds for charge in record.charges if charge.kind == "start"]
     first, later = (fmean(starts[:slots]), median(starts)) if starts else (0.0, 0.0)
     warm_up = next((charge.seconds for charge in record.charges if charge.kind == "idle"), 0.0)
@@ -305,7 +282,7 @@ def _expected_seconds(
 
 
 def _train_seconds(trial: TrialRecord, epochs: int) -> float:
-    """Duration of the first epochs of a trial; those that it has not trained are taken for as long as the mean."""
+    """Duration of the first epochs of a trial; missing epochs take the mean."""
     seconds = [epoch.wall_seconds for epoch in trial.epochs]
     if not seconds:
         return 0.0
@@ -316,7 +293,7 @@ def _train_seconds(trial: TrialRecord, epochs: int) -> float:
 
 
 def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retrained]:
-    """The trainings that an earlier run of a job has ended; who calls `automl confirm` again has all trained again."""
+    """Trainings that earlier runs of a job have finished; without a job each call trains everything again."""
     if job_id is None:
         return []
     rows = confirmed_since_begin_of(store, store.require(plan.record.name).id, job_id)
@@ -333,10 +310,7 @@ def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retra
 def _train(
     store: Store, plan: _Plan, *, say: Say, job_id: int | None, most_nano_usd: Callable[[], int] | None
 ) -> tuple[list[Retrained], int]:
-    """Train under the study's lease; returns results, and the cost in nano-dollars.
-
-    Without trainings, what a controller that died has left is settled, and that is all.
-    """
+    """Train under the study's lease, and settle dead controllers' charges; returns results and nano-dollars."""
     prepared = plan.prepared
     spec, pool = prepared.spec, pool_of(prepared)
     row = store.require(spec.study)
@@ -367,7 +341,7 @@ def _train(
 
 @contextmanager
 def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Iterator[leases.Lease]:
-    """Hold the study's lease, so that no controller may drive it in the meantime."""
+    """Hold the study's lease, so that no controller drives it."""
     lease = leases.acquire(store, study_id, job_id=job_id)
     if isinstance(lease, leases.Holder):
         raise StoreError(f"study: found one that {lease} drives; allowed: one that is over, or `automl stop` it first")
@@ -395,7 +369,6 @@ def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Ite
 
 
 def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, Any]:
-    """What the trainings of a point have measured, beside what the search saw."""
     record, trial = plan.record, plan.trials[point.trial]
     found = [run.at(point.epoch) for run in runs]
     good = [one for one, run in zip(found, runs, strict=True) if not run.failure]
@@ -428,12 +401,11 @@ def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, A
 
 
 def measured_on(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the part of the data that the trainings were measured on; None if none of them has ended well."""
+    """Return the part of the data used for the measurements; None if no training has succeeded."""
     return next((part for part in ("test", "validation") if any(row[part] for row in rows)), None)
 
 
 def _lines_of(one: Retrained) -> Iterator[str]:
-    """What was measured, a line for each confirmed epoch."""
     for point in one.points:
         name = f"{one.spec.trial}@{point.epoch}, seed {point.seed}"
         if one.failure:
@@ -445,6 +417,5 @@ def _lines_of(one: Retrained) -> Iterator[str]:
 
 
 def _spreads(names: Sequence[str], told: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Mean and deviation of each metric over the trainings that have it."""
     values = {name: [one[name] for one in told if math.isfinite(one.get(name, math.nan))] for name in names}
     return {name: spread(some) for name, some in values.items() if some}

@@ -25,7 +25,7 @@ REPORT, OPTUNA = "/report/", "/dashboard/"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A study as the page shows it; addresses are empty where there is nothing to open."""
+    """A study on the page; addresses are empty where there is nothing to open."""
 
     name: str
     state: str
@@ -39,12 +39,10 @@ class _Row:
 
 
 def with_front_page(inner: Application, store: Store, id_of: Callable[[str], int | None]) -> Application:
-    """Return an application that answers `/` and `/report/NAME` itself, and leaves all else to another one.
-
-    A report is drawn anew whenever it is asked for, so that it is that of the last commit.
+    """Return an application that answers `/` and `/report/NAME` (drawn at each request), and passes the rest on.
 
     Args:
-        id_of: Function that returns the id of Optuna's study of a name, None if there is none.
+        id_of: Returns the id of Optuna's study of a name, None if there is none.
     """
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -53,7 +51,7 @@ def with_front_page(inner: Application, store: Store, id_of: Callable[[str], int
             return inner(environ, start_response)
         if path == "/":
             return _answer(start_response, "200 OK", _front_page(store, id_of))
-        # WSGI hands bytes over as Latin-1 characters.
+        # WSGI passes bytes as Latin-1 characters.
         name = unquote(path.removeprefix(REPORT)).encode("latin-1", "replace").decode("utf-8", "replace")
         if name not in store.study_names():
             return _answer(start_response, "404 Not Found", template("missing_study.html").render(name=name))
@@ -90,7 +88,6 @@ def _row(store: Store, line: StudyLine, optuna_id: int | None) -> _Row:
 
 
 def _mlflow(store: Store, name: str) -> tuple[str, str]:
-    """Address of the study's runs in MLflow, and the command that serves them; both empty if there are none."""
     with suppress(StoreError):  # it was deleted meanwhile
         view = progress(store, name).get("mlflow")
         uri = str(store.require(name).spec.get("mlflow"))

@@ -50,9 +50,9 @@ def serve(
 
     Args:
         store_url: URL of an existing store; a running study may be writing to it.
-        port: Port to listen on; None takes 8080 or the next free one.
+        port: Port to listen on; None takes 8080 or the next free port.
         host: Address to listen on; the dashboard has no passwords.
-        study: Name of the study to open in Optuna Dashboard; None opens the page with all studies.
+        study: Name of the study to open; None opens the page with all studies.
         say: Called with the dashboard's address when it can be opened.
 
     Raises:
@@ -81,14 +81,14 @@ def serve(
 
 
 def _end_on_signals() -> None:
-    """Ctrl-C and a service manager's SIGTERM end the server; a shell starts background jobs with SIGINT ignored."""
+    """End the server at Ctrl-C or SIGTERM; a shell starts background jobs with SIGINT ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
 
 
 def refresh(store: Store, name: str) -> None:
-    """Bring a study's Optuna view up to date, and save our plots with it; an error is logged, the rest is shown."""
+    """Bring a study's Optuna view up to date, and save our plots with it; errors are logged."""
     error = catch_up(store, name, ("optuna",)).get("optuna")
     if error:
         log.warning("study %s: the Optuna view could not be brought up to date: %s", name, error)
@@ -97,7 +97,6 @@ def refresh(store: Store, name: str) -> None:
 
 
 def _show(store: Store, name: str) -> bool:
-    """Save our plots and notes with a study's Optuna view; returns whether that has worked."""
     try:
         storage = open_storage(store.url)
         try:
@@ -111,7 +110,7 @@ def _show(store: Store, name: str) -> bool:
 
 
 class _Following:
-    """Renews plots and notes of studies that go on while people look, by a thread."""
+    """Renews plots and notes of running studies in a thread."""
 
     def __init__(self, store_url: str, names: Iterable[str], *, takes_new: bool) -> None:
         self._store_url, self._names, self._takes_new = store_url, list(names), takes_new
@@ -138,7 +137,6 @@ class _Following:
         store.close()
 
     def _look(self, store: Store, seen: dict[str, int]) -> None:
-        """Renew what is shown of each study that has gone on since the last look."""
         for name in store.study_names() if self._takes_new else self._names:
             with suppress(StoreError):  # it was deleted
                 revision = _revision(store, name)
@@ -157,12 +155,9 @@ def _revision(store: Store, name: str) -> int:
 def application(
     storage: Any, host: str, pages: Callable[[Application], Application] = lambda inner: inner
 ) -> Application:
-    """Return the dashboard as a WSGI application, which on a loopback address answers to loopback names only.
+    """Return the dashboard as a WSGI application. On a loopback address it answers to loopback names only.
 
-    A page of another site could read or delete studies here otherwise.
-
-    Args:
-        storage: Optuna's storage.
+    Otherwise a page of another site could read or delete studies here.
     """
     inner = pages(optuna_dashboard_of(storage))
     if not is_loopback(host):
@@ -178,11 +173,7 @@ def application(
 
 
 def optuna_dashboard_of(storage: Any) -> Application:
-    """Return Optuna Dashboard as a WSGI application that answers to any name: for servers with a gate of their own.
-
-    Args:
-        storage: Optuna's storage.
-    """
+    """Return Optuna Dashboard as a WSGI application for any host name, for servers with a gate of their own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dashboard = importlib.import_module("optuna_dashboard")
@@ -191,7 +182,7 @@ def optuna_dashboard_of(storage: Any) -> Application:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread per request: a page asks for several things at once."""
+    """One thread per request: a page sends several requests at once."""
 
     daemon_threads = True
 
@@ -202,14 +193,7 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 def make_http_server(app: Application, host: str, port: int | None) -> WSGIServer:
-    """Return a server that listens already.
-
-    Args:
-        port: Port to listen on; None takes 8080 or the next free one.
-
-    Raises:
-        DashboardError: The given port, or every port that was tried, is taken.
-    """
+    """Return a listening server. DashboardError if the port, or each of the tried ports from 8080 (None), is taken."""
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
     problem = ""
     for candidate in ports:
@@ -221,7 +205,6 @@ def make_http_server(app: Application, host: str, port: int | None) -> WSGIServe
 
 
 def _id_of(storage: Any, name: str) -> int | None:
-    """Id of Optuna's study of a name, None if there is none."""
     try:
         return int(storage.get_study_id_from_name(name))
     except KeyError:
@@ -229,7 +212,6 @@ def _id_of(storage: Any, name: str) -> int | None:
 
 
 def _address(server: WSGIServer, storage: Any, host: str, study: str | None) -> str:
-    """Address of a study in Optuna Dashboard, or of the page with all studies."""
     name = f"[{host}]" if ":" in host else host
     path = "" if study is None else f"dashboard/studies/{storage.get_study_id_from_name(study)}"
     return f"http://{name}:{server.server_port}/{path}"

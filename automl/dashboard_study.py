@@ -1,7 +1,6 @@
-"""What Optuna Dashboard shows of a study beyond Optuna's own: curves, archive and timeline as plots, reasons as notes.
+"""Adds curves, archive, timeline and reasons to Optuna Dashboard, as plots and notes kept in Optuna's tables.
 
-The dashboard keeps plots and notes with the study in Optuna's tables. Its own timeline has one bar for each trial, from
-its start to its end, and no place for a pause; ours has a bar for each stretch.
+Its own timeline has one bar for each trial and cannot show pauses; ours has a bar for each stretch of training.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ HEADING = "**Decisions**"
 
 
 def show(storage: Any, study: StudyRecord) -> None:
-    """Save plots and notes with the Optuna study.
-
-    Args:
-        storage: Optuna's storage.
-    """
+    """Save plots and notes with the Optuna study."""
     import optuna_dashboard  # emits warnings when it is imported, which the dashboard's application silences
 
     mirrored = optuna.load_study(study_name=study.name, storage=storage)
@@ -77,7 +72,7 @@ def _about(study: StudyRecord) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """A time in which a trial trained, or was paused; times are seconds since 1970."""
+    """A training or a pause of a trial, in seconds since 1970."""
 
     trial: int
     state: str
@@ -87,7 +82,7 @@ class Stretch:
 
 
 def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
-    """The trainings and pauses of a trial, in their order; what is not over ends now."""
+    """The trainings and pauses of a trial in order; the current one ends now."""
     found: list[Stretch] = []
     attempts = trial.attempts
     for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
@@ -116,11 +111,7 @@ def _reason_of_pause(trial: TrialRecord, following: AttemptRecord | None) -> str
 
 
 def timeline(trials: Sequence[TrialRecord], now: float) -> Figure:
-    """The latest trials' trainings and pauses against the time.
-
-    Args:
-        now: End of what is not over, in seconds since 1970.
-    """
+    """Draw the latest trials' trainings and pauses over time until `now`, in seconds since 1970."""
     every = [one for trial in trials[-MOST_BARS:] for one in stretches(trial, now)]
     drawn = [state for state in DRAWN_STATES if any(one.state == state for one in every)]
     height = 160 + 4 * min(len(trials), MOST_BARS)
@@ -152,7 +143,7 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
 
 
 def reasons(study: StudyRecord, trial: TrialRecord) -> str:
-    """The decisions about a trial with their reasons, as Markdown, why it is in its state, and what was confirmed."""
+    """Markdown with the decisions about a trial and their reasons, its state, and its confirmed values."""
     lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
     lines += ["", f"{trial.state}: {trial_reason(trial, study.name)}"]
     if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
@@ -166,7 +157,7 @@ def _line(one: DecisionRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """A trial as the dashboard's function for notes wants it; Optuna's own class asks the sampler when it is made."""
+    """A trial for the dashboard's note function; Optuna's own class would call the sampler."""
 
     storage: Any
     study: optuna.Study

@@ -1,7 +1,4 @@
-"""Tries out, one after the other, what a study needs (`automl doctor`).
-
-Torch, Ray and MLflow are imported inside the checks: an import that fails is a finding.
-"""
+"""Checks of `automl doctor`. They import Torch, Ray and MLflow themselves: a failing import is a finding."""
 
 from __future__ import annotations
 
@@ -33,18 +30,15 @@ _CURES: Mapping[Backend, str] = {
 
 
 def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoice = "auto") -> list[dict[str, Any]]:
-    """Return the findings.
+    """Return the findings: mappings with `what`, `ok`, `found` and `cure`, which is empty where all is well.
 
     Args:
         store: URL of the store; None takes the environment's AUTOML_STORE, else the default.
-        bandwidth: Whether to measure how fast ranks exchange tensors; the last finding then has `exchanges`, a mapping
-            for each collective and size.
-
-    Returns:
-        A mapping for each finding: `what`, `ok`, `found`, and `cure`, which is empty where all is well.
+        bandwidth: Measure how fast ranks exchange tensors; the last finding then has `exchanges`, a mapping for each
+            collective and size.
 
     Raises:
-        SpecError: The backend cannot be had on this machine.
+        SpecError: The backend is not available on this machine.
     """
     url = store_url(store)
     places, group = find_slots("auto", 1, None), GroupOptions(backend=backend)
@@ -103,7 +97,7 @@ def _torch() -> str:
 
 
 def _ranks_on(places: AvailableSlots) -> int:
-    """Number of ranks that exchange tensors: one for each slot, and two at least, since one alone exchanges nothing."""
+    """One rank for each slot, and at least two, so that there is an exchange."""
     return max(places.slots, 2)
 
 

@@ -1,4 +1,4 @@
-"""Findings of `automl doctor`: what was looked at, whether it is right, and what to do if it is not."""
+"""Findings of `automl doctor`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ LONGEST = 300
 
 
 class WrongError(Exception):
-    """What was looked at is not as it should be.
-
-    Args:
-        cure: What to do; empty takes the check's own cure.
-    """
+    """A check failed; an empty `cure` takes the check's own cure."""
 
     def __init__(self, found: str, cure: str = "") -> None:
         super().__init__(found)
@@ -24,7 +20,7 @@ class WrongError(Exception):
 
 
 def finding(what: str, check: Callable[[], str], cure: str = "") -> dict[str, Any]:
-    """Return what a check finds: `what`, `ok`, `found`, and `cure`, which is empty where all is well."""
+    """Return the finding of a check: `what`, `ok`, `found`, and `cure`, which is empty if all is well."""
     try:
         return {"what": what, "ok": True, "found": check(), "cure": ""}
     except WrongError as error:

@@ -1,4 +1,4 @@
-"""Parameters as people type them: `NAME=VALUE`, and the name that they probably meant."""
+"""Parameters as people type them: `NAME=VALUE`, with suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ ALIASES: Mapping[str, str] = {
 
 
 def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:
-    """Read parameters, the values as YAML.
-
-    Raises:
-        SpecError: One of them has no `=`, is given twice, or is no YAML.
-    """
+    """Read parameters `NAME=YAML`. SpecError if one has no `=`, is given twice, or is not YAML."""
     params: dict[str, Any] = {}
     for text in given:
         name, sign, value = text.partition("=")
@@ -41,12 +37,12 @@ def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]
 
 
 def unknown_parameter(name: str, known: Sequence[str], group: str = "the parameters ") -> str:
-    """Return the problem of a parameter that is not known, with the known name that was probably meant."""
+    """Return the problem of an unknown parameter, with the nearest known name."""
     return found(name, f"{group}{listed(known)}", _meant(name, known))
 
 
 def _meant(name: str, known: Collection[str]) -> str | None:
-    """The known name behind an alias or an abbreviation, such as lr or learn_rate, else the one spelt most like it."""
+    """The known name of an alias or abbreviation, such as lr or learn_rate, else the nearest in spelling."""
     alias = ALIASES.get(name.lower())
     if alias in known:
         return alias
@@ -55,7 +51,7 @@ def _meant(name: str, known: Collection[str]) -> str | None:
 
 
 def _is_abbreviation(short: str, name: str) -> bool:
-    """Whether the text is the initials of a name's words, as lr, or the beginnings of them, as lrate or weight."""
+    """Initials of a name's words, as lr, or their beginnings, as lrate or weight."""
     words = name.split("_")
     if len(words) > 1 and short == "".join(word[:1] for word in words):
         return True

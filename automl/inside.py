@@ -1,16 +1,16 @@
-"""What a program calls that is run as a trial. Outside one nothing happens, so a script keeps working by itself.
+"""Functions for a program that runs as a trial; outside a trial they do nothing, so a script still works by itself.
 
     import automl
 
-    folder = automl.resume()                 # where the files are to go on from; None at the first start
+    folder = automl.resume()                 # files of the earlier attempt; None at the first start
     for epoch in range(first, 21):
         ...
         if folder := automl.checkpoint(epoch):
             torch.save(state, folder / "state.pt")
         automl.report(epoch=epoch, val_error=error)
 
-Only Python's standard library is used, and nothing else of ours, whose names may be those of the user's own modules.
-The other end is `trainers.commands.channel`.
+It imports only the standard library: the user's own modules may have the names of ours. Other end:
+`trainers.commands.channel`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class TrialOver(SystemExit):
 def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
     """Report the metrics of an epoch, and wait until the search has decided about the next one.
 
-    Rank 0's metrics count; other ranks call this too, if they are to end in order with rank 0.
+    Rank 0's metrics count; other ranks call this too if they are to end in order with rank 0.
 
     Args:
-        epoch: Number of the epoch that has ended, from 1; each one is reported, in order.
-        last: Whether the program ends with this epoch, though more were planned.
-        metrics: Numbers, or what `float` makes one of, such as a tensor of one element.
+        epoch: Number of the epoch that has ended, from 1; report each epoch, in order.
+        last: The program ends with this epoch, though more were planned.
+        metrics: Numbers, or values that `float` accepts, such as a tensor of one element.
 
     Raises:
         TrialOver: The trial is over.
-        ValueError: A metric is no number.
+        ValueError: A metric is not a number.
         ConnectionError: This program is inside a trial, and cannot reach it.
     """
     if CHANNEL not in os.environ:
@@ -53,13 +53,13 @@ def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
 
 
 def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
-    """Return the folder to save what is needed to go on after this epoch, None if no checkpoint is wanted now.
+    """Return the folder for the files needed to go on after this epoch; None if no checkpoint is wanted now.
 
-    Call it before the epoch's report. What is in the folder then is kept; all ranks get the same answer.
+    Call it before the epoch's report, which keeps the content of the folder; all ranks get the same answer.
 
     Args:
         epoch: Number of the epoch that has ended, from 1.
-        last: Whether its report says `last=True`: then a checkpoint is wanted.
+        last: Its report will say `last=True`: then a checkpoint is wanted.
     """
     if CHANNEL not in os.environ:
         return None
@@ -68,7 +68,7 @@ def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
 
 
 def resume() -> Path | None:
-    """Return the folder with what an earlier attempt has saved, None at the first start.
+    """Return the folder with the files of an earlier attempt; None at the first start.
 
     Call it before the loop over the epochs: time up to here counts as the start of the trial.
     """
@@ -83,13 +83,13 @@ def params() -> dict[str, Any]:
 
 
 def heartbeat() -> None:
-    """Say that the program gets on; output and used processor time say so, too."""
+    """Report that the program is alive; output and used CPU time count as well."""
     if CHANNEL in os.environ:
         _ask(ask="heartbeat")
 
 
 class _Connection:
-    """The connection of this process; a forked one makes its own."""
+    """The connection of this process; a forked process opens its own."""
 
     def __init__(self) -> None:
         self.process = os.getpid()

@@ -1,11 +1,10 @@
-"""What signals do to a command: they end it in order, and never between two halves of something.
+"""Signal handling of commands.
 
 | signal | a command that drains | any other command |
 |---|---|---|
-| SIGINT (Ctrl-C), SIGTERM | drains; the second one ends the process at once | is interrupted, exit code 130 |
+| SIGINT (Ctrl-C), SIGTERM | drains; the second signal ends the process at once (in a notebook: the study) | is
+interrupted, exit code 130 |
 | SIGHUP (the terminal was closed) | drains | is interrupted, exit code 130 |
-
-In the kernel of a notebook the second one interrupts the study, and the process lives on.
 """
 
 from __future__ import annotations
@@ -40,12 +39,9 @@ def draining_signals(
     what_ends: str,
     leave: Callable[[], None] = leave_at_once,
 ) -> Iterator[None]:
-    """Call `drain` at the first signal, and `leave` at the second one.
+    """Call `drain` with a reason at the first signal, and `leave` at the second, both inside the signal handler.
 
-    Args:
-        drain: Function that asks for a drain with its reason; it is called inside a signal handler.
-        say: Function that prints a line; it is called in a thread, since a handler may interrupt a print.
-        leave: Function that ends the process, or raises what ends the block; it is called inside a signal handler.
+    `leave` ends the process or raises. `say` prints a line in a thread, since the handler may interrupt a print.
     """
     first: tuple[int, float] | None = None
 
@@ -72,7 +68,7 @@ def draining_signals(
 
 @contextmanager
 def interrupting_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does: raise KeyboardInterrupt, so that everything is cleaned up."""
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does, so that everything is cleaned up."""
     with _handlers(signal.default_int_handler, numbers=(signal.SIGTERM, signal.SIGHUP)):
         yield
 

@@ -34,15 +34,14 @@ class Simulations:
         objectives: `METRIC:min` or `METRIC:max` each; `static:NAME:min` for a constant.
         constraints: `METRIC:min:NUMBER` or `METRIC:max:NUMBER` each; `static:NAME:max:NUMBER` for a constant.
         seeds: Random seeds: `N`, or `FROM:TO` without its end.
-        sampler: Sampler, as `search.sampler` of a spec.
-        pruner: Pruner: a name, or a mapping in YAML.
+        pruner: A name, or a mapping in YAML.
         price: Price of a slot in dollars per hour.
         start_epochs: Cost of a start or a thaw, in mean epochs of the configuration.
         faults: Probability that an attempt is lost, for the first two of each trial.
-        price_factors: Multiples of the price with commas between them; None has one price.
-        world_sizes: World sizes with commas between them; None has one rank for each trial.
+        price_factors: Multiples of the price, separated by commas; None keeps one price.
+        world_sizes: World sizes, separated by commas; None has one rank for each trial.
         efficiency: Efficiency of each doubling of the world size, above 0 and at most 1.
-        store: URL of a database that keeps the studies, each named `STUDY-TASK-SEED`; None keeps them in memory.
+        store: URL of a database for the studies, each named `STUDY-TASK-SEED`; None keeps them in memory.
     """
 
     paths: tuple[str, ...]
@@ -65,17 +64,14 @@ class Simulations:
 
 
 def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
-    """Simulate all tasks with all seeds.
+    """Simulate all tasks with all seeds; returns plain values: the `studies` and the `notes` of tables.
 
     Args:
         say: Called with a line for each study that has ended, and for each change to a table.
 
-    Returns:
-        Plain values: the `studies` and the `notes` of tables.
-
     Raises:
         CurvesError: A table cannot be read, or an argument is wrong.
-        SpecError: A pruner that is given as a mapping is no YAML.
+        SpecError: A pruner's mapping is not YAML.
     """
     if any(":" in named for named in (wanted.sampler, wanted.pruner)):
         make_importable(Path.cwd())
@@ -132,7 +128,6 @@ def _name(wanted: Simulations, table: CurveTable, seed: int) -> str:
 
 
 def _short(name: str) -> str:
-    """A table's name in a form that can be a part of a study's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60]
 
 
@@ -170,7 +165,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[int]) -> Store | None:
-    """The store that keeps the studies; refused, before the first one starts, if it has one of these names already."""
+    """The store for the studies; refused, before the first one starts, if it has one of these names already."""
     if not wanted.store:
         return None
     store = Store(absolute_url(wanted.store, Path.cwd()))
@@ -183,7 +178,6 @@ def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[in
 
 
 def _check_names_differ(wanted: Simulations, tables: Sequence[CurveTable]) -> None:
-    """Raise `CurvesError` if the studies of two tables would have the same name."""
     names = [_short(table.name) for table in tables]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
@@ -194,7 +188,7 @@ def _check_names_differ(wanted: Simulations, tables: Sequence[CurveTable]) -> No
 
 
 def _check_constants(table: CurveTable, texts: Sequence[str]) -> None:
-    """Raise `CurvesError` if what is given as `static:NAME` is no constant of the table."""
+    """Raise `CurvesError` if a `static:NAME` is not a constant of the table."""
     for text in texts:
         name = text.removeprefix("static:").split(":")[0]
         if text.startswith("static:") and name not in table.statics:
@@ -237,7 +231,6 @@ def _objective(text: str) -> Objective:
 
 
 def _constraints(texts: Sequence[str]) -> tuple[Constraint, ...]:
-    """The constraints, one for each metric, with one bound or two."""
     sides: dict[str, dict[str, float]] = {}
     for text in texts:
         name, side, bound = ["", *text.removeprefix("static:").rsplit(":", 2)][-3:]

@@ -1,4 +1,4 @@
-"""Templates of files that other programs read: Dockerfiles, manifests and scripts."""
+"""Templates of Dockerfiles, manifests and scripts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ ENDING = ".jinja"
 
 
 def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of all templates of a folder, by the names of their files without `.jinja`.
-
-    Args:
-        folder: Folder with the templates; those in folders below it have the name of the folder in theirs.
-    """
+    """Return the rendered templates below a folder, by relative file name without `.jinja`."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -34,10 +30,9 @@ def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cluster_name(study: str, prefix: str) -> str:
-    """Return a name that Docker and Kubernetes allow: small letters, digits and dashes, at most 50 characters.
+    """Return a name for Docker and Kubernetes: small letters, digits and dashes, at most 50 characters.
 
-    Args:
-        prefix: What comes before a name that does not begin with a letter.
+    `prefix` is put before a name that does not begin with a letter.
     """
     name = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:50].strip("-")
     return f"{prefix}-{name}".rstrip("-") if not name[:1].isalpha() else name

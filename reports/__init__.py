@@ -1,1 +1,1 @@
-"""A study as one HTML page. Plotly lives here."""
+"""Reports: a study as one HTML page. Plotly is imported here only."""

@@ -1,4 +1,4 @@
-"""Small bar charts of the page: dollars by what they were paid for, and the importance of parameters."""
+"""Small bar charts of the page: dollars by purpose, and the importance of parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bar:
 
 
 def money_bars(study: StudyRecord) -> tuple[list[Bar], list[Bar]]:
-    """Return the dollars by kind of charge, and by the state of the trials that they were paid for."""
+    """Return the dollars by kind of charge, and by the state of the charged trials."""
     kinds = {name: value for name, value in analysis.money_by_kind(study).items() if value}
     outcomes = analysis.money_by_outcome(study)
     order = [s for s in ("complete", "pruned", "failed", "paused", "running") if s in outcomes]
@@ -63,10 +63,7 @@ def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mappi
 
 
 def importance_bars_of(shares: Mapping[str, float]) -> list[Bar]:
-    """Return the importance of the parameters for one objective, largest first, as many as people look at.
-
-    Those that round to nothing stand together in the last bar.
-    """
+    """Return the largest parameter importances for one objective, largest first; those near 0 share the last bar."""
     told = [name for name, share in shares.items() if share >= LEAST_SHOWN][:12]
     bars = [
         Bar(

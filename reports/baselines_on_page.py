@@ -1,4 +1,4 @@
-"""Baselines beside the models: as sentences, and as dotted lines in figures."""
+"""Baselines as sentences, and as dotted lines in figures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
 
 
 def _tested(study: StudyRecord, itself: Mapping[str, Any], found: Sequence[Baseline]) -> str:
-    """What a confirmed model and the baselines' trials reach with fresh seeds, or how to find that out."""
+    """A confirmed model's and the baselines' test values, or how to obtain them."""
     name, trained = study.objectives[0].metric, [one for one in found if one.trial is not None]
     if name not in itself["metrics"] or not trained:
         return ""
@@ -59,13 +59,13 @@ def _tested(study: StudyRecord, itself: Mapping[str, Any], found: Sequence[Basel
 
 
 def with_lines(plain: Figure, found: Sequence[Baseline], name: str, *, of: str = "y", suffix: str = "") -> Figure:
-    """Return a figure with a dotted line at each baseline's value on axis `of`; `suffix` is plotly's of the subplot."""
+    """Return a figure with a dotted line at each baseline's value on axis `of`; `suffix` is plotly's subplot."""
     drawn = [(one.called, value) for one in found if (value := short(one.values.get(name, float("nan")))) is not None]
     return with_lines_at(plain, drawn, of=of, suffix=suffix)
 
 
 def with_lines_at(plain: Figure, drawn: Sequence[tuple[str, float]], *, of: str = "y", suffix: str = "") -> Figure:
-    """Return a figure with a dotted line for each name and value; other arguments as of `with_lines`."""
+    """Return a figure with a dotted line for each name and value; other arguments as for `with_lines`."""
     if not drawn:
         return plain
     layout = mapping(plain["layout"])
@@ -75,7 +75,7 @@ def with_lines_at(plain: Figure, drawn: Sequence[tuple[str, float]], *, of: str 
 
 
 def hypervolumes(study: StudyRecord) -> list[tuple[str, float]]:
-    """Return the hypervolume that each baseline has on its own; without those that lack an objective."""
+    """Return the hypervolume of each baseline alone, without those that lack an objective."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -97,7 +97,6 @@ def values_of(found: Sequence[Baseline], objective: Objective) -> list[float]:
 
 
 def _called(one: Baseline) -> str:
-    """Name of a baseline with that of its model."""
     told = [one.model, "" if one.is_finished else "unfinished", f"breaks {one.broken}" if one.broken else ""]
     told = [part for part in told if part]
     return f"{one.name} ({', '.join(told)})" if told else one.name
@@ -108,7 +107,7 @@ def _told(one: Baseline) -> str:
 
 
 def _line(name: str, at: float, of: str, suffix: str) -> dict[str, object]:
-    """A line across the figure; a shape's place on a logarithmic axis is the value itself."""
+    """A line across the figure; a shape's position on a logarithmic axis is the value itself."""
     other = "y" if of == "x" else "x"
     font = {"size": 10, "color": COLOUR}
     text: dict[str, object] = {"text": escape(cut(name, MOST_LABEL)), "textposition": "start", "font": font}

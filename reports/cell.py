@@ -1,8 +1,4 @@
-"""What the cell of a notebook shows: a study in short, or the progress of one that runs.
-
-Colours and background are those of the notebook, so that both read in its light and in its dark theme. The template
-escapes every value.
-"""
+"""Notebook cell of a study or its progress, in the notebook's own colours; the template escapes every value."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ MOST_ROWS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportLink:
-    """Where the report of a study is, for people; `href` is empty where a notebook could not open it."""
+    """Link to a study's report; `href` is empty where a notebook could not open it."""
 
     text: str
     href: str = ""
@@ -40,7 +36,7 @@ def report_link(report: Path, folder: Path) -> ReportLink:
 
 
 def study_cell(study: StudyRecord, report: ReportLink | None = None) -> str:
-    """Return a study as HTML: what was found, what it cost, the best points of its archive, and its report."""
+    """Return a study as HTML: results, cost, the best points of its archive, and its report."""
     study = redacted(study)
     archive = analysis.archive(study)
     rows = content.archive_rows(study, archive)

@@ -1,4 +1,4 @@
-"""Several studies as one HTML page: what each found for its dollars, measured from one reference point."""
+"""Several studies as one HTML page: results by dollars, measured from one reference point."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_DIFFERENCES = 40
 
 
 class ComparisonError(UserError, ValueError):
-    """Studies that cannot be compared."""
+    """The studies cannot be compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A key of the specs whose values differ, with the value of each study."""
+    """A spec key with differing values, one for each study."""
 
     key: str
     values: Sequence[str]
@@ -80,7 +80,7 @@ def render_comparison(studies: Sequence[StudyRecord]) -> str:
 
 
 def comparable(studies: Sequence[StudyRecord]) -> list[StudyRecord]:
-    """Return the studies with the same order of objectives and the same reference point, the worst of theirs.
+    """Return the studies with one order of objectives and the worst of their reference points.
 
     Raises:
         ComparisonError: The studies have different objectives.
@@ -104,10 +104,7 @@ def _in_words(objectives: Sequence[Objective]) -> str:
 
 
 def differences(studies: Sequence[StudyRecord]) -> list[Difference]:
-    """Return the keys of the specs whose values differ, by name; the study's own name is none of them.
-
-    Those of the search space stand last, since they are many where two spaces differ.
-    """
+    """Return the spec keys with differing values, by name, without the study's name; the many space keys come last."""
     flat = [_flat(study.spec) for study in studies]
     keys = sorted({key for one in flat for key in one} - {"study"}, key=lambda key: (key.startswith("space."), key))
     rows = [(key, [one.get(key) for one in flat]) for key in keys]
@@ -115,7 +112,6 @@ def differences(studies: Sequence[StudyRecord]) -> list[Difference]:
 
 
 def _flat(spec: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """A spec by dotted keys."""
     found: dict[str, object] = {}
     for key, value in spec.items():
         inner = mapping(value)
@@ -124,12 +120,12 @@ def _flat(spec: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def _exact(value: object) -> float | str:
-    """What two values of a spec are compared by: numbers of any type, true and false apart from 1 and 0."""
+    """Comparison key of a spec's value: equal for numbers of any type, but true is not 1."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Values that differ as texts: rounded, or in full where rounded ones would look equal."""
+    """Differing values as texts: rounded, or in full if the rounded texts are equal."""
     rounded = [number(value) for value in values]
     if len(set(rounded)) == len(set(map(_exact, values))):
         return rounded
@@ -137,7 +133,6 @@ def _texts(values: Sequence[object]) -> list[str]:
 
 
 def _best(curves: Sequence[Sequence[CurvePoint]]) -> float:
-    """The largest hypervolume of all studies."""
     return max((curve[-1].hypervolume for curve in curves if curve), default=0.0)
 
 
@@ -167,7 +162,7 @@ def _look(place: int) -> dict[str, object]:
 
 
 def _gains(studies: Sequence[StudyRecord], curves: Sequence[Sequence[CurvePoint]]) -> Figure:
-    """Hypervolume against dollars of each study, 100 % being the most that any of them has found."""
+    """Hypervolume by dollars of each study; 100 % is the largest of all."""
     best = _best(curves)
     data: list[Trace] = [
         {
@@ -211,7 +206,7 @@ def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchiveP
 
 
 def _best_in_plane(points: Sequence[ArchivePoint], first: Objective, second: Objective) -> list[ArchivePoint]:
-    """Points that no other one beats in both objectives: with more objectives than two not all are so."""
+    """Points undominated in these two objectives; with further objectives others exist."""
     values = [(first.signed(p.values[first.metric]), second.signed(p.values[second.metric])) for p in points]
     return [points[i] for i in pareto.archive(values)]
 

@@ -40,7 +40,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """One number of the headline, its label, and a note that it can be compared with."""
+    """A number of the headline, its label, and a note for comparison."""
 
     label: str
     value: str
@@ -59,12 +59,12 @@ class FailureRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRow:
-    """A point of the archive, or a baseline, as tables show it.
+    """A row of the tables: a point of the archive, or a baseline.
 
     Attributes:
         confirmed: First objective with fresh seeds; empty if it was not confirmed.
         command: Command that exports the model; empty if it was not kept.
-        early: Whether it was measured before the end of a schedule that ends low.
+        early: Measured before the end of a schedule that ends low.
         baseline: Name of a baseline; empty for a point of the archive.
     """
 
@@ -80,7 +80,7 @@ class ModelRow:
 
     @property
     def name(self) -> str:
-        """Name by which commands know the model, such as `12@9`; empty of a baseline that no trial has trained."""
+        """Name in commands, such as `12@9`; empty for a baseline without a trial."""
         return "" if self.trial is None else f"{self.trial}@{self.epoch}"
 
 
@@ -99,25 +99,25 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
 
 
 def ending(study: StudyRecord) -> str:
-    """Return how the study is, and why, as a sentence; with the error that ended it."""
+    """Return a study's state and its reason as a sentence, with the error that ended it."""
     error = f" The error: {cut(study.error.rstrip('.'), 200)}." if study.error and study.state != "running" else ""
     return f"{study_sentence(study, 'It')}.{error}"
 
 
 def next_10_usd_line(study: StudyRecord) -> str:
-    """Return what more money would buy, as a sentence; empty with a search that does not forecast it."""
+    """Return the expected gain of more money as a sentence; empty if the search has no forecast."""
     words = analysis.next_10_usd_in_words(study)
     return f" The next $10 would buy {words} more hypervolume." if words else ""
 
 
 def earlier_line(study: StudyRecord) -> str:
-    """Return the earlier studies that the search learned from, as a sentence; empty without any."""
+    """Return the earlier studies used by the search as a sentence; empty without any."""
     names = analysis.earlier_names(study)
     return f"The search had learned from {listed(names)}." if names else ""
 
 
 def constraints_line(study: StudyRecord) -> str:
-    """Return the constraints and how many trials keep them, as sentences; empty without constraints."""
+    """Return the constraints and the number of feasible trials as sentences; empty without constraints."""
     if not study.constraints:
         return ""
     counted = feasibility.nothing_feasible(study) or f"kept by {feasibility.feasible_in_words(study)}"
@@ -125,7 +125,7 @@ def constraints_line(study: StudyRecord) -> str:
 
 
 def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str, str, str]]:
-    """Return for each objective its name with its direction, the best value, and the model that has it."""
+    """Return for each objective its name with its direction, the best value, and its model."""
     found = []
     for objective, best in best_points(study, archive):
         others = [f"{o.metric} {value_of(study, best, o.metric)}" for o in study.objectives if o != objective]
@@ -138,7 +138,7 @@ def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str
 
 
 def facts(study: StudyRecord) -> list[Fact]:
-    """Return the headline: dollars, time, trials, and what more dollars would buy, or else the hypervolume."""
+    """Return the headline: dollars, time, trials, and the expected gain of more dollars, or else the hypervolume."""
     cost = study.cost_nano_usd / NANO
     notes = {name: _of_limit(study, name) for name in analysis.BUDGET_LINES}
     counts = counted(t.state for t in study.trials)
@@ -163,7 +163,6 @@ def facts(study: StudyRecord) -> list[Fact]:
 
 
 def _more_money(study: StudyRecord) -> Fact | None:
-    """What further dollars would buy; None with a search that gives no estimate."""
     ahead = outlook(study)
     if ahead is None:
         return None
@@ -175,7 +174,7 @@ def _more_money(study: StudyRecord) -> Fact | None:
 
 
 def mattered_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return which parameters mattered most, as a sentence for each objective where that is known."""
+    """Return the most important parameters, as a sentence for each objective where they are known."""
     lines = []
     for name, found in shares.items():
         most = sorted(found, key=lambda one: -found[one])[:MOST_MATTERING]
@@ -197,7 +196,7 @@ def _of_limit(study: StudyRecord, name: str) -> str:
 
 
 def failure_rows(study: StudyRecord) -> list[FailureRow]:
-    """Return the reasons for which trials failed, the most frequent one first; at most eight."""
+    """Return the reasons of failed trials, the most frequent first; at most eight."""
     groups: dict[tuple[str, str], list[int]] = {}
     for trial in study.started:
         if trial.state == "failed":
@@ -214,7 +213,7 @@ def failure_rows(study: StudyRecord) -> list[FailureRow]:
 
 
 def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelRow]:
-    """Return the archive, the best of the first objective first, with the command that exports each model."""
+    """Return the archive, best first objective first, with the command that exports each model."""
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
     with_rate = frozenset() if study.is_simulated else with_learning_rate(study)
@@ -238,11 +237,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Mo
 
 
 def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Whether the loop of our trainer, which follows the schedule, trained it: training functions and commands do not.
-
-    They have no samples that our trainer counted; nor have streams, whose schedule comes down only where
-    `samples_per_epoch` tells how long an epoch is. Functions tell their models.
-    """
+    """Whether our trainer followed its schedule: not for functions, nor for streams without `samples_per_epoch`."""
     if any("models" in one.facts for one in trial.attempts):
         return False
     counted = [one.facts["samples"] for one in trial.attempts if "samples" in one.facts]
@@ -251,7 +246,7 @@ def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
 
 
 def baseline_rows(study: StudyRecord) -> list[ModelRow]:
-    """Return what the models are compared with; the trial of a baseline, where it has one, is among the trials, too."""
+    """Return the baselines; trials of baselines are also among the trials."""
     return [
         ModelRow(
             trial=one.trial,
@@ -266,7 +261,6 @@ def baseline_rows(study: StudyRecord) -> list[ModelRow]:
 
 
 def _values(study: StudyRecord, metrics: Mapping[str, float]) -> list[Cell]:
-    """The cells of a model's metrics: as in a sentence, with the seconds beside dollars below a cent."""
     missing, seconds = Cell(text=NOTHING, sort="", numeric=True), metrics.get("wall_seconds")
     names = analysis.measured_names(study)
     return [cell(name, metrics[name], seconds) if name in metrics else missing for name in names]

@@ -1,4 +1,4 @@
-"""Learning curves: every trial's objective by epoch, with marks where trials were paused, thawed, pruned or failed."""
+"""Learning curves: every trial's objective by epoch, with marks for pauses, thaws, pruning and failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ENDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mark:
-    """How one kind of decision is marked on a learning curve."""
+    """Look of a kind of decision on a learning curve."""
 
     name: str
     symbol: str
@@ -58,7 +58,7 @@ MARKS = (
 
 
 def learned(study: StudyRecord) -> list[Objective]:
-    """Return the objectives that have a learning curve: they change with the epoch, and are no sums over epochs."""
+    """Return the objectives with a learning curve: those that change with the epoch, and are no sums over epochs."""
     return [
         o
         for o in study.objectives
@@ -68,7 +68,7 @@ def learned(study: StudyRecord) -> list[Objective]:
 
 
 def chosen(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[TrialRecord]:
-    """Return the trials whose curves are drawn: all, or those of the archive and an even sample of the others."""
+    """Return the trials to draw: all, or those of the archive and an even sample of the others."""
     trained = [t for t in study.started if t.epochs]
     if len(trained) <= MOST_CURVES:
         return trained
@@ -81,10 +81,7 @@ def chosen(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[TrialRec
 
 
 def learning_curves(trials: Iterable[TrialRecord], objective: Objective, baselines: Sequence[Baseline] = ()) -> Figure:
-    """Return the curves, coloured by state, and a line for each baseline.
-
-    All lines of a state are one trace, with gaps between trials.
-    """
+    """Return learning curves, one trace per state with gaps between trials, and a line for each baseline."""
     trials = list(trials)
     data: list[Trace] = []
     for state in DRAWN_STATES:
@@ -133,7 +130,6 @@ def _lines(trials: list[TrialRecord], objective: Objective, state: str) -> Trace
 
 
 def _ends(trials: list[TrialRecord], objective: Objective, state: str) -> Trace:
-    """A mark at each trial's last epoch; its shape shows the trial's state."""
     color = COLOURS[trials[0].state]
     return {
         "type": "scatter",
@@ -150,7 +146,6 @@ def _ends(trials: list[TrialRecord], objective: Objective, state: str) -> Trace:
 
 
 def _marks(trials: Iterable[TrialRecord], objective: Objective, mark: Mark) -> list[Trace]:
-    """A mark at each epoch at which a decision of one kind fell, with its reason."""
     found = [(trial, one) for trial in trials for one in _decisions(trial, mark.name)]
     if not found:
         return []
@@ -168,7 +163,7 @@ def _marks(trials: Iterable[TrialRecord], objective: Objective, mark: Mark) -> l
 
 
 def _decisions(trial: TrialRecord, name: str) -> list[DecisionRecord]:
-    """The decisions of a trial that a mark shows. One that continues where the trial was paused is a thaw."""
+    """A trial's decisions of a mark's kind. A "continue" of a paused trial is a thaw."""
     found = []
     before: DecisionRecord | None = None
     for one in trial.decisions:

@@ -1,4 +1,4 @@
-"""What unfinished trials were expected to reach: bands on learning curves, and uncertain points on the trade-off."""
+"""Forecasts of unfinished trials: bands on learning curves, and uncertain points on the trade-off."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLOUR, FILL = COLOURS["running"], "rgba(59, 130, 196, 0.14)"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What a trial is expected to measure at one epoch."""
+    """A forecast of a trial's value at an epoch."""
 
     epoch: int
     median: float
@@ -33,17 +33,17 @@ class Expected:
 
 
 def ahead(trial: TrialRecord, metric: str) -> list[Expected]:
-    """Return what was last forecast of a metric beyond the trial's last epoch; nothing of a finished trial."""
+    """Return the latest forecasts of a metric beyond the trial's last epoch; none for a finished trial."""
     made = _latest(trial)
     forecast = made.forecasts.get(metric) if made is not None else None
     return [] if forecast is None else [one for one in _of(forecast) if one.epoch > len(trial.epochs)]
 
 
 def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | None) -> list[Trace]:
-    """Return the forecasts of the most promising unfinished trials: their intervals, and their medians.
+    """Return forecast intervals and medians of the most promising unfinished trials.
 
     Args:
-        floor: Least value that the axis can show; None if it shows any.
+        floor: Lower end of the axis; None without one.
     """
     known = [(trial, expected) for trial in trials if (expected := ahead(trial, objective.metric))]
     known.sort(key=lambda one: objective.signed(one[1][-1].median))
@@ -82,10 +82,7 @@ def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | No
 def expected_ends(
     trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: tuple[Objective, Objective]
 ) -> list[Trace]:
-    """Return where unfinished trials were expected to end, with intervals as error bars.
-
-    Trials whose interval holds nothing that would enter the archive are left out.
-    """
+    """Return expected ends, with intervals, of unfinished trials that may enter the archive."""
     known = _promising(trials, archive, objectives)
     texts = ["<br>".join(_text(trial, o.metric, e) for o, e in zip(objectives, ends, strict=True))
              for trial, ends in known]  # fmt: skip
@@ -99,7 +96,7 @@ def expected_places(
     archive: Sequence[ArchivePoint],
     objective: Objective,
 ) -> list[Trace]:
-    """Return the same for one objective, each trial at its place in a list of all."""
+    """Return the same for one objective, each trial at its index in a list of all."""
     known = [one for one in _promising(trials, archive, (objective,)) if one[0].number in places]
     texts = [_text(trial, objective.metric, ends[0]) for trial, ends in known]
     if not known:
@@ -110,7 +107,7 @@ def expected_places(
 def _promising(
     trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]
 ) -> list[tuple[TrialRecord, list[Expected]]]:
-    """Unfinished trials that may yet enter the archive, with their ends, the best of the first objective first."""
+    """Unfinished trials that may yet enter the archive, with their ends, best first objective first."""
     known = [(trial, ends) for trial in trials if (ends := _ends(trial, objectives))]
     known = [one for one in known if _may_enter(one[1], archive, objectives)]
     return sorted(known, key=lambda one: objectives[0].signed(one[1][0].median))[:MOST_ENDS]
@@ -140,7 +137,7 @@ def _uncertain(texts: Sequence[str], **ends: Sequence[Expected]) -> Trace:
 
 
 def _latest(trial: TrialRecord) -> DecisionRecord | None:
-    """The latest decision with forecasts about a trial that has not ended by itself."""
+    """Latest decision with forecasts about an unfinished trial."""
     if trial.state in ("complete", "failed") or not trial.epochs:
         return None
     return next((one for one in reversed(trial.decisions) if one.forecasts), None)
@@ -155,7 +152,7 @@ def _of(forecast: Forecast) -> list[Expected]:
 
 
 def _ends(trial: TrialRecord, objectives: Sequence[Objective]) -> list[Expected]:
-    """What the trial is expected to reach at its last epoch; values that training does not change are known."""
+    """Expected values at a trial's last epoch; values that training does not change are known."""
     if _latest(trial) is None or point(trial.epochs[-1], tuple(objectives)) is None:
         return []
     last, found, is_forecast = trial.epochs[-1], list[Expected](), False
@@ -168,7 +165,7 @@ def _ends(trial: TrialRecord, objectives: Sequence[Objective]) -> list[Expected]
 
 
 def _may_enter(ends: Sequence[Expected], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> bool:
-    """Whether the best corner of the intervals is better than each archive point in some objective."""
+    """Whether the best corner of the intervals beats each archive point in some objective."""
     corner = [
         one.signed(end.low if one.direction == "minimize" else end.high)
         for one, end in zip(objectives, ends, strict=True)

@@ -1,6 +1,6 @@
 """Figures of a study as plain plotly data: the trade-off between its objectives, and bars.
 
-Each public function returns the `Figure` of a study; `as_plotly` makes a plotly object of it, for other viewers.
+Public functions return a `Figure`; `as_plotly` converts it to a plotly object for other viewers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ def trade_off(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
 
 
 def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[str, float], str]]]:
-    """The trials with finite last values, these values and their hover texts, by state and feasibility."""
     names = [f"{state}{suffix}" for suffix in (INFEASIBLE, "") for state in DRAWN_STATES]
     found: dict[str, list[tuple[TrialRecord, dict[str, float], str]]] = {name: [] for name in names}
     for trial in sampled(study.started, MOST_DOTS):
@@ -77,7 +76,7 @@ def _last_points(study: StudyRecord) -> dict[str, list[tuple[TrialRecord, dict[s
 
 
 def _look(name: str) -> dict[str, object]:
-    """The look of a group's marks: those of pruned trials are faint, those of infeasible trials are open."""
+    """Marks of a group: faint for pruned trials, open for infeasible ones."""
     faint: dict[str, object] = {"opacity": 0.55, "size": 6} if name.startswith("pruned") else {}
     return {**faint, "symbol": "circle-open"} if name.endswith(INFEASIBLE) else faint
 
@@ -121,7 +120,7 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
     )
     xs = [short(p.values[first.metric]) for p, _ in ordered]
     ys = [short(p.values[second.metric]) for p, _ in ordered]
-    # Between two points the better one in the other objective holds: the staircase is what the archive attains.
+    # The staircase that the archive attains: between two points the better one in the other objective holds.
     line = {"color": ARCHIVE, "width": 1.5, "shape": "hv" if first.direction == "minimize" else "vh"}
     data.append(_stars(xs, ys, [text for _, text in ordered], mode="lines+markers", line=line))
     data += expected_ends(study.started, archive, (first, second))
@@ -147,7 +146,7 @@ def _clouds(study: StudyRecord, first: Objective, second: Objective, **more: obj
 
 
 def _confirmed(study: StudyRecord, archive: Sequence[ArchivePoint], first: Objective, second: Objective) -> list[Trace]:
-    """The models that fresh seeds have confirmed, at the mean of the first objective with its standard deviation."""
+    """The confirmed models, at the mean of the first objective with its standard deviation."""
     rows: list[tuple[float, float, float, str]] = []
     for one in archive:
         known = confirmation_of(study, one.trial, one.epoch)
@@ -177,7 +176,7 @@ def _front_rings(study: StudyRecord, first: Objective, second: Objective) -> lis
 
 
 def _reference(study: StudyRecord, first: Objective, second: Objective) -> list[Trace]:
-    """The reference point; hidden until its entry in the legend is clicked, since it may lie far from the trials."""
+    """The reference point; hidden until its legend entry is clicked, since it may lie far from the trials."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -188,14 +187,13 @@ def _reference(study: StudyRecord, first: Objective, second: Objective) -> list[
 
 
 def _drawn(study: StudyRecord, archive: Sequence[ArchivePoint], objective: Objective) -> list[float]:
-    """All values of an objective in a plane."""
     lasts = [t.epochs[-1] for t in study.started if t.epochs]
     ends = [e.metrics[objective.metric] for e in lasts if point(e, study.objectives) is not None]
     return [*ends, *(p.values[objective.metric] for p in archive)]
 
 
 def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> Figure:
-    """One plane for each pair of objectives, in rows of up to three; SVG, since browsers limit their WebGL canvases."""
+    """One plane for each pair of objectives, in rows of up to three; SVG, since browsers limit WebGL canvases."""
     pairs = list(combinations(objectives, 2))
     columns = min(len(pairs), 3)
     rows = -(-len(pairs) // columns)
@@ -219,7 +217,7 @@ def _matrix(study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Seq
 
 
 def bar_chart(bars: Sequence[Bar]) -> Figure:
-    """Return the bars that the page shows beside its tables, for viewers without the page; the first one on top."""
+    """Return the bars beside the page's tables, for viewers without the page; the first one on top."""
     places = list(range(len(bars)))
     trace: Trace = {
         "type": "bar",

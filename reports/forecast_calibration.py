@@ -1,4 +1,4 @@
-"""Whether the forecasts came true: a figure and a sentence."""
+"""Calibration of the forecasts: a figure and a sentence."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
 
 
 def calibration(study: StudyRecord) -> Figure | None:
-    """Return the share of measurements inside intervals of every probability; None with too few of them.
+    """Return the share of measurements inside forecast intervals of every probability; None with too few measurements.
 
-    On the diagonal forecasts are as certain as they may be; above it they are too cautious, below it too certain.
+    Above the diagonal forecasts are too cautious, below it too certain.
     """
     found = _by_metric(study)
     if not found:
@@ -48,7 +48,7 @@ def calibration(study: StudyRecord) -> Figure | None:
 
 
 def calibration_lines(study: StudyRecord) -> list[str]:
-    """Return for each objective how many measurements lay where they were forecast, as sentences."""
+    """Return for each objective the number of measurements inside their forecasts, as sentences."""
     return [_sentence(metric, checks) for metric, checks in _by_metric(study).items()]
 
 
@@ -83,10 +83,7 @@ def _sentence(metric: str, checks: Sequence[Checked]) -> str:
 
 
 def _judged(share: float, trials: int) -> str:
-    """Return how certain the forecasts were; two standard errors of so many trials count as chance.
-
-    Values of one trial hang together, so that trials are counted and not values.
-    """
+    """Judge the forecasts within two standard errors. Counts trials: values of one trial are correlated."""
     chance = 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / trials)
     if abs(share - INTERVAL) <= chance:
         if chance > _TELLS_NOTHING:

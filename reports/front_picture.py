@@ -1,7 +1,4 @@
-"""The trade-off of a study as inline SVG, which needs no script: the report's own figure, drawn here and by plotly.js.
-
-Points, colours, axes and baselines are those of the figure; lines and texts have the colours of the page around it.
-"""
+"""The trade-off figure as inline SVG, which needs no script, with the same data, colours and axes as plotly's."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ _MARKS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Axis:
-    """An axis of the figure from the least to the largest of what is drawn, and its length in the picture."""
+    """An axis from the least to the largest drawn value, and its length in the picture."""
 
     layout: Mapping[str, Any]
     low: float
@@ -48,14 +45,13 @@ class _Axis:
     end: float
 
     def at(self, value: float) -> float:
-        """Place of a value in the picture."""
         is_log = self.layout.get("type") == "log"
         low, high, here = ((math.log(v) if is_log else v) / 2 for v in (self.low, self.high, value))  # stay finite
         share = 0.5 if high <= low else (here - low) / (high - low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Some of the figure's own ticks with their texts, else both ends and the middle."""
+        """The figure's own ticks that fit, else both ends and the middle."""
         own = zip(self.layout.get("tickvals", ()), self.layout.get("ticktext", ()), strict=True)
         known = [(at, text) for at, text in own if self.low <= at <= self.high]
         if len(known) > 1:
@@ -97,7 +93,6 @@ def front_picture(plain: Figure) -> Markup:
 
 
 def _points(trace: Mapping[str, Any]) -> list[tuple[int, tuple[float, float]]]:
-    """The finite points of a trace, with their place in it."""
     every = enumerate(zip(trace["x"], trace["y"], strict=True))
     return [(place, (x, y)) for place, (x, y) in every if x is not None and y is not None]
 
@@ -107,7 +102,6 @@ def _title(axis: _Axis) -> Markup:
 
 
 def _frame(across: _Axis, up: _Axis) -> Iterator[Markup]:
-    """Lines and texts of both axes."""
     bottom = HEIGHT - BOTTOM
     yield Markup('<path class="axis" d="M{0} {1}V{2}H{3}"/>').format(LEFT, TOP, bottom, WIDTH - RIGHT)
     text = Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>')
@@ -124,7 +118,6 @@ def _frame(across: _Axis, up: _Axis) -> Iterator[Markup]:
 
 
 def _level(shape: Mapping[str, Any], across: _Axis, up: _Axis) -> Markup:
-    """A baseline as a line from side to side with its name."""
     name = Markup(shape["label"]["text"])  # noqa: S704 - figures escape what they show
     if shape["xref"] == "x":
         x = across.at(shape["x0"])
@@ -138,7 +131,6 @@ def _level(shape: Mapping[str, Any], across: _Axis, up: _Axis) -> Markup:
 
 
 def _drawn(trace: Mapping[str, Any], across: _Axis, up: _Axis) -> Iterator[Markup]:
-    """The points of a trace, and the line through them."""
     marker, points = trace.get("marker", {}), _points(trace)
     if "lines" in trace["mode"] and len(points) > 1:
         shape, colour = trace["line"].get("shape", "hv"), trace["line"]["color"]
@@ -152,6 +144,5 @@ def _drawn(trace: Mapping[str, Any], across: _Axis, up: _Axis) -> Iterator[Marku
 
 
 def _title_of(text: str) -> Markup:
-    """The first lines of a hover text without its markup, as the title of a mark."""
     lines = re.sub("</?b>", "", text).split("<br>")[:LINES_OF_TEXT]
     return Markup("<title>{}</title>").format(Markup("\n".join(lines)))  # noqa: S704 - figures escape what they show

@@ -1,4 +1,4 @@
-"""Which figures a study has: those of its page, and all of them by names for people.
+"""Figures of a study: those on its page, and all of them by name.
 
 | name | shows |
 |---|---|
@@ -6,11 +6,11 @@
 | hypervolume | hypervolume against dollars, in percent of the best known |
 | curves.METRIC | learning curves of an objective |
 | parameters.METRIC.PARAMETER | a parameter against an objective |
-| spending.kind, spending.outcome | dollars by kind of charge, and by what became of the trials |
-| importance.METRIC | which parameters matter for an objective |
-| calibration | how often what was forecast came true |
-| timeline | which trial trained on which device, idle time and faults |
-| surface.METRIC | an objective over the two numeric parameters that matter most for it |
+| spending.kind, spending.outcome | dollars by kind of charge, and by outcome of the trials |
+| importance.METRIC | importance of the parameters for an objective |
+| calibration | share of forecasts that came true |
+| timeline | trials by device, idle time and faults |
+| surface.METRIC | an objective over its two most important numeric parameters |
 | parallel.METRIC | each trial as a line through its parameters to an objective |
 | learning_rates | learning rates by effective batch, with the rule that scales them |
 """
@@ -43,7 +43,7 @@ from studies.results.recommendation import Recommendation, recommended
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """A figure of the page, and what a screen reader says of it."""
+    """A figure of the page with its text for screen readers."""
 
     figure: Figure
     label: str
@@ -51,7 +51,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a figure shows, what draws it (None if there is nothing), and its group and id if it is in the page."""
+    """A figure's description, drawing function (None without data), and its group and id on the page."""
 
     title: str
     draw: Callable[[], Figure | None]
@@ -68,11 +68,11 @@ def figures_of_page(
     known: Mapping[str, Effects | None] | None = None,
     taken: Recommendation | None = None,
 ) -> Groups:
-    """Return the figures of the page by group and id. Ids are numbered: metrics' names may hold any character.
+    """Return the figures of the page by group and id. Ids are numbered: metric names may contain any character.
 
     Args:
         study: Study as committed, without passwords.
-        known: What each objective depends on, by its metric; worked out if it is not given.
+        known: Effects by metric of the objective; computed if missing.
         taken: The recommended model, None if there is none.
     """
     drawn: Groups = {}
@@ -87,7 +87,7 @@ def figures_of_page(
 
 
 def effects_of(study: StudyRecord) -> dict[str, Effects | None]:
-    """Return what each objective depends on, by its metric; None where that is not known."""
+    """Return the effects on each objective, by its metric; None if unknown."""
     return {objective.metric: effects(study, objective) for objective in study.objectives}
 
 
@@ -97,7 +97,7 @@ def _entries(
     known: Mapping[str, Effects | None] | None = None,
     taken: Recommendation | None = None,
 ) -> dict[str, _Entry]:
-    """All figures by name, in the order of the page; before the first epoch those of what was spent."""
+    """All figures by name, in the order of the page; before the first epoch only those of spending."""
     spending = {
         f"spending.{name}": _Entry(f"Dollars by {words}", partial(_spending, study, place))
         for place, (name, words) in enumerate((("kind", "kind of charge"), ("outcome", "outcome of their trials")))
@@ -173,14 +173,13 @@ class FigureError(UserError, KeyError):
 
 
 class Gallery(Mapping[str, Any]):
-    """All figures of a study by name, as plotly figures with titles; each is drawn when it is asked for."""
+    """All figures of a study by name, as plotly figures with titles; drawn on access."""
 
     def __init__(self, study: StudyRecord) -> None:
         study = redacted(study)
         self._entries = _entries(study, analysis.archive(study))
 
     def __getitem__(self, name: str) -> Any:
-        """Return a `plotly.graph_objects.Figure`."""
         if name not in self._entries:
             allowed = listed(self._entries) or "none yet, since no trial has trained an epoch"
             raise FigureError(f"figures: {found(name, allowed, nearest(name, self._entries))}")

@@ -1,4 +1,4 @@
-"""Hypervolume against dollars, in percent of the best that is known, and what the search expects of more dollars."""
+"""Hypervolume by dollars, in percent of the best known, and the search's forecast for more dollars."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MOST_NEXT_USD = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlook:
-    """What the search expects of more dollars.
+    """Growth that the search expects from more dollars.
 
     Attributes:
         usd: Further dollars.
-        percent: Growth of the hypervolume that they are expected to buy, in percent of what it is.
-        last_percent: Growth that as many dollars bought last, in percent of the same.
+        percent: Expected growth, in percent of the present hypervolume.
+        last_percent: Growth from the last `usd` dollars, in the same percent.
     """
 
     usd: float
@@ -35,10 +35,9 @@ class Outlook:
 
 
 def outlook(study: StudyRecord) -> Outlook | None:
-    """Return what a quarter more dollars of the search would buy, at most ten; None with a search without an estimate.
+    """Return the growth that a quarter more dollars, at most ten, would buy; None if the search has no estimate.
 
-    The estimate is a rate, growth per dollar, and holds for small steps only: where it comes to more than
-    `analysis.MOST_PERCENT`, none is given.
+    The estimate is a rate that holds for small steps only: None above `analysis.MOST_PERCENT`.
     """
     rate = analysis.next_10_usd_percent(study)
     curve = analysis.hypervolume_curve(study) if rate is not None and rate > 0 else []
@@ -54,14 +53,14 @@ def outlook(study: StudyRecord) -> Outlook | None:
 
 
 def _bought_last(curve: Sequence[CurvePoint], dollars: float) -> float:
-    """Growth of the hypervolume over the last so many dollars, in percent of what it is now."""
+    """Growth of the hypervolume over the last dollars, in percent of its present value."""
     known, since = curve[-1].hypervolume, curve[-1].cost_usd - dollars
     before = max((one.hypervolume for one in curve if one.cost_usd <= since), default=0.0)
     return 100 * (known - before) / known if known > 0 else 0.0
 
 
 def outlook_in_words(study: StudyRecord) -> str:
-    """Return what the dashed line of the figure says, as a sentence; empty without one."""
+    """Return the dashed forecast of the figure as a sentence; empty without a forecast."""
     found = outlook(study)
     if found is None:
         return ""
@@ -70,10 +69,7 @@ def outlook_in_words(study: StudyRecord) -> str:
 
 
 def hypervolume(study: StudyRecord) -> Figure:
-    """Return the archive's hypervolume against the search's dollars as a staircase, 100 % being all that is known now.
-
-    The dotted lines are what the baselines have on their own.
-    """
+    """Return the archive's hypervolume by dollars in percent of its present value; dotted lines are the baselines'."""
     curve = analysis.hypervolume_curve(study)
     known = curve[-1].hypervolume
     trace: Trace = {

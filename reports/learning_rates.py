@@ -1,4 +1,4 @@
-"""Learning rate against effective batch, with the rule that scales one with the other."""
+"""Learning rates by effective batch, with the scaling rule."""
 
 from __future__ import annotations
 
@@ -34,18 +34,15 @@ MOST_DOTS = 1500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Trained:
-    """A trial with the effective batch and the learning rate that it trained with."""
-
     trial: TrialRecord
     batch: float
     rate: float
 
 
 def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure | None:
-    """Return the trials' learning rates by effective batch; None where fewer than two batches are known.
+    """Return the trials' learning rates by effective batch; None with fewer than two known batches.
 
-    The line goes through the recommended model, or through the best trial: along it the rule says that trainings are
-    alike.
+    A line shows the scaling rule, through the recommended or the best trial.
     """
     objective = study.objectives[0]
     with_rate = with_learning_rate(study)
@@ -70,15 +67,15 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
 
 
 def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Return whether a trial is one of `with_learning_rate`, which many trials ask once for all."""
+    """Return whether a trial is in `with_learning_rate`, which computes it for all trials."""
     return trial.number in with_learning_rate(study)
 
 
 def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
     """Return the numbers of the trials that are known to train with the learning rate of their facts.
 
-    Facts always have one, else the trainer's default. Boosted trees of a space that has a rate for networks train
-    without it; a function or a command that is given no such parameter has a rate of its own, or none.
+    Facts always have one, else the trainer's default. Boosted trees, and functions or commands without this parameter,
+    do not train with it.
     """
     given = {trial.number for trial in study.started if "learning_rate" in trial.params}
     if given or study.spec.get("task") == COMMAND or "learning_rate" in known_space(study):
@@ -88,7 +85,7 @@ def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
 
 
 def _chosen(known: Sequence[_Trained], objective: Objective, taken: Recommendation | None) -> _Trained | None:
-    """The trial that the rule's line goes through."""
+    """The trial on the rule's line."""
     for one in known:
         if taken is not None and one.trial.number == taken.point.trial:
             return one

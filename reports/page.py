@@ -1,7 +1,7 @@
-"""A study as one HTML page that works offline: texts, tables and figures in a single file.
+"""A study as one HTML file that works offline.
 
-Three measures keep text of users from becoming code: the template escapes every value, figures escape what plotly would
-render, and the page's content security policy runs scripts by their hash and loads nothing.
+Three measures keep users' text from becoming code: the template escapes values, figures escape text for plotly, and the
+content security policy runs scripts by hash and loads nothing.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Limit:
     """A limit of a metric that people may set.
 
     Attributes:
-        column: Place of the metric among those that the table of models shows, from 0.
+        column: Index of the metric among the columns of the table of models.
         side: "most" or "least".
-        unit: Unit of the number that is typed, empty without one.
+        unit: Unit of the typed number, else empty.
         scale: Size of that unit in the metric's own unit, such as 0.01 for percent of a share.
     """
 
@@ -70,7 +70,7 @@ class Limit:
 
 
 def limits(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Limit]:
-    """Return the limits, one for each metric of the table but the first objective; none with fewer than two models."""
+    """Return a limit for each metric of the table except the first objective; none with fewer than two models."""
     if len(archive) < 2:
         return []
     trials = {trial.number: trial for trial in study.started}
@@ -95,7 +95,7 @@ def limits(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Limit]:
 
 
 def _unit(name: str, values: Sequence[float]) -> tuple[str, float]:
-    """The unit in which a limit is typed, with its size: the largest one of which a value has at least one."""
+    """The largest unit with a value of at least 1, and its size."""
     sizes = next((sizes for ending, sizes in _UNITS.items() if name.endswith(ending)), None)
     if sizes is None:
         return ("%", 0.01) if all(is_share(name, value) for value in values) else ("", 1.0)
@@ -111,12 +111,12 @@ MOST_ROWS = 1000
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:
-    """Write the page; readers see the old file or the new one, never a part."""
+    """Write the page atomically."""
     return replace_file(out, render(study))
 
 
 def replace_file(out: Path, text: str) -> Path:
-    """Write a text to a file that is replaced at once; return its absolute path."""
+    """Replace a file's text atomically; return its absolute path."""
     out = Path(out).absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
@@ -130,7 +130,7 @@ def replace_file(out: Path, text: str) -> Path:
 
 
 def render(study: StudyRecord) -> str:
-    """Return the page as text; passwords in URLs are hidden wherever they occur."""
+    """Return the page as text; passwords in URLs are hidden everywhere."""
     study = redacted(study)
     study = replace(study, reference_point=reference_of(study))  # worked out once
     archive = analysis.archive(study)
@@ -177,7 +177,7 @@ def render(study: StudyRecord) -> str:
 
 
 def page_parts() -> dict[str, object]:
-    """What every page has for its template: its policy and its scripts."""
+    """Return the template's values for every page: its policy and its scripts."""
     own_script = _own_script()
     return {
         "policy": _policy(plotly_script(), own_script),
@@ -187,7 +187,6 @@ def page_parts() -> dict[str, object]:
 
 
 def _table(study: StudyRecord) -> dict[str, object]:
-    """What the template needs of the table of all trials."""
     heads, rows = content.trial_table(study)
     more = [[(cell.text, cell.sort, cell.css, cell.full) for cell in row] for row in rows[FIRST_ROWS:]]
     return {
@@ -210,7 +209,7 @@ def as_json(value: object) -> str:
 
 @cache
 def plotly_script() -> str:
-    """plotly.js from the installed package, so that the page needs no network."""
+    """Return plotly.js from the installed package, so that the page needs no network."""
     from plotly.offline import get_plotlyjs
 
     # A script element ends at this word even inside a string.

@@ -1,4 +1,4 @@
-"""The templates of this folder. They escape every value, and refuse names that nobody gave."""
+"""The templates of this folder. They escape every value, and refuse undefined names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def with_code(text: str) -> Markup:
-    """Return a text, escaped, in which what stands between backticks is set as code."""
+    """Return an escaped text in which parts between backticks are code."""
     parts = str(escape(text)).split("`")
     whole = len(parts) % 2 == 1  # each backtick has a second one
     marked = [f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts)]
@@ -44,8 +44,8 @@ class Packed:
     """A compressed text.
 
     Attributes:
-        text: Bytes of zlib in base 85, safe inside a script element.
-        size: Number of these bytes; the last group of five characters may hold fewer than four.
+        text: zlib bytes in base 85, safe inside a script element.
+        size: Number of zlib bytes; the last group of five characters may hold fewer than four.
     """
 
     text: Markup
@@ -60,5 +60,5 @@ def packed(text: str) -> Packed:
 
 
 def unpacked(text: str) -> str:
-    """Return the text that `packed` was given, from what stands in the page."""
+    """Return the original of a `packed` text from the page."""
     return zlib.decompress(base64.b85decode(text.strip().translate(_FROM_PAGE))).decode()

@@ -1,4 +1,4 @@
-"""Parameters against an objective: one small panel for each parameter, at every trial's last epoch."""
+"""Parameters by objective: a small panel for each parameter, with every trial's last epoch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_DOTS = 1500
 
 
 def parameter_names(study: StudyRecord) -> list[str]:
-    """Return the names of all parameters of started trials; those whose domain is known come first, in its order."""
+    """Return the parameter names of started trials, those with a known domain first, in its order."""
     used = {name for trial in study.started for name in trial.params}
     declared = [name for name in known_space(study) if name in used]
     return declared + sorted(used - set(declared))
@@ -74,7 +74,7 @@ def _number_axis(name: str, declared: Mapping[str, object], active: list[TrialRe
 
 
 def _choices(declared: Mapping[str, object], used: list[ParameterValue]) -> list[str]:
-    """All choices as text: those of the spec's space in its order, then others that trials have."""
+    """All choices as text: those of the spec's space in order, then others."""
     given = declared.get("choices")
     listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
     return list(dict.fromkeys(str(value) for value in [*listed, *used]))
@@ -108,7 +108,7 @@ def _dots(name: str, objective: Objective, trials: list[TrialRecord], choices: l
 
 
 def _aside(trial: int) -> float:
-    """A small shift of a dot to the left or right, the same for a trial in every panel."""
+    """A small horizontal shift of a dot, the same for a trial in every panel."""
     golden = (math.sqrt(5) - 1) / 2
     return round(0.3 * (trial * golden % 1 - 0.5), 3)
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them: dollars, durations, parameters."""
+"""Numbers for people: dollars, durations, parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_DISTANCES = re.compile(r"(?i)(?<![a-z])(squared?|absolute|abs|r?mse|mae)(?![
 
 
 def number(value: object, digits: int = 4) -> str:
-    """Return a number with so many significant digits, whole numbers without fraction; other values as text."""
+    """Return a number with `digits` significant digits, whole numbers without fraction; other values as text."""
     if value is None:
         return NOTHING
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -55,7 +55,7 @@ def usd(value: float) -> str:
 
 
 def exact_usd(value: float) -> str:
-    """Dollars with six significant digits: for a limit that another number is compared with."""
+    """Return dollars with six significant digits, for a limit that is compared with another number."""
     return f"${value:.6g}"
 
 
@@ -76,7 +76,7 @@ def duration(seconds: float) -> str:
 
 
 def metric(name: str, value: object) -> str:
-    """Return a metric's value with the unit that its name tells: dollars, durations, bytes, counts, percent."""
+    """Return a metric's value with the unit from its name: dollars, durations, bytes, counts, percent."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return number(value)
     for ending, in_words in _UNITS.items():
@@ -88,8 +88,7 @@ def metric(name: str, value: object) -> str:
 def value_in_words(name: str, value: float | None, seconds: float | None = None) -> str:
     """Return a metric's value in three digits with its unit; empty for None.
 
-    A mean squared error has its root beside it, which is in the target's unit; a cost below a cent has the seconds
-    beside it for which it was paid, where they are given.
+    A mean squared error also shows its root (target's unit), a cost below a cent the paid `seconds` if given.
     """
     if value is None:
         return ""
@@ -101,19 +100,19 @@ def value_in_words(name: str, value: float | None, seconds: float | None = None)
 
 
 def deviation(name: str, value: float, mean: float) -> str:
-    """Return the standard deviation of a metric in the unit in which its mean is written."""
+    """Return the standard deviation of a metric in the unit of its mean."""
     if not name.endswith(SHARES) or not math.isfinite(value):
         return metric(name, value)
     return percent(value) if is_share(name, mean) else number(value)
 
 
 def has_unit(name: str, value: float) -> bool:
-    """Return whether the name of a metric tells how its values are written, beyond plain numbers."""
+    """Return whether the name of a metric implies a unit."""
     return name.endswith(tuple(_UNITS)) or is_share(name, value)
 
 
 def root_of(name: str, value: float) -> float | None:
-    """Return the root of a mean squared error, which is in the target's unit; None for other metrics."""
+    """Return the root of a mean squared error, in the target's unit; None for other metrics."""
     is_squared = name.lower().split("_")[-1] == "mse"
     return math.sqrt(value) if is_squared and math.isfinite(value) and value >= 0 else None
 
@@ -124,12 +123,12 @@ def milliseconds(value: float) -> str:
 
 
 def is_share(name: str, value: float) -> bool:
-    """Return whether a metric's value is a share of all, by its name and since it lies between 0 and 1."""
+    """Return whether a metric is a share, by its name and a value between 0 and 1."""
     return 0 <= value <= 1 and name.endswith(SHARES) and _OF_DISTANCES.search(name) is None
 
 
 def interval(name: str, median: float, low: float, high: float) -> tuple[float, float]:
-    """Return the ends of a forecast's interval for a text: shares end at 0 and 1, which forecasts do not know."""
+    """Return a forecast's interval for a text, with shares limited to 0 and 1."""
     return (max(low, 0.0), min(high, 1.0)) if is_share(name, median) else (low, high)
 
 
@@ -150,7 +149,7 @@ def count(value: float) -> str:
 
 
 def size_in_bytes(value: float) -> str:
-    """Return an amount of memory in the unit that keeps it between 1 and 1,000, where there is one."""
+    """Return an amount of memory in the unit that keeps it between 1 and 1,000, if there is one."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(value) >= size:
             shown = value / size
@@ -179,5 +178,5 @@ def listed(items: list[str]) -> str:
 
 
 def mapping(value: object) -> Mapping[str, object]:
-    """The value if it is a mapping, else an empty one: specs are read as they come."""
+    """Return the value if it is a mapping, else an empty mapping: stored specs are not validated."""
     return value if isinstance(value, Mapping) else {}

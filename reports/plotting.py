@@ -1,7 +1,7 @@
-"""Parts of all figures: escaping, colours, axes and hover texts.
+"""Shared parts of figures: escaping, colours, axes and hover texts.
 
-A figure is plain data, `{"data": [...], "layout": {...}}`, as plotly.js reads it. The page colours axes and texts by
-its own theme, so figures set colours of traces only, from a palette that reads on white and on black.
+A figure is plotly.js data, `{"data": [...], "layout": {...}}`. The page's theme colours axes and texts; figures colour
+traces only, from a palette that reads on white and on black.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def escape(text: object) -> str:
 
 
 def wrapped(text: str, width: int = 70) -> str:
-    """Return a text for a hover text, escaped, in lines of so many characters: plotly breaks none itself."""
+    """Return an escaped hover text in lines of limited length, since plotly does not wrap it."""
     return "<br>".join(escape(line) for line in textwrap.wrap(text, width))
 
 
@@ -51,7 +51,7 @@ def in_template(name: str) -> str:
 
 
 def short(value: float) -> float | None:
-    """Return a number with six significant digits, which keeps the page small; None for NaN and infinity."""
+    """Return a number with six significant digits, to keep the page small; None for NaN and infinity."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
@@ -67,18 +67,18 @@ def hover(trial: TrialRecord, epoch: int, values: Mapping[str, float]) -> str:
 
 
 def cut(text: str, most: int = 48) -> str:
-    """Return the text, or its beginning and an ellipsis if it is longer than `most` characters."""
+    """Return the text, with an ellipsis if it is longer than `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def spans(values: Iterable[float | None], factor: float = 20.0) -> bool:
-    """Return whether values are positive and differ so much that they need a logarithmic axis."""
+    """Return whether values are positive and span a range that needs a logarithmic axis."""
     given = [v for v in values if v is not None and math.isfinite(v)]
     return bool(given) and min(given) > 0 and max(given) / min(given) >= factor
 
 
 def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
-    """Return an axis whose title is never cut off."""
+    """Return an axis with a title that is never cut off."""
     kind = {"type": "log"} if log else {}
     text = {"text": title, "standoff": 8}
     ticks = {"exponentformat": "e", "minexponent": 6, "separatethousands": True}
@@ -86,11 +86,7 @@ def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
 
 
 def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict[str, object]:
-    """Return an axis for an objective, with its direction in the title and its unit at the ticks.
-
-    Args:
-        values: All values that are drawn; if they differ by a factor of 20, the axis is logarithmic.
-    """
+    """Return an axis with an objective's direction and unit; logarithmic if `values` differ by a factor of 20."""
     title = escape(objective.metric) + (" (larger is better)" if objective.direction == "maximize" else "")
     given = [v for v in values if v is not None and math.isfinite(v)]
     if spans(given):
@@ -109,7 +105,7 @@ def hover_value(name: str, values: Iterable[float | None], of: str = "y") -> str
 
 
 def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
-    """Return the ticks of a logarithmic axis of a metric with whole numbers, where plotly writes single digits."""
+    """Return ticks for a logarithmic axis of whole numbers, where plotly writes single digits."""
     low, high = min(values), max(values)
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     steps = (1.0,) if high / low >= 300 else (1.0, 3.0) if high / low >= 10 else (1.0, 2.0, 3.0, 5.0, 7.0)
@@ -119,14 +115,14 @@ def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
 
 
 def sampled(values: Sequence[Value], most: int) -> Sequence[Value]:
-    """Return an even sample of at most so many values, in their order."""
+    """Return an even sample of at most `most` values, in order."""
     return values if len(values) <= most else [values[i * len(values) // most] for i in range(most)]
 
 
 def markers(
     xs: Sequence[object], ys: Sequence[object], texts: Sequence[str], *, name: str, color: str, **marker: object
 ) -> Trace:
-    """Return a trace of points that show their text on hover."""
+    """Return a trace of points with hover texts."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -140,7 +136,7 @@ def markers(
 
 
 def titled(plain: Figure, title: str) -> Figure:
-    """A copy of a figure with a title of its own, for viewers that write no heading; it stands above the legend."""
+    """Return a copy of a figure with a title above the legend, for viewers without headings."""
     layout = mapping(plain["layout"])
     text = {"text": escape(title), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top"}
     margin = {**mapping(layout["margin"]), "t": TOP_WITH_TITLE}

@@ -1,4 +1,4 @@
-"""The model to take, in words, for the terminal and the page."""
+"""The recommended model in words, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -30,15 +30,12 @@ _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
 
 
 def recommendation_lines(study: StudyRecord) -> list[str]:
-    """Return what to take beside the baselines, what its neighbours offer instead, and its parameters.
-
-    Without a kept model it is what to train again.
-    """
+    """Return the recommended model (or the one to train again), its neighbours and its parameters."""
     return lines_of(study, recommended(study))
 
 
 def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
-    """Return a recommendation as sentences; without one what to train again."""
+    """Return a recommendation as sentences; without one the trial to train again."""
     if found is None:
         return _to_train_again(study)
     objectives = study.objectives
@@ -73,7 +70,7 @@ def _told(study: StudyRecord, point: ArchivePoint) -> str:
 
 
 def _to_train_again(study: StudyRecord) -> list[str]:
-    """Return the best trade-off of a study that has kept no model, and its parameters; nothing without any."""
+    """The best trade-off of a study without kept models, and its parameters; empty without any."""
     points = analysis.archive(study)
     if not points:
         return []
@@ -88,17 +85,13 @@ def _params(params: Mapping[str, object]) -> str:
 
 
 def _differing(other: Mapping[str, object], taken: Mapping[str, object]) -> str:
-    """Return the parameters of another model that are not those of the one that is taken, with its values."""
     changed = _params({name: value for name, value in other.items() if name not in taken or taken[name] != value})
     without = [name for name in taken if name not in other]
     return ", ".join([*([changed] if changed else []), *(f"no {name}" for name in without)])
 
 
 def command_of(study: StudyRecord, point: ArchivePoint) -> str:
-    """Return the command that exports a model, as a folder that stands alone; empty where none was kept.
-
-    What is no module of torch, as models of other libraries and what a command's program has kept, leaves as a file.
-    """
+    """Return the export command for a model, or "" if none was kept; only torch modules export as a folder."""
     if not point.checkpoint or study.is_simulated:
         return ""
     models = _modules(study, point)
@@ -112,7 +105,7 @@ def command_of(study: StudyRecord, point: ArchivePoint) -> str:
 
 
 def _modules(study: StudyRecord, point: ArchivePoint) -> list[str] | None:
-    """Return the names of the modules that a training function has handed over; None where nobody knows."""
+    """Names of the modules that a training function has passed; None if unknown."""
     facts = [attempt.facts for attempt in study.started[point.trial].attempts]
     known = [cast("Sequence[str]", one["models"]) for one in facts if "models" in one]
     return list(known[-1]) if known else None
@@ -125,7 +118,7 @@ def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
 
 
 def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
-    """Return what was measured with fresh seeds, of the objectives that were, as a sentence; empty without any."""
+    """The objectives measured with fresh seeds, as a sentence; empty without any."""
     if found.confirmed is None:
         return ""
     told = [
@@ -145,7 +138,7 @@ def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
 
 
 def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:
-    """Return the constraints that a model with fresh seeds does not keep on average, as a sentence; else empty."""
+    """The constraints that a model violates on average over fresh seeds, as a sentence; else empty."""
     measured = {} if found.confirmed is None else found.confirmed["metrics"]
     broken = [
         f"{one.metric} {confirmed_value(found.confirmed, one.metric)}, where {wanted_in_words([one])} is wanted"
@@ -156,7 +149,7 @@ def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:
 
 
 def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
-    """Return a confirmed metric as `mean ± deviation`; empty if it was not confirmed."""
+    """Return a confirmed metric as `mean ± deviation`, else ""."""
     one = None if confirmed is None else confirmed["metrics"].get(name)
     if one is None:
         return ""
@@ -165,14 +158,13 @@ def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
 
 
 def confirmed_on_part(study: StudyRecord, trial: int, epoch: int | None = None) -> str:
-    """Return the confirmed first objective of a point for a table, such as `4 % ± 1.4 %, test`; else empty."""
+    """Return the confirmed first objective of a point for a table, such as `4 % ± 1.4 %, test`, else ""."""
     confirmed = confirmation_of(study, trial, epoch)
     text = confirmed_value(confirmed, study.objectives[0].metric)
     return f"{text}, {confirmed['measured_on']}" if confirmed is not None and text else ""
 
 
 def _against(study: StudyRecord, other: ArchivePoint, taken: ArchivePoint) -> str:
-    """Return the first objective of another point, and by how much it differs in the others."""
     first, *rest = study.objectives
     told = f"{first.metric} {value_in_words(first.metric, other.values[first.metric])}"
     if text := confirmed_on_part(study, other.trial, other.epoch):
@@ -188,13 +180,13 @@ def _against(study: StudyRecord, other: ArchivePoint, taken: ArchivePoint) -> st
 
 
 def _ending(objective: Objective) -> str:
-    """Return the ending of a metric's name that tells how it is compared; empty if none does."""
+    """Ending of a metric's name that selects its words of comparison, else ""."""
     is_minimized = objective.direction == "minimize"  # less profit is not cheaper
     return next((end for end in _COMPARATIVES if is_minimized and objective.metric.endswith(end)), "")
 
 
 def compared_in_words(objective: Objective, value: float, base: float, *, is_named: bool = False) -> str:
-    """Return how a value compares with another one: `5 times cheaper`, `39 % slower`, `4 times as large`."""
+    """Return the comparison of two values: `5 times cheaper`, `39 % slower`, `4 times as large`."""
     name = objective.metric
     if value == base:
         return f"the same in {name}"

@@ -1,4 +1,4 @@
-"""A study as people may see it: without passwords and control characters in its texts."""
+"""A study without passwords and control characters in its texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from studies.util import redact, redact_deep
 
 
 def redacted(study: StudyRecord) -> StudyRecord:
-    """Return the study with its texts made safe, so that no page, figure or summary has to hide anything."""
+    """Return the study with safe texts, so that pages, figures and summaries need not hide anything."""
     trials = tuple(
         replace(
             t,

@@ -1,8 +1,7 @@
-"""What pruning saved, and what it may have missed, by trials that went on although they looked poor.
+"""Savings of pruning, and its estimated misses.
 
-A pruner with random continuations lets a trial go on now and then that it would have stopped. Such trials are an even
-sample of those that it stopped, so the share of them that gave one of the best models says how many the others would
-have given.
+A pruner with random continuations sometimes continues trials that it would have stopped: an unbiased sample of the
+stopped trials. Their share among the best models estimates how many the others would have given.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ RANDOM_CONTINUATION = "random continuation"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Savings:
-    """What a study saved by stopping trials early.
+    """Savings from stopping trials early.
 
     Attributes:
-        stopped: Number of trials that were stopped, or wait, before the last epoch by a decision.
+        stopped: Number of trials stopped or paused by a decision before the last epoch.
         epochs: Epochs that these trials did not train.
-        usd: Dollars that these epochs would have cost, each trial at its own mean price of an epoch.
-        found: How many of those gave one of the best models after the epoch at which they would have stopped.
+        usd: Price of these epochs in dollars, at each trial's mean price of an epoch.
+        found: Number of continued trials with one of the best models after the epoch of the would-be stop.
     """
 
     stopped: int
@@ -39,12 +38,12 @@ class Savings:
 
     @property
     def missed(self) -> float | None:
-        """Expected number of stopped trials that would have given one of the best models; None without a sample."""
+        """Return the expected number of stopped trials among the best models; None without a sample."""
         return self.stopped * self.found / self.continued if self.continued else None
 
 
 def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | None:
-    """Return what pruning saved; None where no trial was stopped or the number of epochs is not known."""
+    """Return the savings of pruning; None if no trial was stopped, or the number of epochs is unknown."""
     planned = last_epoch(study.spec)
     if planned is None:
         return None
@@ -63,7 +62,7 @@ def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | No
 
 
 def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[str]:
-    """Return what pruning saved and what it may have missed, as sentences; nothing where nothing was stopped."""
+    """Return savings and estimated misses of pruning as sentences; empty without stopped trials."""
     found = savings(study, archive)
     if found is None:
         return []
@@ -81,7 +80,6 @@ def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[s
 
 
 def _beside(saved: float, spent: float) -> str:
-    """Return how the dollars saved compare with those spent."""
     return f", {significant(saved / spent, 2)} times what the study has cost" if spent > 0 and saved > 0 else ""
 
 
@@ -91,7 +89,7 @@ def _was_stopped(trial: TrialRecord, planned: int) -> bool:
 
 
 def _was_decided(trial: TrialRecord) -> bool:
-    """Whether a decision ended the trial: it has one that is no "continue", at its last epoch."""
+    """Whether a decision other than "continue" at its last epoch ended the trial."""
     return any(one.action != "continue" and one.epoch >= trial.epochs[-1].epoch for one in trial.decisions)
 
 
@@ -100,7 +98,7 @@ def _first_by_chance(trial: TrialRecord) -> DecisionRecord | None:
 
 
 def is_by_chance(decision: DecisionRecord) -> bool:
-    """Return whether a decision let a trial go on that would have been stopped."""
+    """Return whether a decision randomly continued a trial that would have been stopped."""
     return decision.action == "continue" and decision.reason.startswith(RANDOM_CONTINUATION)
 
 

@@ -1,4 +1,4 @@
-"""How a study or a trial is, in words: the one table from which terminal, report, pages and tools tell it."""
+"""States of studies and trials in words, shared by terminal, report, pages and tools."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def state_text(name: str, state: StudyState | str, *, driven: bool, why: str = "
 
 
 def study_sentence(study: StudyRecord, subject: str = "") -> str:
-    """Return how a study is, as a clause: `moons is closed: there was nothing left to try`."""
+    """Return a study's state as a clause: `moons is closed: there was nothing left to try`."""
     text = state_text(study.name, study.state, driven=study.driven, why=study.why_ended)
     return f"{subject or study.name} {_VERBS[study.state]} {text}"
 
 
 def trial_reason(trial: TrialRecord, study: str = "STUDY", baseline: str | None = None) -> str:
-    """Return why a trial is in its state; of a baseline with its name."""
+    """Return why a trial is in its state; for a baseline with its name."""
     reason = trial.reason or _TRIALS.get(trial.state, "").format(study=shlex.quote(study), trial=trial.name)
     if reason == "closed":
         reason = PAUSED_AT_THE_END.format(epochs=len(trial.epochs))
@@ -40,6 +40,6 @@ def trial_reason(trial: TrialRecord, study: str = "STUDY", baseline: str | None 
 
 
 def counted(states: Iterable[str]) -> str:
-    """Return how many trials are in each state: `1 running, 2 complete`."""
+    """Return the number of trials in each state: `1 running, 2 complete`."""
     numbers = Counter(states)
     return ", ".join(f"{numbers[state]} {state}" for state in TRIAL_STATES if numbers[state])

@@ -1,4 +1,4 @@
-"""What an objective depends on: the surface over the two parameters that matter most, and parallel coordinates."""
+"""An objective over its most important parameters: a surface over two, and parallel coordinates."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ BANDS: tuple[tuple[str, str], ...] = (
 def surface(
     study: StudyRecord, objective: Objective, effects: Effects, taken: Recommendation | None = None
 ) -> Figure | None:
-    """Return the objective over the two numeric parameters that matter most, with the trials; None without two.
+    """Return the objective over its two most important numeric parameters, with the trials; None without two.
 
-    A star marks the model that is recommended, where it has both parameters.
+    A star marks the recommended model, if it has both parameters.
     """
     names = effects.numeric()[:2]
     if len(names) < 2:
@@ -100,10 +100,9 @@ def _star(taken: Recommendation, first: str, second: str) -> Trace:
 
 
 def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mapping[str, float]) -> Figure | None:
-    """Return a line for each trial through its parameters to the objective, in five colours from best to worst.
+    """Return a line for each trial through its most important parameters to the objective, in five colours.
 
-    The parameters that matter most are drawn, the most important one beside the objective; plotly's own parallel
-    coordinates need WebGL and compile code, which the page's content security policy forbids.
+    plotly's own parallel coordinates need WebGL and compile code, which the page's content security policy forbids.
     """
     trained = _measured(study, objective)
     names = list(shares)[:MOST_AXES] or parameter_names(study)[:MOST_AXES]
@@ -120,13 +119,13 @@ def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mappi
 
 
 def _in_order(declared: object, given: set[str]) -> list[str]:
-    """Return the choices that were taken: those of the spec in its order, then others."""
+    """The taken choices: those of the spec in order, then others."""
     known = [str(choice) for choice in declared if str(choice) in given] if isinstance(declared, list) else []
     return [*known, *sorted(given - set(known))]
 
 
 class _Scale:
-    """One vertical axis: where a value lies between the least (0) and the largest (1)."""
+    """A vertical axis: places of values between the least (0) and the largest (1)."""
 
     def __init__(
         self, study: StudyRecord, name: str, values: Sequence[ParameterValue | None], *, is_metric: bool = False
@@ -142,14 +141,13 @@ class _Scale:
         self._low, self._high = min(numbers, default=0.0), max(numbers, default=1.0)
 
     def place(self, value: ParameterValue | None) -> float | None:
-        """Return where the value lies, from 0 to 1; None for a parameter that is inactive."""
+        """The value's place from 0 to 1; None for an inactive parameter."""
         if value is None or not math.isfinite(self._number(value)):
             return None
         width = self._high - self._low
         return short((self._number(value) - self._low) / width) if width > 0 else 0.5
 
     def ends(self) -> tuple[str, str]:
-        """Return the labels of the least and of the largest value."""
         if self._choices:
             return self._choices[0], self._choices[-1]
         low, high = (math.exp(v) if self._log else v for v in (self._low, self._high))
@@ -164,7 +162,6 @@ class _Scale:
 
 
 def _band(ranked: Sequence[TrialRecord], place: int, scales: Sequence[_Scale], objective: Objective) -> Trace:
-    """The lines of one fifth of the trials as one trace, with gaps between them."""
     name, colour = BANDS[place]
     count = len(ranked)
     mine = ranked[count * place // len(BANDS) : count * (place + 1) // len(BANDS)]
@@ -210,7 +207,6 @@ def _no_axis() -> dict[str, object]:
 
 
 def _ends(scales: Sequence[_Scale]) -> list[dict[str, object]]:
-    """The least value under each axis, and the largest one above it."""
     return [
         {"x": x, "y": y, "text": escape(cut(text, 12)), "showarrow": False, "yanchor": anchor, "font": {"size": 11}}
         for x, scale in enumerate(scales)

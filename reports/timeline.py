@@ -1,8 +1,4 @@
-"""Who trained on which device, from when to when: charges as bars, and faults as marks.
-
-Time in which no pool was open costs nothing and is left out, so that a study that was resumed
-days later stays readable.
-"""
+"""Timeline of devices: charges as bars, faults as marks; times without a pool cost nothing and are left out."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ _TINY = 1 / 2000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Bar:
-    """What one device did for a while; times in seconds from the first charge, those without a pool left out."""
+    """A device's activity, in seconds from the first charge without times without a pool."""
 
     slot: int
     kind: ChargeKind
@@ -56,7 +52,7 @@ class _Bar:
 
 
 class _Clock:
-    """Turns moments into seconds since the beginning, without the time in which nothing was charged."""
+    """Converts moments to seconds since the beginning, without uncharged time."""
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
         self._begins: list[float] = []
@@ -73,23 +69,22 @@ class _Clock:
 
     @property
     def seconds(self) -> float:
-        """Length of the time with a pool."""
         return self._before[-1]
 
     @property
     def gaps(self) -> list[tuple[float, float]]:
-        """Where time was left out, and how many seconds."""
+        """Positions of left-out time, and its seconds."""
         pairs = zip(self._begins[1:], self._ends, self._before[1:], strict=False)
         return [(at, begin - end) for begin, end, at in pairs]
 
     def at(self, moment: float) -> float:
-        """Seconds of a moment; one without a pool becomes the end of the pool before."""
+        """Seconds of a moment; a moment without a pool becomes the end of the pool before."""
         place = bisect_right(self._begins, moment) - 1
         return 0.0 if place < 0 else self._before[place] + min(moment, self._ends[place]) - self._begins[place]
 
 
 def timeline(study: StudyRecord) -> Figure | None:
-    """Return a row of bars for each device; None where charges do not say which devices they are for."""
+    """Return a row of bars for each device; None if charges do not name their devices."""
     charges = [(one, one.charged_at.timestamp()) for one in study.charges if one.slot_numbers and one.seconds > 0]
     clock = _Clock((end - one.seconds, end) for one, end in charges)
     if not clock.seconds:
@@ -124,7 +119,7 @@ def timeline(study: StudyRecord) -> Figure | None:
 
 
 def timeline_line(study: StudyRecord) -> str:
-    """Return which share of the devices' time was trained, and how many faults there were, as a sentence."""
+    """Return the trained share of the devices' time and the number of faults, as a sentence."""
     seconds: dict[ChargeKind, float] = defaultdict(float)
     for one in study.charges:
         seconds[one.kind] += one.slots * one.seconds
@@ -139,7 +134,7 @@ def timeline_line(study: StudyRecord) -> str:
 
 
 def _joined(bars: Sequence[_Bar], whole: float) -> list[_Bar]:
-    """Bars of one device without idle moments that nobody sees, and with one bar for what goes on."""
+    """Bars of one device without invisible idle moments, joined where an activity goes on."""
     kept: list[_Bar] = []
     for bar in bars:
         if bar.kind == "idle" and bar.end - bar.start < whole * _TINY:
@@ -154,7 +149,7 @@ def _joined(bars: Sequence[_Bar], whole: float) -> list[_Bar]:
 
 
 def _divided(bars: Sequence[_Bar], length: float) -> list[_Bar]:
-    """Equal parts of a device's time, each as what took most of it."""
+    """Equal parts of a device's time, each with its longest activity."""
     seconds: dict[int, dict[ChargeKind, float]] = defaultdict(lambda: defaultdict(float))
     trials: dict[int, set[int]] = defaultdict(set)
     for bar in bars:
@@ -203,7 +198,6 @@ def _faulty(study: StudyRecord) -> list[tuple[TrialRecord, AttemptRecord]]:
 
 
 def _faults(study: StudyRecord, clock: _Clock, unit: float) -> list[Trace]:
-    """A cross on each device of an attempt that a fault ended."""
     found = [
         (slot, clock.at(one.ended_at.timestamp()) / unit, _why(trial, one))
         for trial, one in _faulty(study)[:MOST_FAULTS]
@@ -225,7 +219,7 @@ def _faults(study: StudyRecord, clock: _Clock, unit: float) -> list[Trace]:
 
 
 def _why(trial: TrialRecord, attempt: AttemptRecord) -> str:
-    """What ended an attempt; the trial keeps the message of its last failure alone."""
+    """The end of an attempt; a trial keeps only the message of its last failure."""
     is_last = attempt is next((one for one in reversed(trial.attempts) if one.outcome in FAULTS), None)
     message = last_line(trial.error) if is_last and trial.error else ""
     outcome = trial.failure if attempt.outcome == "failed" and trial.failure else attempt.outcome
@@ -234,7 +228,6 @@ def _why(trial: TrialRecord, attempt: AttemptRecord) -> str:
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    """Seconds of the axis's unit, and the unit's name."""
     return (1.0, "seconds") if seconds < 180 else (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")
 
 

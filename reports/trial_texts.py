@@ -1,4 +1,4 @@
-"""The columns of a trial as texts: terminal, report and pages each take some of them, by the names of the CSV."""
+"""A trial's columns as texts for terminal, report and pages, by the names of the CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEARNED = ("effective_batch", "base_learning_rate", "scaled_learning_rate")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A table cell; `sort` is what its column is sorted by, `full` the whole text where it was cut."""
+    """A table cell; `sort` is its sort key, `full` the whole text if it was cut."""
 
     text: str
     sort: str
@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def css(self) -> str:
-        """Classes of the cell in the page."""
+        """CSS classes of the cell."""
         return f"number {self.kind}".strip() if self.numeric else self.kind
 
 
@@ -42,10 +42,7 @@ Line = Mapping[str, Cell]
 
 
 def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]:
-    """Return the cells of trials by column, as `trial_rows` has them, those of bounded metrics as `values.` too.
-
-    Reason and confirmed value are in words here, and `learned` facts beside them.
-    """
+    """Return the cells of `trial_rows`, with reasons in words, `values.` of bounded metrics, and `learned` facts."""
     named, with_rate = baseline_trials(study), with_learning_rate(study)
     lines: list[Line] = []
     for trial in trials:
@@ -69,7 +66,7 @@ def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]
 
 
 def known_lines(study: StudyRecord) -> list[Line]:
-    """Return the cells of the baselines that need no training, by column."""
+    """Return the cells of untrained baselines, by column."""
     return [
         {"state": _state("baseline"), "reason": _reason(one.name)}
         | {f"values.{name}": cell(name, value) for name, value in one.measured.items()}
@@ -79,7 +76,7 @@ def known_lines(study: StudyRecord) -> list[Line]:
 
 
 def cell(name: str, value: object, seconds: float | None = None) -> Cell:
-    """Return the cell of a column's value; `seconds` stand beside dollars below a cent."""
+    """Return the cell of a column's value; `seconds` are shown beside dollars below a cent."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         metric_name = name.partition(".")[2] if name.startswith(("values.", "bounded.")) else name
         told = number(value) if name.startswith("params.") else value_in_words(metric_name, value, seconds)

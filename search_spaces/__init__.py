@@ -1,1 +1,1 @@
-"""What may vary in a search: parameters and the tree they form. Standard library only."""
+"""Search spaces: parameters and the tree that they form. Standard library only."""

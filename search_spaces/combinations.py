@@ -1,4 +1,4 @@
-"""Which values of some parameters a space can give together."""
+"""Possible combinations of the values of some parameters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from search_spaces.space import Space
 
 
 def combinations(space: Space, names: Collection[str]) -> Iterator[dict[str, Value]]:
-    """Yield configurations that together hold every combination of the named parameters that the space can give.
-
-    A range stands for itself with its low end; so it does as a parent, with the values that children hang from.
+    """Yield configurations that cover each combination of the named parameters; a range counts as its low end.
 
     Args:
-        names: Names of a few parameters: the number of configurations is the product of their choices and those of
-            their parents.
+        names: A few parameters: the number of configurations is the product of the choices of them and their parents.
     """
     wanted_of = {name: form["when"] for name, form in space.to_dict().items() if "when" in form}
     parents = {name: _parent(when) for name, when in wanted_of.items()}

@@ -1,13 +1,10 @@
-"""Seeds derived from names and numbers by hashing: the same in every process, on every machine, in every version.
-
-They are part of what a stored study means: a resumed study draws what it would have drawn. One algorithm per purpose,
-since seeds that exist must not change:
+"""Seeds hashed from names and numbers, equal on all machines and versions, so that resumed studies repeat draws.
 
     derived_seed       32 bits of BLAKE2b       suggestions, faults of simulated trials
     fresh_seed         31 bits of SHA-256       trainings of `automl confirm`
     derived_uniform    a number from [0, 1)     decisions by chance
 
-What a training draws depends on the training's own seed (`trainers.data.seeds`).
+Existing seeds must not change, hence several algorithms. Trainings have seeds of their own (`trainers.data.seeds`).
 """
 
 from __future__ import annotations
@@ -17,17 +14,17 @@ import random
 
 
 def derived_seed(*parts: int | str) -> int:
-    """Returns a seed of 32 bits from names and numbers; other parts, or the same in another order, give another one."""
+    """Returns a 32-bit seed from names and numbers; their order matters."""
     return _first_bits(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest(), 32)
 
 
 def fresh_seed(*parts: int | str) -> int:
-    """Returns a seed of 31 bits from names and numbers, unrelated to `derived_seed` of the same parts."""
+    """Returns a 31-bit seed from names and numbers, unrelated to `derived_seed` of the same parts."""
     return _first_bits(hashlib.sha256(" ".join(map(str, parts)).encode()).digest(), 31)
 
 
 def derived_uniform(*parts: int | str) -> float:
-    """Returns a number from 0, included, to 1, left out, that is evenly distributed over names and numbers."""
+    """Returns a number in [0, 1), evenly distributed over names and numbers."""
     return random.Random(" ".join(map(str, parts))).random()
 
 

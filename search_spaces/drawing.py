@@ -20,9 +20,9 @@ def example_params(space: Space) -> dict[str, Value]:
 
 
 def draw_number(parameter: Float | Int, generator: random.Random) -> float:
-    """A value of a numeric parameter, uniform on its scale; uniform among the values of a stepped or whole one.
+    """Draw a value uniform on the parameter's scale, or uniform among stepped or whole values.
 
-    A whole number n on a log scale has the probability of the interval from n - 0.5 to n + 0.5 on that scale.
+    A whole number n on a log scale has the probability of the interval from n - 0.5 to n + 0.5.
     """
     if parameter.step is not None:
         steps = round((parameter.top - parameter.low) / parameter.step)

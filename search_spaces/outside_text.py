@@ -1,7 +1,4 @@
-"""Text that comes from outside (exceptions, metric names, settings) made safe for a store and for a terminal.
-
-Two owners, one for each border: `storable` where text enters a store, `escaped` where text reaches a terminal.
-"""
+"""Makes outside text safe: `storable` where text enters a store, `escaped` where text reaches a terminal."""
 
 from __future__ import annotations
 
@@ -23,11 +20,9 @@ _NOT_PRINTABLE = re.compile(
 
 
 def storable(text: str, most: int = LONGEST_STORED) -> str:
-    """Return a text as every database takes it: without NUL and lone surrogates, which are shown escaped.
+    """Return a text with NUL and lone surrogates escaped; idempotent, for copies of stores.
 
-    A text that was stored is returned as it is, as when a store is copied.
-
-    SQLite's driver refuses lone surrogates, as file names that are not UTF-8 have them; PostgreSQL refuses NUL, too.
+    SQLite's driver refuses lone surrogates (file names that are not UTF-8), PostgreSQL refuses NUL as well.
     """
     if not text.isascii() or "\x00" in text:  # few texts, and much quicker to find out
         text = _NOT_STORABLE.sub(_as_escape, text)
@@ -39,7 +34,7 @@ def storable(text: str, most: int = LONGEST_STORED) -> str:
 
 
 def last_line(text: str, otherwise: str = "") -> str:
-    """Return the last line of a text, such as the error at the end of a traceback; another text if there is none."""
+    """Return the last line of a text, such as the error at the end of a traceback, else another text."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else otherwise
 
@@ -58,10 +53,9 @@ def storable_deep(value: Any) -> Any:
 
 
 def escaped(text: str) -> str:
-    r"""Return a text with control characters as people write them, such as `\x1b`; tabs and newlines stay.
+    r"""Return a text with control characters as escapes such as `\x1b`; tabs and newlines stay.
 
-    A terminal obeys control characters: an error message could move the cursor, set the title, or write into the
-    clipboard.
+    A terminal obeys control characters: a message could move the cursor, set the title, or write the clipboard.
     """
     return _NOT_PRINTABLE.sub(_as_escape, text)
 

@@ -1,7 +1,4 @@
-"""What one parameter may be: `Float`, `Int` or `Categorical`, checked when it is made.
-
-Each is a frozen value, so that a wrong domain fails where it is written and not in the middle of a study.
-"""
+"""Domains of a parameter: `Float`, `Int` or `Categorical`, frozen and checked when created."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class SpaceError(UserError, ValueError):
     """A parameter, a space or an assignment of values is wrong.
 
     Attributes:
-        path: Where inside the space, such as `("momentum", "when", "optimizer")`.
+        path: Place inside the space, such as `("momentum", "when", "optimizer")`.
     """
 
     def __init__(self, problem: str, path: tuple[str, ...] = ()) -> None:
@@ -38,15 +35,12 @@ class SpaceError(UserError, ValueError):
         return f"{'.'.join(self.path)}: {self.problem}" if self.path else self.problem
 
     def under(self, *names: str) -> SpaceError:
-        """The same problem seen from further out: the path gets these names in front."""
+        """Return the same error with these names in front of its path."""
         return SpaceError(self.problem, (*names, *self.path))
 
 
 def kind_of(value: object) -> str | None:
-    """The kind of a value (null, bool, int, float, str), or None if no parameter can have it.
-
-    Python holds 1, 1.0 and True for equal; the kind tells them apart.
-    """
+    """Return null, bool, int, float or str, or None for any other type; Python treats 1, 1.0 and True as equal."""
     if value is None:
         return "null"
     for kind, cls in (("bool", bool), ("int", int), ("float", float), ("str", str)):
@@ -56,7 +50,7 @@ def kind_of(value: object) -> str | None:
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two values are equal and of one kind."""
+    """Return whether two values are equal and of one kind."""
     return kind_of(one) is not None and kind_of(one) == kind_of(other) and one == other
 
 
@@ -65,11 +59,7 @@ Confidence = Literal["low", "medium", "high"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Where a person expects good values of a parameter.
-
-    Attributes:
-        confidence: Width of the prior: high, medium or low.
-    """
+    """A person's expectation of good values; `confidence` is the width of the prior: high, medium or low."""
 
     center: Value
     confidence: Confidence = "medium"
@@ -79,18 +69,16 @@ class Prior:
             raise SpaceError(found(self.confidence, listed(get_args(Confidence))), ("confidence",))
 
     def to_dict(self) -> dict[str, object]:
-        """The YAML form, without what is at its default."""
+        """Return the YAML form without defaults."""
         form: dict[str, object] = {"center": self.center}
         return form if self.confidence == "medium" else form | {"confidence": self.confidence}
 
 
 class _WithWhen:
-    """Gives parameters `.when(...)`."""
-
     __slots__ = ()
 
     def when(self, /, **parent: Value | Sequence[Value]) -> Conditional:
-        """This parameter as the child of another one: `Float(low=0, high=1).when(optimizer="sgd")`."""
+        """Return this parameter as a child: `Float(low=0, high=1).when(optimizer="sgd")`."""
         return Conditional(parameter=self, when=parent)  # type: ignore[arg-type]
 
 
@@ -99,9 +87,9 @@ class Float(_WithWhen):
     """A real number from `low` to `high`, both included.
 
     Attributes:
-        log: Whether factors and not differences matter; `low` must be above 0 then.
+        log: Search on a log scale; `low` must be above 0 then.
         step: Distance of the allowed values, counted from `low`; None allows all.
-        prior: Where good values are expected; a mapping in its YAML form will do.
+        prior: Expected good values; also accepts the mapping of the YAML form.
     """
 
     low: float
@@ -123,14 +111,14 @@ class Float(_WithWhen):
 
     @property
     def top(self) -> float:
-        """The largest value that can occur: `high`, or the last step below it."""
+        """Return the largest possible value: `high`, or the last step below it."""
         if self.step is None:
             return self.high
         steps = math.floor((self.high - self.low) / self.step + _GRID_TOLERANCE)
         return min(self.high, self.low + steps * self.step)
 
     def contains(self, value: object) -> bool:
-        """Whether the value is an int or a float, within the range and on the grid."""
+        """Return whether the value is an int or a float, within the range and on the grid."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
         if self.step is None:
@@ -139,12 +127,12 @@ class Float(_WithWhen):
         return abs(steps - round(steps)) < _GRID_TOLERANCE
 
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """Return the allowed values in words."""
         steps = f" in steps of {self.step}" if self.step is not None else ""
         return f"a number from {self.low} to {self.high}{steps}"
 
     def to_dict(self) -> dict[str, object]:
-        """The YAML form, without what is at its default."""
+        """Return the YAML form without defaults."""
         return {"type": "float", **_range_dict(self)}
 
 
@@ -153,9 +141,9 @@ class Int(_WithWhen):
     """A whole number from `low` to `high`, both included.
 
     Attributes:
-        log: Whether factors and not differences matter; `low` must be above 0 then.
+        log: Search on a log scale; `low` must be above 0 then.
         step: Distance of the allowed values, counted from `low`; None is 1.
-        prior: Where good values are expected; a mapping in its YAML form will do.
+        prior: Expected good values; also accepts the mapping of the YAML form.
     """
 
     low: int
@@ -175,33 +163,33 @@ class Int(_WithWhen):
 
     @property
     def top(self) -> int:
-        """The largest value that can occur: `high`, or the last step below it."""
+        """Return the largest possible value: `high`, or the last step below it."""
         return self.high - (self.high - self.low) % (self.step or 1)
 
     def contains(self, value: object) -> bool:
-        """Whether the value is an int (not a bool, not 1.0), within the range and on the grid."""
+        """Return whether the value is an int (not a bool, not 1.0), within the range and on the grid."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
             return False
         return (value - self.low) % (self.step or 1) == 0
 
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """Return the allowed values in words."""
         steps = f" in steps of {self.step}" if self.step is not None else ""
         return f"a whole number from {self.low} to {self.high}{steps}"
 
     def to_dict(self) -> dict[str, object]:
-        """The YAML form, without what is at its default."""
+        """Return the YAML form without defaults."""
         return {"type": "int", **_range_dict(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class Categorical(_WithWhen):
-    """One of a list of values without order.
+    """A value from a list without order.
 
     Attributes:
-        choices: None, bools, ints, finite floats and strings, no two of them equal in Python's sense: Optuna cannot
-            tell 1, 1.0 and True apart.
-        prior: Which one is expected to be best; a mapping in its YAML form will do.
+        choices: None, bools, ints, finite floats and strings, all different under Python's `==`: Optuna cannot
+            distinguish 1, 1.0 and True.
+        prior: The expected best choice; also accepts the mapping of the YAML form.
     """
 
     choices: Sequence[Value]
@@ -212,15 +200,15 @@ class Categorical(_WithWhen):
         object.__setattr__(self, "prior", _checked_prior(self))
 
     def contains(self, value: object) -> bool:
-        """Whether the value is one of the choices, of the same kind: 1.0 and True are not 1."""
+        """Return whether the value is a choice of the same kind: 1.0 and True are not 1."""
         return any(same(choice, value) for choice in self.choices)
 
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """Return the allowed values in words."""
         return f"one of {listed(shown(choice) for choice in self.choices)}"
 
     def to_dict(self) -> dict[str, object]:
-        """The YAML form."""
+        """Return the YAML form."""
         form: dict[str, object] = {"type": "categorical", "choices": list(self.choices)}
         return form if self.prior is None else form | {"prior": self.prior.to_dict()}
 
@@ -237,10 +225,7 @@ class Conditional:
     values: tuple[Value, ...]
 
     def __init__(self, *, parameter: Parameter, when: object) -> None:
-        """Check the condition.
-
-        Args:
-            when: A mapping of one parent's name to a value or a list of values, as in the YAML form.
+        """Check `when`: a mapping of one parent's name to a value or a list of values, as in the YAML form.
 
         Raises:
             SpaceError: With a path that starts with `when`.
@@ -260,16 +245,16 @@ class Conditional:
         object.__setattr__(self, "values", checked)
 
     def holds(self, value: object) -> bool:
-        """Whether the child exists at this value of its parent."""
+        """Return whether the child exists at this value of its parent."""
         return any(same(allowed, value) for allowed in self.values)
 
     def to_dict(self) -> dict[str, object]:
-        """The `when` of the YAML form: a single value stands alone, several in a list."""
+        """Return the `when` of the YAML form: a value, or a list of several."""
         return {self.parent: self.values[0] if len(self.values) == 1 else list(self.values)}
 
 
 def refusal(parameter: Parameter, value: object) -> str:
-    """What to tell someone whose value the parameter does not contain."""
+    """Return the message that refuses a value outside the parameter."""
     choices = parameter.choices if isinstance(parameter, Categorical) else ()
     return found(value, parameter.allowed(), nearest(value, [c for c in choices if isinstance(c, str)]))
 
@@ -321,7 +306,7 @@ _PRIOR_KEYS = ("center", "confidence")
 
 
 def _checked_prior(parameter: Float | Int | Categorical) -> Prior | None:
-    """The parameter's prior, read from its YAML form if need be, with a centre that the parameter can have."""
+    """The prior, read from its YAML form if needed, with a centre inside the parameter."""
     try:
         prior = parameter.prior if isinstance(parameter.prior, Prior | None) else _read_prior(parameter.prior)
         if prior is None:
@@ -355,7 +340,7 @@ def _check_center(parameter: Float | Int | Categorical, center: Value) -> None:
 
 
 def _checked_values(values: object, name: str) -> tuple[Value, ...]:
-    """The values as a tuple, if there are any, of allowed kinds, no two of them equal."""
+    """The values as a non-empty tuple of allowed kinds without duplicates."""
     if not isinstance(values, list | tuple):
         raise SpaceError(found(values, "a list of values"), (name,))
     if not values:

@@ -1,4 +1,4 @@
-"""Configurations of which only some values are given."""
+"""Completes configurations with missing values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from search_spaces.space import Space
 
 
 def complete(space: Space, given: Mapping[str, Value], generator: random.Random) -> dict[str, Value]:
-    """Complete a configuration: missing active parameters are drawn at random.
-
-    A parent that is missing is drawn among the values under which the given parameters exist.
+    """Complete a configuration: draw missing active parameters at random, parents so that the given children exist.
 
     Raises:
         SpaceError: A given parameter is unknown, inactive or out of range.
@@ -37,10 +35,7 @@ def complete(space: Space, given: Mapping[str, Value], generator: random.Random)
 
 
 def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:
-    """The values of each missing parent under which its given children exist.
-
-    If no value allows all of them, the values of the last child are taken, and the check of the space names the others.
-    """
+    """Return values of missing parents under which given children exist; on conflict the last child wins."""
     implied: dict[str, tuple[Value, ...]] = {}
     for name, entry in reversed(list(space.entries())):  # children before their parents
         if isinstance(entry, Conditional) and entry.parent not in given and (name in given or name in implied):

@@ -1,7 +1,4 @@
-"""The search space: a tree of parameters in which children hang from a parent's value.
-
-Whether a parameter exists is read off the tree, by walking from the roots; there are no predicates to evaluate.
-"""
+"""The search space: a tree of parameters; a walk from its roots shows which exist, without predicates."""
 
 from __future__ import annotations
 
@@ -52,8 +49,8 @@ class Space:
             parameters: Parameters by name, in any order; roots, and siblings, are chosen in this order.
 
         Raises:
-            SpaceError: If a name is no plain word, a parent is unknown, is a float, or cannot take a value that
-                `when` names, or if parents go in a circle.
+            SpaceError: A name is not a plain word, a parent is unknown, a float, or cannot take a value in `when`, or
+                parents form a cycle.
         """
         if not isinstance(parameters, Mapping):
             raise SpaceError(found(parameters, "a mapping of parameter names to parameters"))
@@ -88,9 +85,7 @@ class Space:
 
     @classmethod
     def from_dict(cls, form: object) -> Space:
-        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or `{name: value}`.
-
-        A value alone is a constant: a categorical with that one choice.
+        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or `{name: constant}`.
 
         Raises:
             SpaceError: With the path of the wrong place.
@@ -100,34 +95,26 @@ class Space:
         return cls({name: _read_entry(name, entry) for name, entry in form.items()})
 
     def to_dict(self) -> dict[str, dict[str, object]]:
-        """The YAML form, in the order of declaration; `Space.from_dict` gives an equal space back."""
+        """Return the YAML form, in the order of declaration; `Space.from_dict` restores an equal space."""
         return {name: form_of(entry) for name, entry in self._entries}
 
     def names(self) -> tuple[str, ...]:
-        """All names, in the order of declaration."""
+        """Return all names, in the order of declaration."""
         return tuple(name for name, _ in self._entries)
 
     def entries(self) -> Iterator[tuple[str, Parameter | Conditional]]:
-        """All parameters with their names, in the order of `walk`: each parent before its children."""
+        """Return all parameters by name, in the order of `walk`: each parent before its children."""
         return self._preorder()
 
     def parameter(self, name: str) -> Parameter:
-        """The parameter of this name.
-
-        Raises:
-            SpaceError: If there is none; the message names the nearest one.
-        """
+        """Return the parameter of this name; SpaceError with the nearest name if there is none."""
         for own, entry in self._entries:
             if own == name:
                 return _parameter_of(entry)
         raise SpaceError(self._unknown(name), (name,))
 
     def walk(self, choose: Callable[[str, Parameter], Value]) -> dict[str, Value]:
-        """Choose a value for every active parameter, parents before their children.
-
-        Returns:
-            The values by name, in the order of choosing: roots as declared, each followed by its active children.
-        """
+        """Choose a value for every active parameter: roots as declared, each followed by its active children."""
         params: dict[str, Value] = {}
         entries = dict(self._entries)
         waiting = list(reversed(self._children.get(None, ())))
@@ -141,7 +128,7 @@ class Space:
         return params
 
     def active(self, params: Mapping[str, object]) -> tuple[str, ...]:
-        """The names that exist at these values, in the order of `walk`; a parent that is missing has no children."""
+        """Return the active names at these values, in the order of `walk`; a missing parent has no children."""
         active: dict[str, None] = {}
         for name, entry in self._preorder():
             if not isinstance(entry, Conditional) or (
@@ -154,8 +141,8 @@ class Space:
         """Check a full assignment.
 
         Raises:
-            SpaceError: If a name is unknown, an active parameter is missing or out of its range, or an inactive one
-                is given. The path is the parameter's name.
+            SpaceError: A name is unknown, an active parameter is missing or out of range, or an inactive one is given;
+                the path is the parameter's name.
         """
         for name in params:
             if name not in self:
@@ -185,7 +172,7 @@ class Space:
 
 
 def form_of(entry: Parameter | Conditional) -> dict[str, object]:
-    """The YAML form of one parameter, with its `when` if it has a parent."""
+    """Return the YAML form of one parameter, with its `when` if it has a parent."""
     form = _parameter_of(entry).to_dict()
     return form | {"when": entry.to_dict()} if isinstance(entry, Conditional) else form
 
@@ -218,7 +205,7 @@ def _check_parent(name: str, child: Conditional, parameters: Mapping[str, Parame
 
 
 def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached: set[str]) -> None:
-    """Whatever cannot be reached from a root hangs from a circle: name the circle."""
+    """Refuse parameters that cannot be reached from a root, and name their cycle."""
     parents = {name: entry.parent for name, entry in parameters.items() if isinstance(entry, Conditional)}
     for start in parents:
         if start in reached:
@@ -255,7 +242,7 @@ def _read_entry(key: object, form: object) -> Parameter | Conditional:
 
 
 def _read_constant(name: str, value: object) -> Categorical:
-    """A value alone is a parameter with one choice. Null is refused: an empty key in YAML is one that was forgotten."""
+    """Read a constant as a parameter with one choice. Null is refused: an empty YAML key was probably forgotten."""
     if kind_of(value) in {None, "null"} or (isinstance(value, float) and not math.isfinite(value)):
         allowed = "a mapping with type, and low and high or choices; or one value, for a constant"
         raise SpaceError(found(value, allowed), (name,))
@@ -276,7 +263,7 @@ def _check_keys(name: str, kind: str, form: Mapping[object, object]) -> None:
 
 
 def _read_parameter(kind: str, fields: dict[str, object]) -> Parameter:
-    # Checked by the constructors, whatever the static types say.
+    # The constructors check this, despite the static types.
     if kind == "float":
         return Float(**fields)  # type: ignore[arg-type]
     if kind == "int":

@@ -1,7 +1,6 @@
-"""Parameters that a trial asks for while it runs: the domain that a call names, and the value that the trial gets.
+"""Parameters that a trial requests at run time: the domain of a call, and its value.
 
-A value that nobody has chosen is drawn from seed, trial and name alone, so that each rank, and each later attempt of
-the trial, draws the same without asking anybody.
+A value that the search has not chosen is drawn from seed, trial and name alone: equal on each rank and attempt.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from search_spaces.wording import shown
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A range with one value: nothing is chosen, and later trials may have a wider one."""
+    """A range with one value, not a choice; later trials may have a wider range."""
 
     value: float
 
     def contains(self, value: object) -> bool:
-        """Whether this is the value."""
+        """Return whether this is the value."""
         return same(self.value, value)
 
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """Return the allowed value in words."""
         return shown(self.value)
 
     def to_dict(self) -> dict[str, object]:
-        """The stored form."""
+        """Return the stored form."""
         return {"type": _CONSTANT, "value": self.value}
 
 
@@ -48,7 +47,7 @@ Domain = Parameter | Constant
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A value, and the domain of the call that it is, or is expected to be, the answer to."""
+    """A value, and the domain of the call that asked for it, or is expected to."""
 
     value: Value
     domain: Domain
@@ -58,20 +57,20 @@ def float_domain(low: object, high: object, *, step: object = None, log: bool = 
     """Return the domain of a call for a number.
 
     Raises:
-        SpaceError: A bound is no finite number, or the bounds are no range.
+        SpaceError: A bound is not a finite number, or the range is empty.
     """
     low, high = _plain_float(low), _plain_float(high)
     return _range(Float, low, high, None if step is None else _plain_float(step), log=log)
 
 
 def int_domain(low: object, high: object, *, step: object = 1, log: bool = False) -> Domain:
-    """Return the domain of a call for a whole number; as `float_domain`."""
+    """Return the domain of a call for a whole number; like `float_domain`."""
     low, high, step = _plain_int(low), _plain_int(high), _plain_int(step)
     return _range(Int, low, high, None if step == 1 else step, log=log)
 
 
 def _range(kind: type[Float | Int], low: object, high: object, step: object, *, log: bool) -> Domain:
-    """A range, or its only value; a step that is wider than the range leaves one value, as in Optuna."""
+    """A range, or its only value; as in Optuna, a step wider than the range leaves one value."""
     if isinstance(low, int | float) and isinstance(high, int | float) and math.isfinite(low) and low <= high:
         is_stepped_over = isinstance(step, int | float) and not log and step > high - low
         if (low == high or is_stepped_over) and not (log and low <= 0):
@@ -80,12 +79,12 @@ def _range(kind: type[Float | Int], low: object, high: object, step: object, *, 
 
 
 def _plain_float(value: object) -> object:
-    """A number as Python's own, such as one of numpy's; anything else as it is, for the check of the range."""
+    """A number as Python's float, for example from numpy; anything else unchanged, for the range check."""
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
 
 
 def _plain_int(value: object) -> object:
-    """A whole number as Python's own, also one that was worked out as 8.0; anything else as it is."""
+    """A whole number as Python's int, also from 8.0; anything else unchanged, for the range check."""
     if isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -97,16 +96,16 @@ def _plain_int(value: object) -> object:
 
 
 def choice_domain(choices: Sequence[Value]) -> Domain:
-    """Return the domain of a call for one of some values.
+    """Return the domain of a call for a choice.
 
     Raises:
-        SpaceError: There is no value, one twice, or one that is no plain value.
+        SpaceError: There are no values, duplicates, or values that are not plain.
     """
     return Categorical(list(choices) if isinstance(choices, tuple | range) else choices)
 
 
 def drawn(domain: Domain, *, seed: int, trial: int, name: str) -> Value:
-    """Draw a value: uniform on the scale of the domain, and the same for the same seed, trial and name."""
+    """Draw a value: uniform on the scale of the domain, equal for equal seed, trial and name."""
     generator = random.Random(derived_seed("asked", seed, trial, name))
     match domain:
         case Constant():
@@ -117,7 +116,7 @@ def drawn(domain: Domain, *, seed: int, trial: int, name: str) -> Value:
 
 
 def are_compatible(one: Domain, other: Domain) -> bool:
-    """Whether two domains may belong to one name: numbers of one kind and scale, or the same choices."""
+    """Return whether two domains fit one name: numbers of one kind and scale, or the same choices."""
     if isinstance(one, Constant) or isinstance(other, Constant):
         return True
     if isinstance(one, Categorical) or isinstance(other, Categorical):
@@ -130,18 +129,18 @@ def _has_choices_of(one: Categorical, other: Categorical) -> bool:
 
 
 def in_words(domain: Domain) -> str:
-    """A domain as it stands in messages."""
+    """Return a domain in words for messages."""
     scale = " (log)" if isinstance(domain, Float | Int) and domain.log else ""
     return f"{domain.allowed()}{scale}"
 
 
 def as_plain(asked: Mapping[str, Asked]) -> dict[str, dict[str, object]]:
-    """Return values and domains by name as JSON can hold them; a domain has the form that it has in a spec."""
+    """Return values and domains by name as JSON values; domains in their spec form."""
     return {name: {"value": one.value, "domain": one.domain.to_dict()} for name, one in asked.items()}
 
 
 def from_plain(form: object) -> dict[str, Asked]:
-    """Return what `as_plain` has written; nothing where there is nothing."""
+    """Restore the values and domains from `as_plain`; empty for any other form."""
     entries = cast("Mapping[str, Mapping[str, object]]", form) if isinstance(form, Mapping) else {}
     return {name: Asked(cast("Value", one["value"]), _domain(one["domain"])) for name, one in entries.items()}
 

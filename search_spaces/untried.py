@@ -11,10 +11,10 @@ from search_spaces.space import Space
 def untried_choices(
     space: Space, configurations: Iterable[Mapping[str, Value]], *, conditional: bool = True
 ) -> dict[str, list[Value]]:
-    """Return the choices that no configuration has, in the order of the space; parameters without any are left out.
+    """Return the untried choices by parameter, in the order of the space; parameters without any are left out.
 
     Args:
-        conditional: Whether parameters count that exist under a condition only.
+        conditional: Include parameters that exist under a condition only.
     """
     searched = {
         name: entry.parameter if isinstance(entry, Conditional) else entry

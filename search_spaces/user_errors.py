@@ -1,4 +1,4 @@
-"""The two kinds of errors that end a command with one line instead of a traceback.
+"""Errors that end a command with one line instead of a traceback; all other exceptions are mistakes in this program.
 
     Exception
     ├── UserError   the input is wrong, and the message says what is allowed
@@ -6,7 +6,7 @@
     └── RunError    the input is right, and the work failed
         └── TrainingError, LeaseLostError, StoppedError
 
-Everything else is a mistake in this program.
+The two kinds differ in the exit code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class UserError(Exception):
     """The input is wrong: the message names the place, the value and what is allowed. Change the input."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows of it in place of a traceback: the message alone, as the command line does."""
+        """Let IPython show the message alone in place of a traceback, as the command line does."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -25,10 +25,10 @@ class RunError(Exception):
 
 
 class StoppedError(RunError):
-    """Somebody ended the work before its time, by a signal or `automl stop`: exit code 130.
+    """The work was ended early by a signal or `automl stop`: exit code 130.
 
     Attributes:
-        by_command: Whether `automl stop` did; otherwise a signal did, which may mean that the work goes on elsewhere.
+        by_command: `automl stop` ended it; otherwise a signal, and the work may go on elsewhere.
     """
 
     def __init__(self, message: str, *, by_command: bool = False) -> None:

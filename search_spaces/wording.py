@@ -1,4 +1,4 @@
-"""How values and names stand in messages for people: short, on one line, without passwords."""
+"""Values and names in messages for people: short, on one line, without passwords."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ LARGEST_IN_FULL = 1e15
 SHORTEST_PREFIX = 3
 """Length from which the beginning of a name stands for it, such as `min` for `minimize`."""
 
-# Greedy up to the last @: a password may itself hold @, / or :. Hiding too much of an odd URL is the safe mistake.
+# Greedy up to the last @, since a password may contain @, / or :. Hiding too much of an odd URL is the safe mistake.
 _USER_INFO = re.compile(r"(?<=://)(?:[^\s/:@]*:\S*|[^\s/@]+)@")
 _QUERY_SECRET = re.compile(r"(?i)(?<=[?&])((?:password|passwd|pwd|token|secret|access_key|api_key)=)[^&\s\"'#]+")
 
 
 def one_line(text: str) -> str:
-    """The text with every unprintable character, line breaks included, written as an escape."""
+    """Return the text with every unprintable character, line breaks included, as an escape."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def without_password(text: str) -> str:
-    """The text with user and password of each URL in it, and secrets in a URL's query, replaced by `***`."""
+    """Return the text with user and password of each URL, and secrets in its query, replaced by `***`."""
     return _QUERY_SECRET.sub(r"\1***", _USER_INFO.sub("***@", text))
 
 
 def in_full(value: object) -> str:
-    """A value as a person wrote it in YAML, whole: what tells it from other values, passwords apart."""
+    """Return a value in YAML in full, without passwords."""
     words = {None: "null", True: "true", False: "false"}
     if value is None or isinstance(value, bool):
         return words[value]
@@ -37,7 +37,7 @@ def in_full(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a person wrote it in YAML, cut for a message; two that are shown alike may differ."""
+    """Return a value in YAML, cut for a message; different values may look equal."""
     return cut(in_full(value))
 
 
@@ -47,18 +47,18 @@ def cut(text: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an optional part of this project, which no package index has."""
+    """Return the command that installs an optional part of this project, which is on no package index."""
     return f"pip install -c constraints.txt -e '.[{extra}]' in the checkout"
 
 
 def significant(value: float, digits: int) -> str:
-    """A number with so many significant digits, a large one in full: 99.7 with two is `100`, no `1e+02`."""
+    """Return a number with `digits` significant digits, a large one in full: 99.7 with two is `100`, not `1e+02`."""
     rounded = float(f"{value:.{digits}g}")
     return f"{rounded:,.0f}" if 10**digits <= abs(rounded) < LARGEST_IN_FULL else f"{value:.{digits}g}"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names with commas between them; of a very long list the first ones and how many there are."""
+    """Return names separated by commas; a very long list is cut and counted."""
     names = list(names)
     if len(names) <= LONGEST_LIST:
         return ", ".join(names)
@@ -66,7 +66,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
-    """The valid name that is most like the given one, or None if none is much like it."""
+    """Return the valid name most like the given one, or None if none is similar."""
     if not isinstance(name, str):
         return None
     lower = name[:100].lower()
@@ -75,13 +75,13 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
     if len(longer) == 1:
         return by_lower[longer[0]]
     surer = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
-    # Short words need less to be alike, but then the first letter must be right: gpu is not cpu.
+    # Short words need less similarity, but the same first letter: gpu is not cpu.
     others = [valid for valid in by_lower if valid[:1] == lower[:1]]
     close = surer or difflib.get_close_matches(lower, others, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
 
 
 def found(value: object, allowed: str, suggestion: str | None = None) -> str:
-    """The sentence that every refusal of a value is: what was found, what is allowed, and the nearest valid name."""
+    """Return the refusal of a value: the found value, the allowed values, and the nearest valid name."""
     hint = f"; did you mean '{suggestion}'?" if suggestion is not None and suggestion != value else ""
     return f"found {shown(value)}, allowed: {allowed}{hint}"

@@ -2,10 +2,10 @@
 
     policy.started(number, params)
     policy.measured(number, epoch, metrics, paid_usd=...)  ->  a decision at rungs, else None
-    policy.thaw(...)                                       ->  the paused trial that should go on, if one should
+    policy.thaw(...)                                       ->  the paused trial to continue, else None
     policy.ended(number)
 
-The framework that owns the trials owns the store, the devices and the budget as well.
+The other framework also owns the store, the devices and the budget.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ class ExternalPolicy:
     """Decides about trials that are reported to it.
 
     Args:
-        objectives: Objectives of the search. A metric called `cost_usd` is what a trial has cost so far, in dollars.
+        objectives: Objectives of the search. `cost_usd` is the cost of a trial so far, in dollars.
         epochs: Number of epochs of a full training; a trial is not judged at the last one.
         constraints: Value of `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: Value of `search.pruner` of a spec.
         space: Space that trials are drawn from; `break_even` and `suggestion` need it.
         sampler: Value of `search.sampler` of a spec.
         slots: Number of trials that run side by side.
-        usd_per_slot_hour: Price of one slot in dollars per hour.
-        seed: Random seed.
+        usd_per_slot_hour: Price of a slot in dollars per hour.
 
     Raises:
-        SpecError: An argument is wrong; one line.
+        SpecError: An argument is wrong.
     """
 
     def __init__(
@@ -89,17 +88,11 @@ class ExternalPolicy:
 
     @property
     def paused(self) -> frozenset[int]:
-        """Numbers of the trials that wait."""
+        """Numbers of the paused trials."""
         return frozenset(self._history.paused)
 
     def started(self, number: int, params: Mapping[str, ParameterValue], *, world_size: int = 1) -> None:
-        """Notes that a trial begins, or goes on; it may be told twice.
-
-        Args:
-            number: Number of the trial.
-            params: Parameters of the trial.
-            world_size: Number of ranks of the trial.
-        """
+        """Notes that a trial starts or continues; repeated calls are harmless. `world_size` is its number of ranks."""
         if number not in self._trials:
             self._trials[number] = Snapshot(number=number, params=dict(params), state="running", world_size=world_size)
         self._history.paused.pop(number, None)
@@ -111,14 +104,14 @@ class ExternalPolicy:
         """Notes the end of an epoch.
 
         Args:
-            number: Number of a trial that was started.
+            number: Number of a started trial.
             epoch: Epoch that has ended, from 1.
-            metrics: Values by name, each objective and each bounded metric among them; `cost_usd` may be left out.
+            metrics: Values by name: every objective and bounded metric; `cost_usd` may be left out.
             paid_usd: Cost of the trial so far, in dollars.
 
         Returns:
-            The decision if this epoch is judged, see `rung_of`; None elsewhere. At any epoch a stop if an objective or
-            a bounded metric is not finite, and before the last one if the trial can never keep the constraints.
+            The decision if this epoch is judged (see `rung_of`), else None. At any epoch: a stop if an objective or
+            bounded metric is not finite, and, before the last one, if the trial can never keep the constraints.
 
         Raises:
             ValueError: An objective or a bounded metric is missing, or there is no such epoch; the message names it.
@@ -138,17 +131,16 @@ class ExternalPolicy:
         return None if rung is None else self._decided(number, rung)
 
     def rung_of(self, number: int, epoch: int) -> int | None:
-        """Returns the rung at which the end of an epoch is judged; None if it is not.
+        """Returns the rung at which the end of an epoch is judged; None if it is not judged, as at the last epoch.
 
-        Reports that are some epochs apart may pass rungs: the first one after a rung counts as at that rung, and is
-        judged at the last one of several that it passes. At the last epoch there is nothing to decide.
+        If reports are several epochs apart, the first report after a rung counts for it; a report that passes several
+        rungs is judged at the last of them.
         """
         rung = max((one for one in self.rungs if one <= epoch < self._epochs), default=None)
         is_judged = rung is not None and number in self._history.at_rung.get(rung, {})
         return None if is_judged and rung != epoch else rung
 
     def _known(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Objectives and bounded metrics by name."""
         missing = next((one.metric for one in self._columns if one.metric not in metrics), None)
         if missing is not None:
             section = "objectives" if any(o.metric == missing for o in self._objectives) else "constraints"
@@ -156,10 +148,7 @@ class ExternalPolicy:
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Writes an epoch into the history, also as the rungs that were passed since the last report.
-
-        Without values there, a pruner would wait for ever for trials at its first rung, and forecasts would not learn.
-        """
+        """Record an epoch, also at rungs passed since the last report: pruners wait for values there."""
         trial = self._trials[number]
         passed = [one for one in self._watched if one <= epoch and one not in trial.at]
         counted = {one: self._as_at(known, epoch, one) for one in (*passed, epoch)}
@@ -178,7 +167,7 @@ class ExternalPolicy:
                 self._history.violations.setdefault(rung, {})[number] = violation
 
     def _as_at(self, known: Mapping[str, float], epoch: int, to_epoch: int) -> dict[str, float]:
-        """Values at another epoch: cumulative ones in proportion, since what starts cost elsewhere is unknown."""
+        """Values at another epoch; cumulative ones in proportion, since the cost of a start is unknown."""
         share = to_epoch / epoch
         return {name: value * share if name in CUMULATIVE_METRICS else value for name, value in known.items()}
 
@@ -197,40 +186,30 @@ class ExternalPolicy:
         return decision
 
     def thaw(self, *, upcoming: Mapping[str, ParameterValue] | None = None, fresh_allowed: bool = True) -> Thaw | None:
-        """Returns the paused trial that a free slot should go on with; None if it should not go on with any.
+        """Returns the paused trial that a free slot should continue; None for none.
 
         Args:
-            upcoming: Configuration that would be started instead; any of the space if it is not known.
-            fresh_allowed: Whether a configuration may be started instead.
+            upcoming: Configuration that would be started instead; None if unknown: any of the space.
+            fresh_allowed: A new configuration may be started instead.
         """
         history = self._up_to_date()
         history.upcoming, history.fresh_allowed = upcoming or self._drawn(), fresh_allowed
         return self._policy.pruner.thaw(history)
 
     def ended(self, number: int, *, failed: bool = False) -> None:
-        """Notes that a trial is complete, was stopped, or cannot go on; a trial that has failed stays failed.
-
-        Args:
-            number: Number of the trial.
-            failed: Whether the trial cannot go on.
-        """
+        """Notes that a trial is complete, was stopped, or has failed (cannot go on); a failed trial stays failed."""
         if number in self._trials and self._trials[number].state != "failed":
             self._history.paused.pop(number, None)
             self._change(number, state="failed" if failed else "ended")
 
     def suggestion(self) -> dict[str, ParameterValue]:
-        """Returns the parameters that a new trial should have.
-
-        Raises:
-            ValueError: There is no space.
-        """
+        """Returns the parameters for a new trial; ValueError without a space."""
         if self._suggester is None:
             raise ValueError(f"space: {found(None, 'a Space, from which to suggest')}")
         history = tuple(self._observation(self._trials[number]) for number in sorted(self._trials))
         return dict(self._suggester.suggest(len(history), history).params)
 
     def _observation(self, trial: Snapshot) -> Observation:
-        """Last values of a trial, and the amount by which they violate each bound."""
         end = self._end(trial)
         outcome: Outcome = "finished" if trial.state in {"ended", "paused"} and end else "running"
         return Observation(
@@ -252,7 +231,6 @@ class ExternalPolicy:
         return {c.metric: c.signed(v) for c, v in zip(self._columns, trial.ends[max(trial.ends)], strict=True)}
 
     def _drawn(self) -> Mapping[str, ParameterValue] | None:
-        """A random configuration: what a new trial may be, for all that is known here."""
         if self._encoder is None:
             return None
         return self._encoder.decode(self._rng.random(self._encoder.parameters))

@@ -1,4 +1,4 @@
-"""Our pruners in an Optuna study with several objectives, for which Optuna itself has none.
+"""Our pruners in an Optuna study with several objectives; Optuna has no pruner for them.
 
     pruning = MultiObjectivePruning(study, epochs=30)
 
@@ -9,8 +9,8 @@
                 raise optuna.TrialPruned
         return error, size
 
-An Optuna trial cannot be paused: where a pruner would pause it, it is pruned. The study's own sampler learns of
-constraints through its `constraints_func`.
+Optuna cannot pause trials: a trial that a pruner would pause is pruned. Pass constraints to the study's own sampler as
+its `constraints_func`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ DIRECTIONS: Mapping[str, Direction] = {"MINIMIZE": "minimize", "MAXIMIZE": "maxi
 
 
 class MultiObjectivePruning:
-    """Says whether a trial should be pruned. Several threads may call it.
+    """Decides which trials to prune. Several threads may call it.
 
     Args:
-        study: Study that the trials are in; it gives the directions, and the metrics' names if it has names.
+        study: Study of the trials; its directions and metric names apply.
         epochs: Number of epochs of a full training.
         constraints: Value of `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: Value of `search.pruner` of a spec: a name, module:Object, or a mapping with options.
         space: Space that trials are drawn from; `break_even` needs it.
         jobs: Number of trials that run side by side.
         usd_per_hour: Price of a trial in dollars per hour; its time counts from its start.
-        seed: Random seed.
 
     Raises:
-        SpecError: An argument is wrong; one line.
+        SpecError: An argument is wrong.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class MultiObjectivePruning:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which a trial may be pruned, or at its first report after one; at others values are only noted."""
+        """Epochs at which trials are judged, or at the first report after them; other values are only recorded."""
         return self._policy.rungs
 
     def should_prune(
@@ -92,18 +91,17 @@ class MultiObjectivePruning:
         metrics: Mapping[str, float] | None = None,
         paid_usd: float | None = None,
     ) -> bool:
-        """Whether the trial should raise `optuna.TrialPruned`. The reason becomes its user attribute `prune_reason`.
+        """Return whether the trial should raise `optuna.TrialPruned`; its user attribute `prune_reason` has the reason.
 
         Args:
-            trial: Running trial.
             epoch: Epoch that has ended, from 1.
             values: Objectives in the order of the study's directions.
-            metrics: Bounded metrics that are no objectives, by name.
+            metrics: Bounded metrics that are not objectives, by name.
             paid_usd: Cost of the trial so far in dollars; by default its time at the price.
 
         Raises:
-            ValueError: A bounded metric is missing, values are too few or too many, or there is no such epoch; the
-                message names it.
+            ValueError: A bounded metric or an objective is missing, there are too many values, or there is no such
+                epoch.
         """
         if len(values) != len(self._names):
             allowed = f"{len(self._names)}, one for each direction of the study"
@@ -125,7 +123,7 @@ class MultiObjectivePruning:
         return True
 
     def _note_finished_trials(self) -> None:
-        """Notes trials that are over: Optuna calls nothing when a trial is complete or has raised."""
+        """Record trials that are over: Optuna calls nothing when a trial is complete or has raised."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number in self._began and trial.number not in self._over and trial.state.is_finished():
                 self._over.add(trial.number)

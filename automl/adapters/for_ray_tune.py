@@ -6,9 +6,9 @@
         tune_config=tune.TuneConfig(scheduler=scheduler, search_alg=scheduler.searcher(), num_samples=100),
     ).fit()
 
-A trial that is paused goes on from its last checkpoint, so pausing pruners (`break_even`, `mo_asha` with `variant:
-promotion`) want a trainable that can save and restore itself. Leave `max_concurrent_trials` alone with them: Ray Tune
-counts paused trials among the concurrent ones, and would start no other. The cluster's resources limit how many run.
+Paused trials go on from their last checkpoint, so pausing pruners (`break_even`, `mo_asha` with `variant: promotion`)
+need a trainable that saves and restores itself. Do not set `max_concurrent_trials` with them: Ray Tune counts paused
+trials too and would start no others. The cluster's resources limit how many run.
 """
 
 from __future__ import annotations
@@ -30,23 +30,22 @@ MODES: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
 
 
 class MultiObjectiveScheduler(FIFOScheduler):
-    """Stops and pauses trials at rungs, and goes on with paused ones.
+    """Stops and pauses trials at rungs, and continues paused trials.
 
     Args:
-        objectives: Name of a reported metric and "min" or "max" each. `cost_usd` need not be reported: it is the time
-            that a trial has trained (`time_total_s`) at the price.
+        objectives: Pairs of a reported metric and "min" or "max". `cost_usd` need not be reported: it is the trial's
+            training time (`time_total_s`) at the price.
         epochs: Number of epochs of a full training; a trial that reports it ends.
         constraints: Value of `constraints` of a spec, on reported metrics: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: Value of `search.pruner` of a spec.
         sampler: Value of `search.sampler` of a spec; for `searcher`.
         space: Space that trials are drawn from; `break_even` and `searcher` need it.
         slots: Number of slots that trials share.
-        usd_per_slot_hour: Price of one slot in dollars per hour; a trial whose config has `world_size` takes so many.
+        usd_per_slot_hour: Price of a slot in dollars per hour; a trial takes `world_size` slots if its config has it.
         time_attr: Reported metric that counts epochs, from 1.
-        seed: Random seed.
 
     Raises:
-        SpecError: An argument is wrong; one line.
+        SpecError: An argument is wrong.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._stopped = 0
 
     def searcher(self) -> Searcher:
-        """Returns a searcher for `TuneConfig(search_alg=...)` that learns from what is reported to the scheduler."""
+        """Returns a searcher for `TuneConfig(search_alg=...)` that learns from the scheduler's reports."""
         return _SpaceSearcher(self._policy)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
@@ -93,12 +92,12 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._policy.started(number, trial.config, world_size=_world_size(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:  # noqa: ARG002
-        """Returns whether the trial continues, pauses or stops.
+        """Returns the decision: continue, pause or stop.
 
         Raises:
             ValueError: An objective or a bounded metric is missing, or the epoch is below 1; the message names it.
         """
-        # Where reports are some epochs apart the last one may lie beyond the end.
+        # If reports are several epochs apart, the last one may lie beyond the end.
         number, epoch = self._numbers[trial.trial_id], min(int(result[self._time_attr]), self._epochs)
         self._policy.started(number, trial.config)
         seconds = float(result.get("time_total_s", 0.0))
@@ -116,7 +115,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._policy.ended(self._numbers[trial.trial_id])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Notes that the trial cannot go on."""
+        """Notes that the trial has failed."""
         self._policy.ended(self._numbers[trial.trial_id], failed=True)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
@@ -124,7 +123,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._policy.ended(self._numbers[trial.trial_id])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Returns a paused trial that deserves the resources, else the next new one; at the end, paused trials stop."""
+        """Returns a paused trial worth continuing, else the next new one; at the end, paused trials stop."""
         if self._chosen is not None and self._chosen.status == Trial.PENDING:
             return self._chosen  # it waits for resources
         trials: list[Trial] = tune_controller.get_trials()
@@ -139,7 +138,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
 
     def _thawed(self, paused: Sequence[Trial], pending: Trial | None) -> Trial | None:
         by_number = {self._numbers[trial.trial_id]: trial for trial in paused}
-        # A trial that Ray Tune itself has paused, without a decision, goes on.
+        # Ray Tune itself has paused the trial, without a decision of ours: continue it.
         own = next((trial for number, trial in by_number.items() if number not in self._policy.paused), None)
         if own is not None or not by_number:
             return own
@@ -153,18 +152,15 @@ class MultiObjectiveScheduler(FIFOScheduler):
 
 
 class _SpaceSearcher(Searcher):
-    """Suggests parameters; what trials measure reaches it through the scheduler."""
-
     def __init__(self, policy: ExternalPolicy) -> None:
         super().__init__()
         self._policy = policy
 
     def suggest(self, trial_id: str) -> dict[str, Any]:  # noqa: ARG002 - Ray Tune's interface
-        """Returns parameters for a new trial."""
         return dict(self._policy.suggestion())
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:  # noqa: ARG002
-        """Returns whether the search can be set up: a parameter space of Ray Tune's is not read."""
+        """Refuses parameter spaces of Ray Tune."""
         return not config
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""An objective written for Optuna as a training function: it runs in a rank, unchanged, with parameters of our search.
+"""Runs an Optuna objective unchanged as a training function in a rank, with parameters of our search.
 
     def objective(trial):
         rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)     the search's value, checked against this range;
-                                                                     of a name that it does not know, see `Asking`
+                                                                     for unknown names see `Asking`
         for step in range(30):
             ...
             trial.report(error, step)                               the measurement of an epoch
@@ -10,8 +10,8 @@
                 raise optuna.TrialPruned
         return error                                                 the measurement of the last epoch
 
-Optuna itself is not needed. The objective hands nothing over, so its trials have no checkpoints. Several ranks run it
-alike: each gets the same values, and rank 0's reports count.
+Optuna is not needed. Such trials have no checkpoints. On several ranks every rank gets the same values, and rank 0's
+reports count.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def as_training_function(
     """Return the training function that runs an objective.
 
     Args:
-        objective: Function of a trial that returns a value for each metric, one alone as a number.
+        objective: Function of a trial that returns a value for each metric, or a number for a single metric.
         metrics: Names of the values that it returns and reports, in their order.
         epochs: Number of epochs of a full training; the parameter `epochs` takes precedence.
     """
@@ -52,7 +52,7 @@ def as_training_function(
         shown_trial = ObjectiveTrial(trial, metrics, int(trial.params.get("epochs") or epochs))
         shown_trial.end(objective(shown_trial))
 
-    # By name nobody would find it: the name leads to the objective.
+    # The name must lead to the objective.
     run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter("trial", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -64,12 +64,11 @@ class ObjectiveTrial:
     """A trial as an Optuna objective sees it.
 
     Args:
-        trial: The trial of this rank.
         metrics: Names of the reported values, in their order.
         epochs: Number of epochs of a full training.
 
     Attributes:
-        params: What the search chose for this trial, by name, and what the objective has asked for.
+        params: Parameters of this trial by name: the search's choices, and those requested by the objective.
     """
 
     def __init__(self, trial: Trial, metrics: Sequence[str], epochs: int) -> None:
@@ -92,8 +91,7 @@ class ObjectiveTrial:
         """Return the search's value of a parameter.
 
         Raises:
-            TaskError: The space does not have it and is whole, its value is outside this range, or there is no such
-                range.
+            TaskError: A complete space lacks it, its value is outside this range, or the range is empty.
         """
         if self._may_ask(name):
             answer = self._answer("suggest_float", name, partial(float_domain, low, high, step=step, log=log))
@@ -105,7 +103,7 @@ class ObjectiveTrial:
         return float(value)  # type: ignore[arg-type]
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return the search's value of a parameter; as `suggest_float` does."""
+        """Return the search's value of a parameter; like `suggest_float`."""
         if self._may_ask(name):
             answer = self._answer("suggest_int", name, partial(int_domain, low, high, step=step, log=log))
             return int(answer)  # type: ignore[arg-type]
@@ -117,7 +115,7 @@ class ObjectiveTrial:
         return int(value)  # type: ignore[arg-type]
 
     def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        """Return the search's value of a parameter; as `suggest_float` does."""
+        """Return the search's value of a parameter; like `suggest_float`."""
         if self._may_ask(name):
             return self._answer("suggest_categorical", name, partial(choice_domain, choices))
         value = self._value("suggest_categorical", name)
@@ -126,10 +124,10 @@ class ObjectiveTrial:
         return value
 
     def report(self, value: float | Sequence[float], step: int) -> None:  # noqa: ARG002 - Optuna's signature
-        """Take the value or the values of an epoch; each call is an epoch of its own, whatever its step.
+        """Take the value or values of an epoch; each call counts as one epoch, whatever its step.
 
         Raises:
-            TaskError: There are more of them than epochs, or another number of values than metrics.
+            TaskError: There are more reports than epochs, or the number of values differs from the number of metrics.
         """
         if self._pending is not None and not self._advanced():
             raise TaskError(
@@ -138,16 +136,16 @@ class ObjectiveTrial:
         self._pending = self._named("trial.report", value)
 
     def should_prune(self) -> bool:
-        """Wait for the decision about what was reported. A trial that is over ends here; else this returns False."""
+        """Wait for the decision about the report. A trial that is over ends here; else this returns False."""
         if self._pending is not None:
             self._advanced()
         return False
 
     def end(self, result: object) -> None:
-        """Take what the objective returned, as the measurement of the last epoch.
+        """Take the objective's return value, as the measurement of the last epoch.
 
         Raises:
-            TaskError: It is nothing, or another number of values than metrics.
+            TaskError: It is None, or the number of values differs from the number of metrics.
         """
         if result is None and self._pending is not None:
             self._trial.report(**self._pending)
@@ -155,7 +153,7 @@ class ObjectiveTrial:
             self._trial.report(**self._named("the objective's result", result))
 
     def _advanced(self) -> bool:
-        """End the epoch that was reported, and begin the next one. The last epoch waits for the objective's result."""
+        """End the reported epoch, and begin the next one. The last epoch waits for the objective's result."""
         if self._trial.epoch >= self._planned:
             return False
         self._trial.report(**(self._pending or {}))
@@ -174,11 +172,9 @@ class ObjectiveTrial:
         return dict(zip(self._metrics, values, strict=True))
 
     def _may_ask(self, name: str) -> bool:
-        """Whether the space is learnt as trials run, and does not have this name."""
         return name not in self._declared and self._trial.asking.is_allowed
 
     def _answer(self, call: str, name: str, domain_of_call: Callable[[], Domain]) -> ParameterValue:
-        """The value of a parameter that the space does not have."""
         try:
             self.params[name] = self._trial.asking.value(name, domain_of_call())
         except SpaceError as error:

@@ -1,4 +1,4 @@
-"""Driving a study with a controller in this process: its pool, a drain at a signal, views, the report at the end."""
+"""Runs a study's controller in this process: its pool, a drain at a signal, views, the report at the end."""
 
 from __future__ import annotations
 
@@ -48,11 +48,7 @@ from trainers.commands.command import COMMAND, Command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watcher:
-    """Functions that hear of a study's progress.
-
-    Attributes:
-        leave: Called at the second interrupt, in a signal handler: ends the process, or raises what ends the study.
-    """
+    """Callbacks of a study. `leave` runs in a signal handler at the second interrupt, and exits or raises."""
 
     on_commit: Callable[[StudyMachine], None] = lambda _machine: None
     say: Callable[[str], None] = lambda _line: None
@@ -66,7 +62,7 @@ class Outcome:
 
     Attributes:
         views_behind: Views that did not catch up in time.
-        interrupted: Whether a signal ended this controller, or its standing by; another one may go on with the study.
+        interrupted: A signal ended this controller or its standby; another controller may go on with the study.
     """
 
     record: StudyRecord
@@ -124,14 +120,14 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
 
 
 def runs_text(record: StudyRecord, link: str) -> str:
-    """`runs in MLflow: http://...`, with the command that serves them where no server does."""
+    """Return `runs in MLflow: http://...`, or the command that serves them if no server does."""
     uri = str(record.mlflow_uri)
     is_served = uri.startswith(("http:", "https:"))
     return f"runs in MLflow: {link}" + ("" if is_served else f", after `mlflow ui --backend-store-uri {redact(uri)}`")
 
 
 class _Sessions:
-    """One session with a study after the other, as long as nothing but the disk ends them."""
+    """Repeats sessions of a study until something other than a full disk ends them."""
 
     def __init__(
         self,
@@ -154,7 +150,7 @@ class _Sessions:
         self._epochs = 0
 
     def drain(self, reason: str) -> None:
-        """End the session that runs, or the waiting for a disk; interrupts what follows the last session."""
+        """End the session, or the wait for a disk; interrupts any work after the last session."""
         if self._over:
             raise KeyboardInterrupt
         self._drain_reason = reason
@@ -162,7 +158,7 @@ class _Sessions:
             self._session.drain(reason)
 
     def run(self) -> StudyMachine | None:
-        """Drive the study, waiting whenever its checkpoints cannot be written; returns as `Session.run` does."""
+        """Drive the study, waiting while its checkpoints cannot be written; returns as `Session.run` does."""
         waiter: RoomWaiter | None = None
         while True:
             self._session = self._new_session()
@@ -186,13 +182,12 @@ class _Sessions:
         return machine
 
     def was_interrupted(self, machine: StudyMachine | None) -> bool:
-        """Whether a signal ended what `run` did; not if it came when there was nothing left to end."""
+        """Whether a signal ended the work of `run`; not if nothing was left to end."""
         if self._drain_reason is None or (machine is None and not self._stood_by):
             return False
         return machine is None or machine.state == "drained"
 
     def _is_stopped(self) -> bool:
-        """Whether a signal or `automl stop` has ended the waiting."""
         with suppress(DBAPIError):  # its disk may be the one that is full
             return self._drain_reason is not None or self._store.require(self._row.name).stop_reason == "stopped"
         return False
@@ -216,7 +211,7 @@ class _Sessions:
 
 
 def _refusal(folder: str) -> str:
-    """What is wrong with a place that takes small files, and did not take a checkpoint."""
+    """The problem of a place that takes small files, but did not take a checkpoint."""
     what = "it did not take or give a checkpoint" if is_url(folder) else "no room for a checkpoint, or it gave none"
     return f"{folder}: {what}"
 
@@ -247,7 +242,7 @@ def _starting_views(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) 
 
 
 def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool) -> bool:
-    """Whether the views have caught up. A launch that had nothing to do brings views up to date that are late."""
+    """Wait for the views; also brings late views up to date when a launch had nothing to do."""
     if not ran:
         if not any(lag(store, study).values()):
             return True
@@ -260,10 +255,10 @@ ASKED_WITHIN_SILENCE = 4
 
 
 def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
-    """A pool of the device and on the cluster that the spec names; it is not opened yet.
+    """Return an unopened pool on the spec's device and cluster.
 
     Args:
-        grows: Whether devices that join the cluster become new slots if the spec leaves the number of slots open.
+        grows: Devices that join the cluster become slots, if the spec leaves the number of slots open.
     """
     resources = prepared.spec.resources
     joins = resources.slots == "auto" and resources.ray_address is not None
@@ -288,18 +283,14 @@ _ENOUGH_EPOCHS = 3
 
 
 class SmallBudget:
-    """Warns once, after the first epochs, if the budget pays fewer than three full trainings.
-
-    Args:
-        most_slot_seconds: Slot time that dollars and hours of the budget pay; infinite without such a limit.
-    """
+    """Warns once, after the first epochs, if the budget pays fewer than three full trainings."""
 
     def __init__(self, most_slot_seconds: float, warn: Callable[[str], None]) -> None:
         self._most, self._warn = most_slot_seconds, warn
         self._is_over = not math.isfinite(most_slot_seconds)
 
     def look(self, machine: StudyMachine) -> None:
-        """Take in a commit of the study."""
+        """Check a commit of the study."""
         if self._is_over:
             return
         measured = [trial for trial in machine.trials.values() if trial.epoch_seconds]
@@ -320,7 +311,7 @@ class SmallBudget:
 
 
 def full_training_slot_seconds(measured: Sequence[Trial], epochs: int) -> float:
-    """Return the slot time of a full training: the median over trials of the mean over their epochs, times epochs."""
+    """Return the slot time of a full training: median over trials of their mean epoch, times epochs."""
     return epochs * median(trial.world_size * fmean(trial.whole_epoch_seconds) for trial in measured)
 
 
@@ -331,11 +322,7 @@ _MOST_BYTES = 2**24
 
 
 def own_logging(spec: StudySpec, study_uid: str, folder: Path) -> tuple[OwnLogging, str]:
-    """Return where the code of a study logs, and a warning, empty if there is none.
-
-    Args:
-        spec: Spec in force, with absolute paths.
-    """
+    """Return where the code of a study logs, and a warning or ""; the spec's paths are absolute."""
     wanted = spec.mlflow != "off" and "MLFLOW_TRACKING_URI" not in os.environ and uses_mlflow(spec, folder)
     problem = _made(spec.mlflow, spec.study) if wanted else ""
     uri = spec.mlflow if wanted and not problem else ""
@@ -344,7 +331,7 @@ def own_logging(spec: StudySpec, study_uid: str, folder: Path) -> tuple[OwnLoggi
 
 
 def uses_mlflow(spec: StudySpec, folder: Path) -> bool:
-    """Return whether the files that a command names, or the module of a training function, contain the word."""
+    """Return whether a command's files, or a training function's module, contain the word "mlflow"."""
     for path in _files(spec, folder):
         with suppress(OSError):
             if path.is_file() and path.stat().st_size <= _MOST_BYTES and _WORD in path.read_bytes():
@@ -363,7 +350,7 @@ def _files(spec: StudySpec, folder: Path) -> Iterator[Path]:
 
 
 def _made(uri: str, study: str) -> str:
-    """Make the experiment in a process of its own, which loads MLflow; returns why that failed, empty if it did not."""
+    """Create the experiment in a process of its own, which loads MLflow; returns the problem, or ""."""
     question = json.dumps({"uri": uri, "study": study})
     try:
         done = subprocess.run(  # noqa: S603 - our own module

@@ -1,4 +1,4 @@
-"""`automl launch --dry-run`: prints what would run and what it may cost, and writes nothing."""
+"""`automl launch --dry-run`: prints the plan and its possible cost, and writes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONGEST_TASK = 300
 
 
 def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
-    """Print what would run in eight lines, then the first parameters and the warnings."""
+    """Print the plan in eight lines, then the first parameters and the warnings."""
     prepared = with_earlier(prepared)
     plan = plan_of(prepared)
     if as_json:
@@ -49,7 +49,7 @@ def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
-    """Print the plan that a service has made."""
+    """Print a service's plan."""
     slots, rungs = f"{plan['slots']}, {plan['price']}", _listed(plan["rungs"]) or "none"
     _show(plan, {"study": plan["study"], "slots": slots, "rungs": rungs, "cost": plan["expected_cost"]})
     echo("nothing is queued; --json shows the whole spec")
@@ -65,7 +65,7 @@ def _show(plan: Mapping[str, Any], lines: Mapping[str, str]) -> None:
 
 
 def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
-    """Return the eight lines that say most of a study, by their names."""
+    """Return the eight main lines of a plan, by name."""
     spec = prepared.spec
     rungs = f"rungs {_listed(plan['rungs'])}" if plan["rungs"] else "no rungs"
     bounds = wanted_in_words(spec.constraint_records)
@@ -83,7 +83,6 @@ def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _task(prepared: Prepared) -> str:
-    """The task and its options, among them the data."""
     shown = ", ".join(f"{name}={redact_deep(value)}" for name, value in prepared.spec.task_options.items())
     return cut(f"{prepared.spec.task} with {shown}" if shown else prepared.spec.task, LONGEST_TASK)
 
@@ -106,7 +105,7 @@ def plan_of(prepared: Prepared, *, project: str | None = None) -> dict[str, Any]
     """Return the plan as plain data: the JSON of `automl launch --dry-run --json`.
 
     Args:
-        project: Project of a team whose studies may tell what it will cost; None for all of the store.
+        project: Project of a team whose studies the expected cost may use; None uses the whole store.
     """
     spec, place = prepared.spec, prepared.place
     assembled = assemble(spec, place, earlier=prepared.earlier, source=prepared.source)
@@ -159,7 +158,7 @@ def _count(total: int) -> str:
 
 
 def configurations(space: Space) -> int | None:
-    """Return the number of configurations of a space; None if a parameter takes any number of a range."""
+    """Return the number of configurations of a space; None with a continuous parameter."""
     entries = dict(space.entries())
     if any(isinstance(one := _parameter(entry), Float) and one.step is None for entry in entries.values()):
         return None
@@ -187,7 +186,6 @@ def _kind(parameter: Parameter) -> str:
 
 
 def _values(parameter: Parameter) -> int:
-    """Number of values of a parameter that is not continuous."""
     if isinstance(parameter, Categorical):
         return len(parameter.choices)
     step = parameter.step or 1

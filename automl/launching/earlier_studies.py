@@ -1,7 +1,6 @@
-"""Reads earlier studies (`search.from_studies`) of this store, of another one, or of anybody's Optuna storage.
+"""Reads earlier studies (`search.from_studies`) from our stores or any Optuna storage, before a study is created.
 
-They are read once, before the study is created. Their trials are stored with the study, so that `resume` does not need
-the other stores.
+Their trials are stored with the study, so that `resume` does not need the other stores.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ from studies.util import redact
 
 
 def with_earlier(prepared: Prepared) -> Prepared:
-    """Return the prepared study with its earlier studies: as stored with it if it exists, else as they are now.
-
-    Raises:
-        SpecError: One of them cannot be read, does not exist, or does not have the objectives.
-    """
+    """Return the study with its earlier studies: the stored ones if it exists. SpecError if one cannot be used."""
     names = prepared.spec.search.from_studies
     if not names:
         return prepared
@@ -51,13 +46,12 @@ def with_earlier(prepared: Prepared) -> Prepared:
 
 
 def summary_of(studies: Sequence[EarlierStudy]) -> list[str]:
-    """Return a line for each earlier study: how many of its trials are taken and left out."""
+    """Return a line for each earlier study with the numbers of used and unused trials."""
     left_out = "left out (failed, hardly begun, or outside this space)"
     return [f"{one.name}: {len(one.trials) or 'no'} trials taken, {one.left_out} {left_out}" for one in studies]
 
 
 def _stored(prepared: Prepared) -> tuple[EarlierStudy, ...] | None:
-    """The earlier studies that are stored with the study; None if the study does not exist yet."""
     with _blamed(prepared, ("store",)):
         if not exists(prepared.spec.store):
             return None
@@ -96,7 +90,7 @@ def _opened(url: str) -> Iterator[Store]:
 
 
 class _UnfitError(Exception):
-    """A study cannot be prior data of this one; the message is one line."""
+    """A study cannot be prior data of this study; one line."""
 
 
 def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[EarlierTrial], int]:
@@ -113,7 +107,7 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
                 record = load_study(store, study)
                 return trials_of_record(record, *wanted), len(record.started)
     with _optuna_storage(url) as storage:
-        # Our own studies are in Optuna's tables as well, for its dashboard.
+        # Optuna's tables also contain our own studies, for its dashboard.
         names = optuna.get_all_study_names(storage) if storage is not None else []
         if storage is None or study not in names:
             every = list(dict.fromkeys([*known, *names]))
@@ -124,7 +118,6 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
 
 
 def _why_none(url: str, name: str) -> str:
-    """Why no study was found."""
     if "://" not in name:
         return f"one of another store is URL#NAME, such as sqlite:///{name}" if "#" in name else "there is none yet"
     missing = _missing_file(url)
@@ -132,7 +125,6 @@ def _why_none(url: str, name: str) -> str:
 
 
 def _missing_file(url_text: str) -> Path | None:
-    """The file of an SQLite store that does not exist."""
     url = parse_url(url_text)
     path = Path(str(url.database))
     return path if url.get_backend_name() == "sqlite" and not path.exists() else None
@@ -155,7 +147,7 @@ def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
 
 
 def _has_table(url_text: str, name: str) -> bool:
-    """Whether a database has a table; the database is not changed, an SQLite file not even switched to WAL."""
+    """Whether a database has a table; does not change the database, not even an SQLite file to WAL."""
     url = parse_url(url_text)
     if _missing_file(url_text):
         return False
@@ -175,10 +167,10 @@ def _has_table(url_text: str, name: str) -> bool:
 def trials_of_record(
     record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return trials of one of our studies: complete ones, and those that were cut short with their forecast end.
+    """Return the complete trials of one of our studies, and the incomplete ones with their forecast end.
 
     Raises:
-        _UnfitError: An objective was not measured there.
+        _UnfitError: The study did not measure an objective.
     """
     measured = [trial for trial in record.started if trial.epochs and trial.state != "failed"]
     for objective in objectives:
@@ -223,7 +215,7 @@ def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, ep
 
 
 def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
-    """A metric's last value, extrapolated if it is cumulative and the trial was cut short; NaN without one."""
+    """A metric's last value, extrapolated if it is cumulative and the trial was stopped early; NaN without one."""
     last = trial.epochs[-1]
     if metric in last.metrics and metric in CUMULATIVE_METRICS:
         return extrapolated_metric(trial, last, metric, epochs)
@@ -263,7 +255,6 @@ def _metric_names(study: optuna.Study) -> list[str] | None:
 
 
 def _columns(study: optuna.Study, names: list[str] | None, name: str, objectives: Sequence[Objective]) -> list[int]:
-    """The position of each of our objectives among those of the study."""
     metrics, directions = [o.metric for o in objectives], [one.name.lower() for one in study.directions]
     if names is not None:
         missing = [metric for metric in metrics if metric not in names]

@@ -1,4 +1,4 @@
-"""What a study will probably cost, and how many full trainings its budget pays, before it is launched."""
+"""Expected cost of a study, and the number of full trainings in its budget, before the launch."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ HOUR = 3600.0
 
 
 def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
-    """Return the expected cost in one line, or why it is not known, with what the study costs at most.
-
-    Args:
-        earlier: What trials of this task took before; None if that is not known.
-    """
+    """Return one line: the expected cost, or why it is unknown (`earlier` is None), and the highest possible cost."""
     budget, place = prepared.spec.budget, prepared.place
     most = most_slot_seconds(prepared)
     ceiling = f"at most {_amount(prepared, most)}" if math.isfinite(most) else "no limit but the number of trials"
@@ -50,7 +46,7 @@ def expected_cost(prepared: Prepared, earlier: EarlierCost | None) -> str:
 
 
 def _trainings(prepared: Prepared, earlier: EarlierCost, most: float) -> str:
-    """How many full trainings the budget pays, and by which study that is said."""
+    """Number of full trainings in the budget, and the study that the estimate comes from."""
     full = earlier.slot_seconds_per_epoch * prepared.spec.training.epochs
     source = f"by {plural(earlier.trials, 'trial')} of {earlier.study}"
     each = f"{_amount(prepared, full)} each, {source}"
@@ -65,7 +61,7 @@ def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> flo
     """Return the slot time that dollars and hours pay, in seconds; infinite without such a limit.
 
     Args:
-        set_price: Dollars per slot and hour that `automl price set` has set; None takes those of the spec.
+        set_price: Dollars per slot and hour from `automl price set`; None takes the spec's prices.
     """
     budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour if set_price is None else set_price
     by_usd = math.inf if budget.usd is None or price <= 0 else budget.usd / price * HOUR
@@ -74,7 +70,7 @@ def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> flo
 
 
 def _amount(prepared: Prepared, slot_seconds: float) -> str:
-    """Slot time in dollars; of slots that cost nothing, the time of one slot."""
+    """Slot time in dollars; for free slots, the time of one slot."""
     price = prepared.price.usd_per_slot_hour
     return usd(slot_seconds / HOUR * price) if price > 0 else f"{duration(slot_seconds)} of one slot"
 
@@ -85,10 +81,10 @@ class EarlierCost:
 
     Attributes:
         trials: Number of its trials that have measured an epoch.
-        slot_seconds_per_epoch: Slot time of an epoch: the median over the trials of the mean over their epochs.
+        slot_seconds_per_epoch: Median over the trials of their mean slot time of an epoch.
         epochs: Number of epochs of a full training there.
-        other_slots: How its slots differ from those of the plan, such as "slots of 8 CPUs, not 1": its seconds say
-            nothing of the plan then. Empty if they are alike.
+        other_slots: Difference from the plan's slots, such as "slots of 8 CPUs, not 1", which makes the seconds
+            incomparable; empty if they are alike.
     """
 
     study: str
@@ -100,10 +96,9 @@ class EarlierCost:
 
 
 def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCost | None:
-    """Return what trials of the same task, with the same options, took in the newest study of the store that has any.
+    """Return the cost of trials of the same task and options in the newest study that has any.
 
-    A study on slots like those of the plan goes before newer ones on others, whose seconds cost another price. The
-    store is only read; one that does not answer, or is of another version, counts as one without studies.
+    Studies on slots like the plan's come before newer studies on other slots. An unreadable store counts as empty.
 
     Args:
         project: Project of a team, whose studies are named `project.study`; None reads all studies.
@@ -131,7 +126,7 @@ def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCo
 
 
 def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
-    """Whether a study trains the same task; a task of the user's own is known by its folder, too."""
+    """Same task; the user's own task also needs the same folder."""
     spec, task = spec_to_mapping(prepared.spec), prepared.spec.task
     is_own = ":" in task or task == COMMAND
     same_place = not is_own or row.base_folder == str(prepared.base_folder)
@@ -139,7 +134,7 @@ def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
 
 
 def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
-    """How the slots of a study differ from those of the plan; the price tells devices apart whose kind is `auto`."""
+    """Differences from the plan's slots; prices distinguish devices of kind `auto`."""
     there, here, price = mapping(row.spec.get("resources")), prepared.spec.resources, prepared.price.usd_per_slot_hour
     device, cpus = there.get("device", "auto"), there.get("cpus_per_rank", here.cpus_per_rank)
     if device not in {"auto", prepared.place.device}:
@@ -153,7 +148,7 @@ def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
 
 
 def _prices_paid(store: Store, study_id: int) -> list[float]:
-    """Prices of a slot in dollars per hour at which the study was charged, the latest one last."""
+    """Charged prices of a slot in dollars per hour, the latest last."""
     c = t.charges.c
     query = sa.select(c.usd_per_slot_hour).where(c.study_id == study_id).group_by(c.usd_per_slot_hour)
     with store.snapshot() as connection:
@@ -161,11 +156,7 @@ def _prices_paid(store: Store, study_id: int) -> list[float]:
 
 
 def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
-    """Return what the trials of a study took; None as long as none has measured an epoch.
-
-    Args:
-        other_slots: How its slots differ from those of a plan; empty if they are alike.
-    """
+    """Return what the trials of a study took; None as long as none has measured an epoch."""
     measured = [trial for trial in record.started if trial.epochs]
     training = record.spec.get("training")
     epochs = training.get("epochs") if isinstance(training, Mapping) else None

@@ -1,7 +1,6 @@
-"""`automl launch train.py:train`: a spec that is picked for a training function or a task of the user's own.
+"""`automl launch train.py:train`: chooses a spec for the user's own training function or task.
 
-The space is the one beside the function, the task's own, or one that `--set space=...` gives. `--set` changes whatever
-is picked, and `--save-spec` writes it to a file.
+`--set` changes the choices (`--set space=...` gives a space), and `--save-spec` writes them to a file.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ _SET_OBJECTIVES = "--set 'objectives=[{metric: NAME, direction: minimize}]'"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Code:
-    """A training function or a task of the user's own.
-
-    Attributes:
-        task: Its name as a spec has it, "module:NAME".
-    """
+    """The user's own training function or task; `task` is its name in a spec, "module:NAME"."""
 
     task: str
     folder: Path
@@ -59,7 +54,7 @@ def code_of(given: Path) -> Code | None:
         given: `FILE.py:NAME`, or `module:NAME` for a module of this folder or of an installed package.
 
     Raises:
-        SpecError: It names a Python file, and nothing in it that can be a task.
+        SpecError: It names a Python file that has no such task.
     """
     text = str(given)
     match = _FILE.fullmatch(text)
@@ -73,11 +68,11 @@ def code_of(given: Path) -> Code | None:
 
 
 def prepared_from_code(code: Code, overrides: Sequence[str], store: str | None) -> tuple[Prepared, Quickstart]:
-    """Pick a spec for code of the user's own, and check it.
+    """Choose and check a spec for the user's own code.
 
     Args:
-        overrides: `path=value` each, which replace what is picked.
-        store: URL of the store, as `--store` takes it.
+        overrides: `path=value` each; they replace choices.
+        store: URL of the store, as for `--store`.
 
     Raises:
         SpecError: The code cannot be loaded, has no space, or a section is wrong.
@@ -104,11 +99,7 @@ def prepared_from_code(code: Code, overrides: Sequence[str], store: str | None) 
 
 
 def check_place_of_spec(path: Path, code: Code) -> None:
-    """Refuse a file in which a spec would not find its code: that is looked for beside it.
-
-    Raises:
-        SpecError: The file is in another folder than the module.
-    """
+    """Raise SpecError if the spec's folder is not the module's, because a spec looks for its code beside it."""
     if path.absolute().parent.resolve() != code.folder.resolve():
         allowed = f"a file in {os.path.relpath(code.folder)}, since a spec finds its code beside it"
         raise SpecError("--save-spec", (), found(str(path), allowed))
@@ -132,14 +123,13 @@ def _in_file(file: Path, name: str, text: str) -> Code:
 
 
 def _facts(code: Code, given: Mapping[str, Any], *, sets_space: bool) -> TaskFacts:
-    """Ask the code what it takes and measures, with the options and the space that were set."""
     spec = parse_spec({key: given[key] for key in ("task", "task_options") if key in given}, code.source)
     space = parse_spec({"task": code.task, "space": given["space"]}, code.source).space if sets_space else None
     return facts_of(spec.task, spec.task_options, source=code.source, folder=code.folder, space=space)
 
 
 def _picked(code: Code, facts: TaskFacts) -> dict[str, Any]:
-    """The spec before anything is set."""
+    """The spec before overrides."""
     metrics = (quality_of(facts), "cost_usd")
     return {
         "study": parse_spec({"task": code.task}).study,
@@ -177,7 +167,7 @@ def _notes(
 
 
 def _guessed_direction(metric: str) -> tuple[str, ...]:
-    """The line that says that nothing tells in which direction a metric is better, if so."""
+    """A note if the metric's name does not show which direction is better."""
     if not direction_is_guess(metric):
         return ()
     objectives = f"[{{metric: {metric}, direction: maximize}}, {{metric: cost_usd, direction: minimize}}]"

@@ -1,7 +1,7 @@
-"""How a study names a training function of Python code, so that its ranks and a later `automl resume` find it.
+"""Names training functions so that ranks and a later `automl resume` find them.
 
-A function of a module is named as it is. One that no other process can import, since it was written in a notebook or in
-the script that runs, is saved with what it refers to, as a module of its own beside the study.
+A function that no other process can import (from a notebook or the running script) is saved with everything that it
+refers to, as a module beside the study.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ import cloudpickle
 
 
 def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[str, Path]:
-    """Return a training function's name as a spec has it, and the folder in which its module is looked for.
+    """Return a training function's name for a spec, and the folder of its module.
 
     Args:
-        folder: Folder beside which it is saved if no other process can import it.
-        study: Name of the study, which has a file of its own: functions of one source may refer to different things.
+        folder: Folder for the saved module, if no other process can import the function.
+        study: Name of the study; each has its own file, because functions of one source may refer to different things.
 
     Raises:
-        SpecError: It is no training function, or cannot be saved.
+        SpecError: It is not a training function, or cannot be saved.
     """
     name = getattr(function, "__name__", type(function).__name__)
     if name == "<lambda>":
@@ -72,7 +72,7 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
 
 
 def _save(function: Callable[..., object], name: str, folder: Path, study: str) -> str:
-    """Save a function as a module, and return the module's name; the same source has the same one in a study."""
+    """Save a function as a module, and return the module's name; equal source gives the same name within a study."""
     source = _source_of(function)
     module = f"{name}_{hashlib.sha256(f'{study} {source}'.encode()).hexdigest()[:8]}"
     path = folder / FOLDER / f"{module}.py"
@@ -102,7 +102,7 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
 
 
 def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
-    """Whether a module is there and says the same: it is left as it is, so that no code seems to have changed."""
+    """Whether the module exists with equal meaning: it is left alone, so that no code seems to have changed."""
     if not path.exists():
         return False
     text = path.read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
 
 
 def _pickled(function: Callable[..., object]) -> bytes:
-    """The function with what it refers to, helpers of its module included: ranks need not find that module."""
+    """Pickle the function with everything that it refers to, even in its module, which ranks may not find."""
     import cloudpickle
 
     module = sys.modules.get(function.__module__)
@@ -147,7 +147,7 @@ _Instruction = tuple[str, Any]
 
 
 def say_the_same(one: bytes, other: bytes) -> bool:
-    """Whether two pickles of functions differ in nothing but what each run of the same code chooses anew."""
+    """Whether two pickles of functions differ only in values that each run chooses anew."""
     return one == other or _said(one) == _said(other)
 
 
@@ -161,16 +161,12 @@ def _said(pickled: bytes) -> list[_Instruction]:
 
 
 def _is_tracker_id(said: list[_Instruction], place: int) -> bool:
-    """Whether a text of 32 digits stands where tracker ids do, and not where checksums and paths of the user's do."""
+    """Whether 32 digits stand at a tracker id's place, rather than in a checksum or path of the user's."""
     return said[place + 1 : place + 1 + len(_AFTER_TRACKER_ID)] == _AFTER_TRACKER_ID
 
 
 def _instructions(pickled: bytes) -> list[_Instruction]:
-    """Return the instructions of a pickle, with members of sets in the same order whatever their hashes are.
-
-    That order moves the numbers by which values are used again: values stand in place of their numbers here, and
-    everything else is counted apart.
-    """
+    """Return a pickle's instructions with set members sorted and memo numbers resolved, independent of hashes."""
     said: list[_Instruction] = []
     memo: list[_Instruction] = []
     objects = 0
@@ -196,7 +192,7 @@ def _is_value(instruction: _Instruction) -> bool:
 
 
 def _sort_members(said: list[_Instruction]) -> None:
-    """Sort what follows the latest mark, if these are values."""
+    """Sort the items after the latest mark, if they are values."""
     start = 1 + max(place for place, (name, _) in enumerate(said) if name == "MARK")
     if all(map(_is_value, said[start:])):
         said[start:] = sorted(said[start:], key=repr)

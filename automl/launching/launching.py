@@ -1,4 +1,4 @@
-"""A study, new, known to the store or resumed, driven to its end."""
+"""Launches or resumes a study, and drives it to its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trainers.contract.user_code import hash_of
 
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
-    """Create the study, or find the one of this name, and drive it with the spec that it has in force.
+    """Create the study, or find the existing one of this name, and drive it with its spec in force.
 
     Raises:
         SpecError: The store cannot be opened, or holds a study of this name with another spec.
@@ -61,16 +61,16 @@ def _store_of(prepared: Prepared) -> Store:
 
 
 def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
-    """Return the row of the study of this name: a new one, or one that was launched with an equal spec.
+    """Return the row of the study: a new one, or one that was launched with an equal spec.
 
     Raises:
-        SpecError: There is one with another spec; the message says where they differ.
+        SpecError: The study exists with another spec; the message lists the differences.
     """
     return _find_or_create(store, prepared)[0]
 
 
 def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool]:
-    """Return the row, and whether this call made it."""
+    """Return the row, and True if this call created it."""
     name = prepared.spec.study
     row = store.study_row(name)
     if row is None:
@@ -102,15 +102,11 @@ PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))
 
 
 def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
-    """Continue a study, with another budget, other resources or other checkpoints if overrides give them.
-
-    Args:
-        overrides: `path=value` each, as `--set` takes them.
+    """Continue a study; overrides (`path=value`) may change its budget, resources and checkpoints.
 
     Raises:
-        SpecError: An override is wrong, or sets a limit below what the study has used up.
-        StoreError: There is no such study, or it was simulated; or a controller drives it, which would not hear of
-            the overrides.
+        SpecError: An override is wrong, or sets a limit below the amount used.
+        StoreError: There is no such study, it was simulated, or a controller drives it and would ignore the overrides.
     """
     row = store.require(name)
     spec = from_store(row.spec, name)
@@ -135,13 +131,10 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
 
 
 def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: StudySpec) -> str:
-    """Say which changes a second launch ignores: a study continues with the spec that it has in force.
+    """Return a line about changes that a second launch ignores, or "": a study keeps its spec in force.
 
     Args:
-        launched: Spec of the first launch; what `automl resume` has changed since may be given as it was then.
-
-    Returns:
-        One line; empty if nothing is ignored.
+        launched: Spec of the first launch; its values are accepted even where `automl resume` has changed them.
     """
     sections = [section for section in NOT_COMPARED if section != "store"]
     again = differing_keys(launched, given, sections)
@@ -155,14 +148,7 @@ def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: 
 
 
 def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str]) -> None:
-    """Refuse a limit that leaves the study nothing to continue with.
-
-    Args:
-        overrides: `path=value` each; only the limits that they set are checked.
-
-    Raises:
-        SpecError: A limit is below what is used up; the message says how much that is.
-    """
+    """Raise SpecError if an override sets a limit below the amount used; the message gives the amount."""
     for override in overrides:
         path, _ = split_override(override)
         if path[0] != "budget":
@@ -174,7 +160,7 @@ def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str])
 
 
 def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
-    """What is wrong with a limit; empty if it leaves something. The number of started trials itself is allowed."""
+    """The problem of a limit, or "". A limit equal to the number of started trials is allowed."""
     line = record.budget.get(name)
     if line is None or limit is None:
         return ""
@@ -186,11 +172,7 @@ def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
 
 
 def changed_code(record: StudyRecord, folder: Path) -> str:
-    """Say which files of the task are not what the latest trial was trained with.
-
-    Returns:
-        One line; empty if nothing has changed, or no trial has loaded code of the user's own.
-    """
+    """Return a line about the task's files that differ from the latest trial's, or ""."""
     known = [
         (attempt.started_at, trial.number, attempt.facts["code_files"])
         for trial in record.started

@@ -1,7 +1,6 @@
-"""Counts the parameters and the work of models of a study's space, in a process beside it: a controller loads no torch.
+"""Counts parameters and FLOPs of the space's models in a process of its own, because a controller loads no torch.
 
-The process starts when the pool opens, and is done before the first suggestion that can use its counts. The counts are
-stored with the study, so that `resume` counts nothing.
+The process starts when the pool opens. The counts are stored with the study, so that `resume` counts nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Counting:
-    """Counts inside a `with`, unless the counts are stored already, or the study's search has no use for them.
-
-    Attributes:
-        process: Process that counts; None if none was needed.
-    """
+    """Counts while the `with` block runs, unless counts are stored or the search needs none (`process` is None)."""
 
     def __init__(self, store: Store, row: sa.Row[Any], prepared: Prepared) -> None:
         self._store, self._study_id, self._spec = store, row.id, prepared.spec
@@ -50,11 +45,11 @@ class Counting:
             self._sizes = SizeModel(self._space, [Counted.from_plain(one) for one in row.counted_examples])
 
     def sizes(self) -> SizeModel | None:
-        """Return the model of sizes; None as long as nothing is counted."""
+        """Return the model of sizes; None without counts."""
         return self._sizes
 
     def wait(self) -> None:
-        """Wait until the counts are known."""
+        """Wait for the counts."""
         if self._thread is not None:
             self._thread.join()
 
@@ -67,10 +62,10 @@ class Counting:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        """End the process and all that it has started: a study that has ended needs no sizes."""
+        """End the process and its children: a study that has ended needs no sizes."""
         self._is_over = True
         if self.process is not None and self._thread is not None and self._thread.is_alive():
-            # The thread reads until the last process of the group has closed the pipes, such as a worker of the task's.
+            # The thread reads until the last process of the group has closed the pipes, such as a worker of the task.
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.wait()
@@ -101,7 +96,7 @@ def _question(spec: StudySpec, space: Space, python_path: Sequence[str]) -> dict
 
 
 def _started() -> subprocess.Popen[str]:
-    # A process group of its own: Ctrl-C drains the study, and is no error of the process that counts.
+    # A process group of its own: Ctrl-C drains the study, and must not interrupt the counting.
     return subprocess.Popen(  # noqa: S603 - our own module
         PROBE,
         stdin=subprocess.PIPE,
@@ -113,7 +108,7 @@ def _started() -> subprocess.Popen[str]:
 
 
 def _read(out: str, err: str) -> list[Counted]:
-    """The counts that the process has answered; none if it died, since a study can do without them."""
+    """The counts of the process; empty if it died, since they are optional."""
     try:
         answer = json.loads(out)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Default objectives of a generated spec: one metric of the model's quality, and dollars."""
+"""Default objectives of a generated spec: a quality metric, and dollars."""
 
 from __future__ import annotations
 
@@ -23,39 +23,34 @@ _SCORE = "score"
 
 
 def quality_metric(metrics: Sequence[str]) -> str:
-    """Return the metric to optimise among those that a task measures: an error if there is one, else the first.
-
-    Args:
-        metrics: Names of the task's metrics; without any it is `val_loss`, which every trial measures.
-    """
+    """Return the metric to optimise: the first error, else the first metric, else `val_loss`."""
     return next((one for one in (*_PREFERRED, *metrics) if one in metrics), "val_loss")
 
 
 def quality_of(facts: TaskFacts) -> str:
-    """Return the metric of a task to optimise: of a training function one that it reports, validation first."""
+    """Return the metric of a task to optimise; for a training function a reported one, validation metrics first."""
     reported = [name for name in facts.reported if name not in OUR_METRICS]
     of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
     return quality_metric(facts.metrics or of_validation or ("val_error",))
 
 
 def likely_direction(metric: str) -> Direction:
-    """Return which values of a metric are better, as far as its name says so."""
+    """Return the better direction of a metric, as far as its name shows it."""
     said = _directions_by_name(metric)
     return said[-1] if said else "minimize"
 
 
 def direction_is_guess(metric: str) -> bool:
-    """Return whether the name of a metric does not say which values are better, or says both."""
+    """Return True if the name of a metric shows no direction, or both."""
     said = _directions_by_name(metric)
     return not said or (said[-1] == "maximize" and "minimize" in said)
 
 
 def _directions_by_name(metric: str) -> list[Direction]:
-    """The directions that words of a metric's name have, in their order: the last one says what the others are of.
+    """Return the directions of the words of a metric's name, in order; the last word decides.
 
-    A `dice_loss` and a `top5_error` are minimised, a `cost_sensitive_accuracy` is maximised. A score is larger or
-    smaller by what else is said. A negative is left open: `neg_mean_squared_error` is maximised,
-    `negative_log_likelihood` is minimised.
+    A `dice_loss` and a `top5_error` are minimised, a `cost_sensitive_accuracy` is maximised. "score" follows the other
+    words. "neg" stays open: `neg_mean_squared_error` is maximised, `negative_log_likelihood` is minimised.
     """
     words = re.split(r"[^a-z0-9]+", metric.lower())
     if not _TURNS.isdisjoint(words):

@@ -1,8 +1,7 @@
-"""Objectives that were written for Optuna: which functions are, and which space their calls of `suggest_...` describe.
+"""Recognises objectives written for Optuna, and reads their search space from literal `suggest_...` calls.
 
-An objective says what may vary while it runs. A trial here has its parameters before it starts: they are in the store,
-decide how many slots it gets, and are what its cost is forecast from. So the space is read from the objective's source
-as far as its calls are literal; what others ask for is learnt as the trials run.
+Trials here have their parameters before they start, since slots and cost depend on them. Other parameters are learnt as
+trials run.
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def is_optuna_objective(function: Callable[..., object]) -> bool:
-    """Whether a function, or one of the user's own that it calls, calls `suggest_float` or the like of a trial."""
+    """Return whether a function, or one of the user's own that it calls, calls `suggest_float` or the like."""
     return any(name.startswith(PREFIX) for one in _functions(function) for name in _names(one.__code__))
 
 
 def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str) -> StudySpec:
-    """Return the spec with the space that an objective describes, if it has none of its own.
+    """Return the spec with the objective's space, if the spec has none.
 
-    Parameters that only some branches ask for are in each trial, and do nothing in the others. Where the source does
-    not tell all of the space, `search.learn_space` is set; a space that was given is whole unless that is set with it.
+    Parameters of single branches are in each trial, and unused elsewhere. If the source does not show the whole space,
+    `search.learn_space` is set. A given space is complete unless it sets `search.learn_space`.
 
     Raises:
-        SpecError: There is no space, and the objective asks in a way that no trial answers; the search cannot do
-            without a whole space; or more ranks are asked for than the objective uses.
+        SpecError: There is no space and a `suggest_...` call that no trial can answer; the search needs a complete
+            space; or the spec asks for more ranks than the objective uses.
     """
     name = getattr(objective, "__name__", "objective")
     if spec.space is None:
@@ -74,13 +73,10 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
 
 
 def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
-    """Return section `search` for a space that is learnt as trials run.
+    """Return section `search` for a space that is learnt as trials run; SpecError if it needs a complete space.
 
     Args:
-        unclear: What is not known of the space, for messages.
-
-    Raises:
-        SpecError: Something in the section needs a whole space.
+        unclear: The unknown part of the space, for messages.
     """
     problem = search.problem_of_learning()
     if problem is not None:
@@ -103,7 +99,7 @@ def training_function_of(objective: Callable[..., object], spec: StudySpec) -> C
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Described:
-    """What the source of an objective tells of its space."""
+    """The space that an objective's source describes."""
 
     parameters: dict[str, Parameter]
     unclear: list[str]
@@ -132,7 +128,7 @@ def _described(function: Callable[..., object]) -> _Described:
 
 
 def _functions(function: Callable[..., object]) -> Iterator[FunctionType]:
-    """The function, and those of the user's own modules that it refers to, each once."""
+    """The function, and the user's own functions that it refers to, without duplicates."""
     waiting, seen = [function], set[int]()
     while waiting:
         one = inspect.unwrap(waiting.pop(0))
@@ -144,7 +140,6 @@ def _functions(function: Callable[..., object]) -> Iterator[FunctionType]:
 
 
 def _referred(function: FunctionType) -> Iterator[FunctionType]:
-    """Functions that a function names, by themselves or in a module."""
     names = sorted(_names(function.__code__))
     for name in names:
         value = function.__globals__.get(name)
@@ -156,7 +151,6 @@ def _referred(function: FunctionType) -> Iterator[FunctionType]:
 
 
 def _is_users(module: ModuleType | None) -> bool:
-    """Whether a module is the user's own: not installed, and not Python's."""
     if module is None or module.__name__ == "__main__":
         return module is not None
     path = Path(getattr(module, "__file__", None) or sysconfig.get_path("stdlib"))
@@ -164,13 +158,13 @@ def _is_users(module: ModuleType | None) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Global names and attributes that code mentions, functions inside it included."""
+    """Global names and attributes in code, inner functions included."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*map(_names, inner))
 
 
 def _calls(function: FunctionType) -> list[ast.Call] | None:
-    """Its calls of `suggest_...`, in their order; None where the source is not known."""
+    """Its calls of `suggest_...` in order; None if the source is not available."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -180,12 +174,11 @@ def _calls(function: FunctionType) -> list[ast.Call] | None:
 
 
 def _kind_of(call: ast.Call) -> str:
-    """The name of the method that is called, if it is one of `suggest_...`; else empty."""
     return call.func.attr if isinstance(call.func, ast.Attribute) and call.func.attr.startswith(PREFIX) else ""
 
 
 def _literal(call: ast.Call) -> dict[str, Any] | None:
-    """The arguments of a call by name; None if one is not written literally, or is missing."""
+    """The arguments of a call by name; None if one is missing or not a literal."""
     names = _ARGUMENTS[_kind_of(call)]
     given = dict(zip(names, call.args, strict=False))
     given |= {word.arg or "**": word.value for word in call.keywords}
@@ -197,7 +190,7 @@ def _literal(call: ast.Call) -> dict[str, Any] | None:
 
 
 def _problem_of(call: ast.Call) -> str | None:
-    """Why no trial can answer a call, as far as it is written literally."""
+    """Why no trial can answer a call, as far as its literals show."""
     if _kind_of(call) not in _ARGUMENTS:
         return f"found {_kind_of(call)}, allowed: {listed(_ARGUMENTS)}"
     values = _literal(call)
@@ -214,7 +207,7 @@ def _problem_of(call: ast.Call) -> str | None:
 
 
 def _entry(call: ast.Call) -> tuple[str, Parameter] | None:
-    """Name and parameter of a call; None if they are not written literally, or make no parameter of a space."""
+    """Name and parameter of a call; None if they are not literals, or not a valid parameter."""
     kind = _kind_of(call)
     values = _literal(call) if kind in _ARGUMENTS else None
     if values is None:

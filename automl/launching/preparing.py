@@ -1,4 +1,4 @@
-"""From a parsed spec to a study that can be launched: whatever is wrong is found here, before anything is written."""
+"""Turns a parsed spec into a study that can be launched; finds mistakes before anything is written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Prepared:
 
     Attributes:
         spec: Spec with its space filled in and its URLs absolute.
-        base_folder: Folder in which relative paths and the user's own task start.
+        base_folder: Base of relative paths and of the user's own task.
         diagnostics: Files that the ranks of a single training write beside its checkpoints.
     """
 
@@ -69,8 +69,8 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
     """Check a spec against its task, its search and the machine.
 
     Args:
-        base_folder: Folder in which relative paths and the user's own task start.
-        facts: What the task has said of itself already, with these options and this space; None asks it.
+        base_folder: Base of relative paths and of the user's own task.
+        facts: The task's answers for these options and this space; None asks the task.
 
     Raises:
         SpecError: The spec cannot be launched on this machine; the message names the key.
@@ -124,7 +124,6 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
 
 
 def _is_built_by_module(spec: StudySpec) -> bool:
-    """Whether models of some trials are built by module."""
     return spec.training.init_by_module or (spec.space is not None and "init_by_module" in spec.space.names())
 
 
@@ -136,7 +135,7 @@ def _check_store_url(spec: StudySpec, source: str) -> None:
 
 
 def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
-    """Refuse to learn the space of what never asks for a parameter as it runs."""
+    """Refuse to learn the space of a task that never asks for a parameter at run time."""
     if spec.search.learn_space and (declares or spec.task == COMMAND):
         what = "a command" if spec.task == COMMAND else "a task"
         problem = f"found true with {what}, allowed: an objective for Optuna, which asks for parameters as it runs"
@@ -162,7 +161,7 @@ def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -
 
 
 def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
-    """The rungs of the pruner, which the user's own may get wrong."""
+    """The rungs of the pruner; the user's own pruner may return wrong ones."""
     name, epochs = spec.search.pruner.name, spec.training.epochs
     problem = None
     try:
@@ -210,7 +209,7 @@ def _warnings(spec: StudySpec, places: AvailableSlots, slots: int) -> tuple[str,
 
 
 def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...]:
-    """Warnings about a search that works, and that hardly anybody wants."""
+    """Warn about valid, but hardly ever intended search options."""
     found_odd = []
     if spec.search.learn_space:
         known, chosen = listed(spec.space.names() if spec.space else ()) or "empty", spec.search.chosen
@@ -226,7 +225,7 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
 
 
 def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str, ...]:
-    """Warnings about metrics that a training function or a command will hardly measure, without which trials fail."""
+    """Warn about metrics that a function or a command will hardly report: its trials would fail."""
     is_command = spec.task == COMMAND
     owner = "command" if is_command else "training function"
     known = {*reported, *CUMULATIVE_METRICS, *(() if is_command else _MEASURED_OF_FUNCTIONS)}
@@ -242,7 +241,7 @@ def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str,
 
 
 def _warnings_of_function(spec: StudySpec) -> tuple[str, ...]:
-    """Warnings about options that a training function follows through a helper alone, or not at all."""
+    """Warn about options that need a helper of ours in a training function, or that it ignores."""
     given = {name: getattr(spec.training, name) for name in spec.training.model_fields_set}
     return tuple(
         f"training.{name}: a training function follows it only where it calls {helper}"

@@ -1,4 +1,4 @@
-"""What a task takes and measures: asked in a process of its own, so that a controller never runs a user's task."""
+"""Asks a task for its parameters and metrics in a process of its own: a controller never runs a user's task."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ PROBE_SECONDS = 600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskFacts:
-    """What a task says of itself.
+    """Answers of a task about itself.
 
     Attributes:
-        parameters: Names of the parameters that it takes besides the trainer's; None for a training function or a
-            command, which may take any.
-        metrics: Names of the metrics that it measures; None for a training function or a command, which may report any.
+        parameters: Its parameters besides the trainer's; None for a training function or a command, which take any.
+        metrics: Metrics that it measures; None for a training function or a command, which report any.
         space: Search space of its own; None if it has none.
-        reported: Names of the metrics that the source of a training function reports; it may report others.
-        baselines: What its models are compared with, as `trainers.contract.task.baselines_of` returns it.
+        reported: Metrics found in the source of a training function; it may report others.
+        baselines: Baselines of its models, as `trainers.contract.task.baselines_of` returns them.
     """
 
     parameters: tuple[str, ...] | None
@@ -57,15 +56,15 @@ def facts_of(
 ) -> TaskFacts:
     """Ask a task for its parameters, metrics and space.
 
-    A built-in task that declares its metrics is asked in this process, without torch. Every other one is tried out in
-    a process of its own: it builds its data and a model, and measures a few samples.
+    A built-in task that declares its metrics answers in this process, without torch. All others are tried out in a
+    process of their own: they build data and a model, and measure a few samples.
 
     Args:
         task: Name of a built-in task, or `module:Class`.
         options: Arguments of the task's constructor.
-        folder: Folder in which the user's own module is looked for first.
-        space: Space that the model's parameters are taken from; None takes the task's own.
-        by_module: Whether the model is going to be built by module; any task is asked whether it can be, then.
+        folder: Folder searched first for the user's own module.
+        space: Space of the model's parameters; None takes the task's own.
+        by_module: The model will be built by module; ask any task if it supports that.
 
     Raises:
         SpecError: The task cannot be loaded, or fails when it is tried out.
@@ -109,7 +108,7 @@ def facts_of(
 
 
 def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> TaskFacts:
-    """Check that a command can be run here; what it takes and reports is not known before it runs."""
+    """Check that a command can be run here; its parameters and metrics are unknown before it runs."""
     problem = missing_program(Command.of(options), folder, search_path())
     if problem is not None:
         raise SpecError(source, ("task", COMMAND), problem)
@@ -117,10 +116,7 @@ def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> 
 
 
 def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the answer of `trainers.local.try_out_task` to a question, asked in a process of its own.
-
-    Args:
-        question: What `trainers.local.try_out_task` takes.
+    """Ask `trainers.local.try_out_task` in a process of its own, and return its answer.
 
     Raises:
         SpecError: The task fails, ends its process, or gives no answer within `PROBE_SECONDS`.
@@ -143,7 +139,7 @@ def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _ending(done: subprocess.CompletedProcess[str]) -> str:
-    """How a task ended the process in which it was tried out, with the last line that it printed."""
+    """The exit of the trial process in words, with the last line that it printed."""
     code = done.returncode
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
     last = done.stderr.strip().splitlines()[-1:]

@@ -1,6 +1,6 @@
-"""`automl launch --task tabular --data train.csv --target income`: a spec that is chosen from the data.
+"""`automl launch --task tabular --data train.csv --target income`: chooses a spec from the data, with reasons.
 
-Notes say what was chosen and why. `--set` changes it, and `--save-spec` writes it to a file.
+`--set` changes it, and `--save-spec` writes it to a file.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def quickstart(
     """Choose a spec for a built-in task and a data set.
 
     Args:
-        arguments: Options of the command line by name (`data`, `target`, ...); None where one was not given.
-        overrides: `path=value` each, which replace what is chosen.
-        store: URL of the store, as `--store` takes it.
+        arguments: Options of the command line by name (`data`, `target`, ...); None for missing ones.
+        overrides: `path=value` each; they replace choices.
+        store: URL of the store, as for `--store`.
 
     Raises:
         SpecError: An option does not belong to the task, or a file is wrong.
@@ -106,11 +106,7 @@ def quickstart(
 
 
 def write_spec(path: Path, picked: Quickstart) -> None:
-    """Write the chosen spec with comments to a file.
-
-    Raises:
-        SpecError: The file exists, or cannot be written.
-    """
+    """Write the chosen spec with comments to a new file; SpecError if it exists or cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(as_yaml(picked))
@@ -177,12 +173,11 @@ def _load(task: str, options: dict[str, Any], source: str) -> Task:
 
 
 def _samples(task: Task) -> int:
-    """Number of training samples of a task that knows it without torch; 0 for other tasks."""
+    """Number of training samples if the task knows it without torch, else 0."""
     return int(getattr(task, "training_samples", 0))
 
 
 def _picked(task: Task, name: str, samples: int, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """The chosen objectives, space, epochs and budget, as sections of a spec."""
     metrics = (quality_metric(declared_metrics(task) or ("val_error",)), "cost_usd")
     space = space_of(task)
     return {
@@ -203,7 +198,7 @@ def _epochs(name: str, samples: int, mapping: Mapping[str, Any]) -> int:
 
 
 def _study_name(data: str | None, task: str) -> str:
-    """A study's name from that of the data file; with its folder's where the file is called like train.csv."""
+    """A study's name from the data file's name, with the folder's for names like train.csv."""
     if data is None:
         return task
     path = Path(data).absolute()
@@ -229,13 +224,13 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
 
 
 def objectives_note(spec: StudySpec) -> str:
-    """Return the line that says what is searched for."""
+    """Return the line about the objectives."""
     objectives = " and ".join(f"{one.metric} ({one.direction})" for one in spec.objectives)
     return f"objectives: {objectives}; the archive keeps every model that no other one beats in all of them"
 
 
 def budget_note(spec: StudySpec) -> str:
-    """Return the line that says what the study may spend."""
+    """Return the line about the budget."""
     budget = spec.budget
     limits = [
         f"{budget.hours * 60:g} minutes" if budget.hours is not None else "",

@@ -1,4 +1,4 @@
-"""From a file or a mapping to a parsed spec: overrides, absolute paths, and whether its places can be written to."""
+"""Reads a spec from a file or a mapping: overrides, absolute paths, and a check that its places can be written to."""
 
 from __future__ import annotations
 
@@ -22,20 +22,17 @@ from trainers.contract.task_loading import options_of_new_studies, path_options
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:
-    """Read a spec from its file.
+    """Read a spec from its file; SpecError if the file cannot be read, or the spec is wrong.
 
     Args:
-        overrides: `path=value` each, as `--set` takes them.
-        store: URL of the store, as `--store` takes it.
-
-    Raises:
-        SpecError: The file cannot be read, or the spec is wrong.
+        overrides: `path=value` each, as for `--set`.
+        store: URL of the store, as for `--store`.
     """
     return load_spec(path, store_overrides(overrides, store))
 
 
 def store_overrides(overrides: Sequence[str], store: str | None) -> list[str]:
-    """Return overrides in the order in which they hold: `--store` beats `--set`, which beats AUTOML_STORE."""
+    """Return overrides in order of increasing priority: AUTOML_STORE, `--set`, `--store`."""
     environment = os.environ.get("AUTOML_STORE")
     first = [f"store={json.dumps(environment)}"] if environment else []
     last = [f"store={json.dumps(store)}"] if store else []
@@ -45,14 +42,7 @@ def store_overrides(overrides: Sequence[str], store: str | None) -> list[str]:
 def parse_with_overrides(
     spec: StudySpec | Mapping[str, Any], overrides: Sequence[str] = (), source: str = "spec"
 ) -> StudySpec:
-    """Parse a spec that Python code gives.
-
-    Args:
-        overrides: `path=value` each, as `--set` takes them.
-
-    Raises:
-        SpecError: The spec or an override is wrong.
-    """
+    """Parse a spec from Python code, with overrides `path=value`; SpecError if one of them is wrong."""
     if not overrides:
         return spec if isinstance(spec, StudySpec) else parse_spec(spec, source)
     mapping = spec_to_mapping(spec) if isinstance(spec, StudySpec) else as_plain(spec)
@@ -62,15 +52,10 @@ def parse_with_overrides(
 def absolute_task_options(
     task: str, options: Mapping[str, Any], folder: Path, *, source: str = "spec"
 ) -> dict[str, Any]:
-    """Return the options of a built-in task with absolute paths.
-
-    Args:
-        task: Name of the task; the options of a user's own task are returned unchanged.
-        options: Arguments of the task's constructor.
-        folder: Folder in which relative paths start.
+    """Return the options of a built-in task with absolute paths below `folder`; a user's own task keeps its options.
 
     Raises:
-        SpecError: A path begins with `~` and the name of nobody here.
+        SpecError: A path begins with `~` and an unknown user name.
     """
     always, if_there = path_options(task)
     changed = dict(options)
@@ -84,14 +69,7 @@ def absolute_task_options(
 
 
 def expanded(value: str, source: str, name: str) -> Path:
-    """Return the path that an option of a task names, with the home folder for `~`.
-
-    Args:
-        value: The option's value.
-
-    Raises:
-        SpecError: It begins with `~` and the name of nobody here.
-    """
+    """Return an option's path with `~` expanded; SpecError for an unknown user name."""
     try:
         return Path(value).expanduser()
     except RuntimeError:
@@ -100,19 +78,19 @@ def expanded(value: str, source: str, name: str) -> Path:
 
 
 def with_options_of_new_studies(spec: StudySpec) -> StudySpec:
-    """Return the spec of a new study with the options that its task has there; what the spec names is kept."""
+    """Return a new study's spec with its task's options for new studies; the spec's own options win."""
     options = {**options_of_new_studies(spec.task), **spec.task_options}
     return spec.model_copy(update={"task_options": options})
 
 
 def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
-    """Return a spec whose store, MLflow, checkpoints and Ray folder have absolute paths or URLs.
+    """Return a spec with absolute paths or URLs for store, MLflow, checkpoints and Ray folder.
 
     Args:
-        here: Folder in which relative paths start: the one in which the command was typed.
+        here: Base of relative paths: the folder in which the command was typed.
 
     Raises:
-        SpecError: `mlflow` is no URI, or names the store's own database.
+        SpecError: `mlflow` is not a URI, or names the store's own database.
     """
     resources, checkpoints = spec.resources, spec.checkpoints
     if resources.ray_temp_folder is not None:
@@ -143,13 +121,10 @@ LONGEST_RAY_FOLDER = 40
 
 
 def check_outputs(spec: StudySpec, source: str) -> None:
-    """Check that checkpoints, the report, MLflow's file and Ray's files can be written.
-
-    Args:
-        spec: Spec with absolute paths.
+    """Check that checkpoints, report, MLflow's file and Ray's files can be written; the spec's paths are absolute.
 
     Raises:
-        SpecError: One of them cannot be written; the message names its key. A server is not asked, since it may start
+        SpecError: One of them cannot be written; the message names its key. Servers are not checked: they may start
             later.
     """
     folder, ray_folder = spec.checkpoints.folder, spec.resources.ray_temp_folder
@@ -176,7 +151,7 @@ def _check_mlflow_file(source: str, uri: str, file: Path) -> None:
 
 
 def _check_object_store(source: str, value: str, folder: str) -> None:
-    """Try to write to a store. One that is away for a while is no mistake of the spec: the study waits for it."""
+    """Try to write to a store. An unreachable store is no mistake of the spec: the study waits for it."""
     key = ("checkpoints", "folder")
     try:
         check_library(value)
@@ -191,14 +166,10 @@ def _check_object_store(source: str, value: str, folder: str) -> None:
 
 
 def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:
-    """Try to write to the nearest parent folder that exists: those below it are created later.
-
-    Raises:
-        SpecError: It cannot be written to.
-    """
+    """Raise SpecError if the nearest existing parent folder is not writable; the others are created later."""
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
-        # Permissions say nothing of read-only and virtual file systems. The file has no name, or loses it at once.
+        # Permissions do not show read-only and virtual file systems. The file has no name, or loses it at once.
         with tempfile.TemporaryFile(dir=there):
             return
     except NotADirectoryError:

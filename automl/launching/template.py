@@ -113,8 +113,7 @@ def template(task: str, facts: TaskFacts | None = None) -> str:
 
     Args:
         task: Name of a built-in task, or `module:Class`.
-        facts: Parameters, metrics and space of the task; None if they are not known, as of a task that is not written
-            yet, or of one that depends on its data.
+        facts: Parameters, metrics and space of the task; None if unknown: not written yet, or dependent on its data.
 
     Raises:
         SpecError: This cannot be the name of a task.
@@ -143,7 +142,7 @@ def _options(needs_data: bool) -> str:
 
 
 def _about_metric(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> str:
-    """A comment that says if the direction is a guess, and which metrics could be an objective in place of this one."""
+    """A comment that says if the direction is a guess, and lists other possible metrics."""
     if needs_data:
         return "   # of classes; if the target is a number: val_mse, val_mae or val_r2"
     named = () if facts is None else facts.metrics or facts.reported
@@ -169,11 +168,7 @@ def _space_lines(facts: TaskFacts | None) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstSpec:
-    """A spec that was written.
-
-    Attributes:
-        note: Line that says why the spec has a general space and not the task's own; empty if it has the task's own.
-    """
+    """A written spec; `note` says why it has a general space instead of the task's own, else it is empty."""
 
     path: Path
     note: str
@@ -181,9 +176,9 @@ class FirstSpec:
 
 
 def write_first_spec(task: str) -> FirstSpec:
-    """Write a spec for a task to a file of the task's name in this folder, with the task's own space and metrics.
+    """Write a spec with the task's own space and metrics to a file of the task's name in this folder.
 
-    A task of the user's own is loaded and tried out in a process of its own.
+    The user's own task is loaded and tried out in a process of its own.
 
     Args:
         task: Name of a built-in task, or `module:Class`, whose module need not exist yet.
@@ -217,7 +212,7 @@ def _needs_data(task: str) -> bool:
 
 
 def _facts(task: str, path: Path) -> tuple[TaskFacts | None, str]:
-    """What the task says of itself, None where it cannot be asked, and then the reason for people."""
+    """The task's facts, None if unavailable, and then the reason for people."""
     missing = _missing_module(task)
     if missing:
         return None, f"{missing} cannot be imported yet: it is to be written beside {path}"
@@ -231,7 +226,7 @@ def _facts(task: str, path: Path) -> tuple[TaskFacts | None, str]:
 
 
 def _missing_module(task: str) -> str | None:
-    """The module of a user's own task if no such file exists, here or among the installed packages."""
+    """The missing module of a user's own task, if no such file exists here or among the installed packages."""
     module, colon, _ = task.partition(":")
     folders: list[str] | None = [str(Path.cwd()), *sys.path]
     for part in module.split(".") if colon else ():

@@ -1,4 +1,4 @@
-"""Accelerate: an `accelerate.Accelerator` on the gang of a trial, for a loop of one's own.
+"""Accelerate: an `accelerate.Accelerator` for your own training loop in a trial.
 
     from automl.libraries import accelerate as trial_accelerate
 
@@ -9,7 +9,7 @@
             ...
             trial.report(val_error=error)
 
-Its process group is the gang's.
+It uses the process group of the trial's gang.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from trainers.functions.trial import Trial
 
 
 def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
-    """Return an accelerator whose ranks are those of the gang.
+    """Return an accelerator that uses the ranks and the process group of the gang.
 
     Args:
-        trial: The trial.
-        options: Arguments of `accelerate.Accelerator`; `gradient_accumulation_steps` is the trial's if left out, and
-            `dataloader_config` one whose order of samples depends on seed and epoch alone (`loader.set_epoch(epoch)`).
+        options: Arguments of `accelerate.Accelerator`. Defaults: the trial's `gradient_accumulation_steps`, and a
+            `dataloader_config` whose sample order depends on seed and epoch alone (`loader.set_epoch(epoch)`).
     """
     join_gang(trial)
     ddp = DistributedDataParallelKwargs(**trial.ddp_options())
@@ -47,10 +46,9 @@ def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
 
 
 def join_gang(trial: Trial) -> None:
-    """Let what Accelerate makes next find the gang of this trial, in place of that of the trial before.
+    """Let the next accelerator find this trial's gang, not the earlier trial's, until the trial is over.
 
-    Accelerate keeps the gang of a process in shared objects, and learns of it by environment variables. The process
-    group stands already, and Accelerate uses it. The variables are set back once the trial is over.
+    Accelerate keeps the gang in shared objects, and reads it from environment variables, which are then restored.
     """
     AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001 - as transformers does for the same reason
     GradientState._reset_state()  # noqa: SLF001

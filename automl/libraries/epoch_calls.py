@@ -10,15 +10,13 @@ from trainers.protocol import TaskError
 
 
 class EpochCalls:
-    """What `for epoch in trial.epochs(...)` does, one call for each part of it.
+    """The steps of `for epoch in trial.epochs(...)` as separate calls.
 
-    An epoch ends where the next one begins, so that whatever a library does after an epoch, such as a validation, a
-    step of a schedule or another callback, is done before the epoch is measured and its checkpoint is written. The last
-    epoch ends with the training function.
+    An epoch ends where the next one begins (the last: with the training function), so that a library's validation,
+    schedule and callbacks are done before the epoch is measured and its checkpoint is written.
 
     Args:
-        trial: The trial.
-        state: What checkpoints hold, as `trial.epochs` takes it; it is taken back at once.
+        state: Content of checkpoints, as for `trial.epochs`; it is restored at once.
 
     Attributes:
         done: Number of epochs that earlier attempts have trained.
@@ -30,7 +28,7 @@ class EpochCalls:
         self.done = trial.epoch
 
     def begin(self) -> None:
-        """Begin the next epoch, and end the one before. Waits where the search has to decide.
+        """End the current epoch, and begin the next. Waits where the search has to decide.
 
         Raises:
             TrialOver: The trial is pruned, paused or stopped.
@@ -43,19 +41,11 @@ class EpochCalls:
             )
 
     def are_all_done(self) -> bool:
-        """Whether an earlier attempt has trained all epochs; if so, this ends the loop."""
+        """Return whether an earlier attempt has trained all epochs; if so, this ends the loop."""
         return self.done >= self._trial.max_epochs and next(self._loop, None) is None
 
     def report(self, metrics: Mapping[str, Any], library: str) -> None:
-        """Report what a library has measured in this epoch.
-
-        Args:
-            metrics: Metrics by name.
-            library: Name of the library, for messages.
-
-        Raises:
-            TaskError: There is none.
-        """
+        """Report the metrics that a library measured in this epoch; TaskError if there are none."""
         if not metrics and self._trial.rank == 0:
             raise TaskError(
                 f"epoch {self._trial.epoch}: {library} gave no metrics, allowed: at least those of the objectives; "
@@ -65,10 +55,6 @@ class EpochCalls:
 
 
 def check_one_rank(trial: Trial, library: str) -> None:
-    """Refuse gangs for a library that trains in one process.
-
-    Raises:
-        TaskError: The trial has several ranks.
-    """
+    """Raise TaskError for a gang, because the library trains in one process."""
     if trial.world_size > 1:
         raise TaskError(f"world_size: found {trial.world_size} with {library}, allowed: 1, since it trains on one rank")

@@ -7,8 +7,8 @@
         trainer = Trainer(model, arguments, train_dataset=..., eval_dataset=..., compute_metrics=...)
         hugging_face.fit(trial, trainer)
 
-The trainer's ranks are those of the gang. It evaluates after each epoch, and what it found is reported; checkpoints
-hold model, optimizer, schedule, gradient scaler and the trainer's own state.
+The trainer uses the ranks of the gang. It evaluates after each epoch, and its metrics are reported; checkpoints hold
+model, optimizer, schedule, gradient scaler and the trainer's own state.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _TIMES = ("_runtime", "_samples_per_second", "_steps_per_second", "_preparation_
 def options(trial: Trial) -> dict[str, Any]:
     """Return arguments for `transformers.TrainingArguments`: the gang, the trial's parameters, the number of epochs.
 
-    The trainer's own checkpoints, its progress bar and its reports to others are off; each can be switched on again by
-    an argument of the same name: `TrainingArguments(**(options(trial) | {"report_to": "wandb"}))`. Whoever has the
-    trainer save something gives an `output_dir`, too: the one here is deleted with the trial.
+    The trainer's own checkpoints, progress bar and reports are off; an argument of the same name switches them on:
+    `TrainingArguments(**(options(trial) | {"report_to": "wandb"}))`. Set `output_dir` if the trainer saves files: the
+    default folder is deleted with the trial.
     """
     join_gang(trial)
     ddp = trial.ddp_options()
@@ -66,10 +66,9 @@ def options(trial: Trial) -> dict[str, Any]:
 
 
 def fit(trial: Trial, trainer: Trainer) -> None:
-    """Call `trainer.train` as the trial's loop over its epochs, from where an earlier attempt has stopped.
+    """Call `trainer.train` as the trial's loop over its epochs; continues after the epochs of earlier attempts.
 
     Args:
-        trial: The trial.
         trainer: Trainer whose arguments were made with `options`.
 
     Raises:
@@ -90,8 +89,8 @@ def fit(trial: Trial, trainer: Trainer) -> None:
     if calls.are_all_done():
         return
     if not has_length(trainer.train_dataset):
-        # The trainer takes all steps of a stream for one epoch, and would leave out those that are done. Attempts go on
-        # where an epoch begins, and each epoch reads the stream from its beginning.
+        # The trainer counts all steps of a stream as one epoch, and would skip finished ones. Attempts continue at the
+        # start of an epoch, and each epoch reads the stream from its beginning.
         trainer.args.ignore_data_skip = True
     with ExitStack() as files:
         folder = None
@@ -102,23 +101,16 @@ def fit(trial: Trial, trainer: Trainer) -> None:
 
 
 def _keep_to_one_gpu(trainer: Trainer) -> None:
-    """Let the trainer use this rank's GPU alone.
-
-    Without other ranks it takes all GPUs that it sees, `automl train`'s too, and multiplies the batch by their number.
-    """
+    """Let the trainer use this rank's GPU alone: a single rank would take all visible GPUs, and multiply the batch."""
     if trainer.args.n_gpu > 1:
         trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model that lies on several GPUs
         trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - worked out when it was made
 
 
 class TrialCallback(TrainerCallback):
-    """Reports after each epoch what the evaluation has found, and begins the next one; `fit` adds it.
+    """Reports the evaluation's metrics after each epoch, and begins the next one; `fit` adds it.
 
-    Metrics have the trainer's names: `eval_loss`, and those of `compute_metrics` behind `eval_`.
-
-    Args:
-        trial: The trial.
-        calls: The loop over its epochs.
+    Metrics have the trainer's names: `eval_loss`, and the results of `compute_metrics` with the prefix `eval_`.
     """
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
@@ -134,15 +126,15 @@ class TrialCallback(TrainerCallback):
         self._is_trained = True
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_evaluate(self, *_: Any, **more: Any) -> None:
-        """Keep what an evaluation has found."""
+        """Keep the evaluation's metrics."""
         for name, value in (more.get("metrics") or {}).items():
             if isinstance(value, int | float) and not name.endswith(_TIMES) and name != "epoch":
                 self._logged[name] = float(value)
@@ -158,18 +150,13 @@ class TrialCallback(TrainerCallback):
 
 
 class _Kept:
-    """What a trainer keeps of its training, as a checkpoint of the trial holds it.
-
-    Attributes:
-        content: What a checkpoint held; empty if there was none.
-    """
+    """A trainer's state in a checkpoint of the trial; `content` is empty without a checkpoint."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self.content: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the training."""
         trainer = self._trainer
         content = {
             "model": trainer.accelerator.unwrap_model(trainer.model).state_dict(),
@@ -181,15 +168,13 @@ class _Kept:
         return content if scaler is None else content | {"scaler": scaler.state_dict()}
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Take the state of a training, which `fit` gives to the trainer."""
         self.content = content
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that take the model out of a checkpoint."""
         return f'model.load_state_dict({state}["model"])  # a model that you have made for exported["params"]'
 
     def write(self, folder: Path) -> None:
-        """Write what was taken as a checkpoint of transformers."""
+        """Write the restored state as a checkpoint of transformers."""
         names = {"model": WEIGHTS_NAME, "optimizer": OPTIMIZER_NAME, "schedule": SCHEDULER_NAME, "scaler": SCALER_NAME}
         for part, name in names.items():
             if part in self.content:

@@ -27,17 +27,16 @@ from trainers.protocol import TaskError
 def fit(
     trial: Trial, model: keras.Model, *data: Any, callbacks: Sequence[keras.callbacks.Callback] = (), **options: Any
 ) -> None:
-    """Call `model.fit` as the trial's loop over its epochs, from where an earlier attempt has stopped.
+    """Call `model.fit` as the trial's loop over its epochs; continues after the epochs of earlier attempts.
 
     Args:
-        trial: The trial.
-        model: A compiled model that has its weights: one whose input's shape is known.
-        data: Inputs and targets, or whatever else `model.fit` trains on; `x` and `y` may stand among the options.
-        callbacks: Callbacks beside the trial's own.
-        options: Other arguments of `model.fit`; `batch_size` is the trial's for arrays if left out.
+        model: A compiled model with a known input shape, so that it has its weights.
+        data: Inputs and targets, or other training data of `model.fit`; `x` and `y` may also be options.
+        callbacks: Callbacks besides the trial's own.
+        options: Other arguments of `model.fit`; for arrays `batch_size` is by default the trial's.
 
     Raises:
-        TaskError: The trial has several ranks, the model no weights yet, or an argument is the trial's.
+        TaskError: The trial has several ranks, the model has no weights yet, or the trial sets an argument itself.
     """
     check_one_rank(trial, "Keras")
     taken = sorted({"epochs", "initial_epoch"} & options.keys())
@@ -58,12 +57,7 @@ def fit(
 
 
 class TrialCallback(keras.callbacks.Callback):
-    """Reports after each epoch what was logged, and begins the next one; `fit` adds it.
-
-    Args:
-        trial: The trial.
-        calls: The loop over its epochs.
-    """
+    """Reports the logged metrics after each epoch, and begins the next one; `fit` adds it."""
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
         super().__init__()
@@ -76,15 +70,15 @@ class TrialCallback(keras.callbacks.Callback):
         self._calls.begin()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Keep what was logged, with what later callbacks add to it."""
+        """Keep the logged metrics, with additions of later callbacks."""
         self._logged = {} if logs is None else logs
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -107,30 +101,25 @@ def _are_arrays(inputs: Any) -> bool:
 
 
 class _Kept:
-    """What a checkpoint holds of a model and its optimizer."""
-
     def __init__(self, model: keras.Model) -> None:
         self._model = model
 
     def state_dict(self) -> dict[str, list[Tensor]]:
-        """Return the values of all variables."""
         values = (keras.ops.convert_to_numpy(variable) for variable in self._variables())
         return {"variables": [torch.as_tensor(value.copy()) for value in values]}
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        """Take the values of all variables back."""
         for variable, value in zip(self._variables(), state["variables"], strict=True):
             variable.assign(value.numpy())
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that take the model out of a checkpoint, in which its optimizer follows."""
         return (
             f'for variable, value in zip(model.variables, {state}["variables"]):  # made for exported["params"]\n'
             "    variable.assign(value.numpy())"
         )
 
     def _variables(self) -> list[Any]:
-        """Return all that training changes, in an order that only the model decides."""
+        """All trained variables, in an order that only the model decides."""
         model = self._model
         model.optimizer.build(model.trainable_variables)  # does nothing if it is built
         return [*model.variables, *model.optimizer.variables]

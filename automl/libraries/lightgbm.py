@@ -24,10 +24,7 @@ from trainers.functions.trial import Trial
 
 
 class BoosterState:
-    """What a checkpoint holds of a booster, in LightGBM's own text format.
-
-    Args:
-        trial: The trial.
+    """Saves and restores a booster in LightGBM's own text format.
 
     Attributes:
         booster: The booster so far; None before the first epoch.

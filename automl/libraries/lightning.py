@@ -6,8 +6,8 @@
         trainer = lightning.Trainer(**trial_lightning.options(trial), precision="bf16-mixed")
         trial_lightning.fit(trial, trainer, Module(lr=trial.learning_rate), train_loader, validation_loader)
 
-The trainer's ranks are those of the gang. After each epoch all that was logged is reported; checkpoints hold
-Lightning's own checkpoint.
+The trainer uses the ranks of the gang. All logged metrics are reported after each epoch; checkpoints hold Lightning's
+own checkpoint.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _NAME = "checkpoint of the trial"
 def options(trial: Trial) -> dict[str, Any]:
     """Return arguments for `lightning.Trainer`: the gang's ranks and devices, and the number of epochs.
 
-    Lightning's own checkpoints, its progress bar and its loggers are off; each can be switched on again by an argument
-    of the same name: `Trainer(**(options(trial) | {"logger": my_logger}))`.
+    Lightning's own checkpoints, progress bar and loggers are off; an argument of the same name switches them on:
+    `Trainer(**(options(trial) | {"logger": my_logger}))`.
     """
-    # Lightning keeps the rank of the process in a global variable, which the trial before has set.
+    # Lightning keeps the rank of the process in a global variable; an earlier trial has set it.
     rank_zero_only.rank = trial.rank
     if trial.world_size == 1:
         strategy: Any = SingleDeviceStrategy(device=trial.device)
@@ -61,17 +61,15 @@ def options(trial: Trial) -> dict[str, Any]:
 
 
 def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModule, *data: Any, **more: Any) -> None:
-    """Call `trainer.fit` as the trial's loop over its epochs, from where an earlier attempt has stopped.
+    """Call `trainer.fit` as the trial's loop over its epochs; continues after the epochs of earlier attempts.
 
     Args:
-        trial: The trial.
         trainer: Trainer that was made with `options`.
-        model: What is trained.
-        data: Further arguments of `trainer.fit`: data loaders.
+        data: Data loaders for `trainer.fit`.
         more: Further arguments of `trainer.fit` by name: data loaders or a data module.
 
     Raises:
-        TaskError: The trainer has other ranks than the trial, or an argument that the trial decides about.
+        TaskError: The trainer has other ranks than the trial, or the trial sets an argument itself.
     """
     if "ckpt_path" in more:
         raise TaskError("ckpt_path: found in fit, allowed: without it, since the trial knows its checkpoint")
@@ -85,20 +83,15 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
     calls = EpochCalls(trial, lightning=memory)
     trial.modules.append(model)
     trainer.callbacks.insert(0, TrialCallback(trial, calls))
-    # Data loaders of the first epoch draw random numbers before Lightning calls any callback, those of later epochs
-    # after: the epoch begins here, where the generators are seeded.
+    # Loaders of the first epoch draw random numbers before Lightning calls any callback, later ones after it: begin
+    # the epoch here, where the generators are seeded.
     if not calls.are_all_done():
         calls.begin()
         trainer.fit(model, *data, ckpt_path=_NAME if memory.content else None, **more)
 
 
 class TrialCallback(lightning.Callback):
-    """Reports after each epoch what was logged, and begins the next one; `fit` adds it.
-
-    Args:
-        trial: The trial.
-        calls: The loop over its epochs, in which the first epoch has begun.
-    """
+    """Reports the logged metrics after each epoch, and begins the next one; `fit` has begun the first epoch."""
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
         self._trial, self._calls = trial, calls
@@ -113,11 +106,11 @@ class TrialCallback(lightning.Callback):
         self._has_begun, self._is_trained = False, True
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_validation_batch_end(self, *_: Any) -> None:
-        """Say that this rank gets on."""
+        """Report that this rank is alive."""
         self._trial.heartbeat()
 
     def on_train_end(self, trainer: lightning.Trainer, *_: Any) -> None:
@@ -126,7 +119,7 @@ class TrialCallback(lightning.Callback):
             self._report(trainer)
 
     def _report(self, trainer: lightning.Trainer) -> None:
-        # Lightning keeps what earlier epochs have logged for its callbacks; what is logged anew is another tensor.
+        # Lightning keeps the metrics of earlier epochs; newly logged metrics are other tensors.
         found, before = dict(trainer.callback_metrics), self._reported
         self._reported = found
         logged = {name: value for name, value in found.items() if value is not before.get(name) and value.numel() == 1}
@@ -134,7 +127,7 @@ class TrialCallback(lightning.Callback):
 
 
 class GangEnvironment(ClusterEnvironment):
-    """The ranks of a gang, whose processes and process group are there already."""
+    """The ranks of a gang, whose processes and process group exist already."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
@@ -142,22 +135,22 @@ class GangEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Whether the ranks' processes are there already."""
+        """Return True: the ranks' processes exist already."""
         return True
 
     @property
     def main_address(self) -> str:
-        """Address to form a process group at; there is one."""
+        """Address of the process group, which exists already."""
         return "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        """Port to form a process group at; there is one."""
+        """Port of the process group, which exists already."""
         return 0
 
     @staticmethod
     def detect() -> bool:
-        """Whether Lightning should choose this environment by itself."""
+        """Return False: Lightning must not choose this environment by itself."""
         return False
 
     def world_size(self) -> int:
@@ -165,21 +158,21 @@ class GangEnvironment(ClusterEnvironment):
         return self._world_size
 
     def set_world_size(self, size: int) -> None:
-        """Ignore what a strategy works out, which is the same."""
+        """Ignore a strategy's value, which is equal."""
 
     def global_rank(self) -> int:
         """Return the number of this rank."""
         return self._rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Ignore what a strategy works out, which is the same."""
+        """Ignore a strategy's value, which is equal."""
 
     def local_rank(self) -> int:
-        """Return the number of this rank: Lightning prepares data once for all of them."""
+        """Return the global rank: Lightning prepares data once for all of them."""
         return self._rank
 
     def node_rank(self) -> int:
-        """Return 0: nobody here needs to know which machine this is."""
+        """Return 0: the machine does not matter here."""
         return 0
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
@@ -187,7 +180,7 @@ class GangEnvironment(ClusterEnvironment):
 
 
 class _InMemory(CheckpointIO):
-    """Gives Lightning's checkpoint to the trial, and takes it back, without a file; other files go where they went."""
+    """Passes Lightning's checkpoint to the trial and back without a file; other files are written as usual."""
 
     def __init__(self, trainer: lightning.Trainer) -> None:
         self._files = trainer.strategy.checkpoint_io
@@ -196,7 +189,7 @@ class _InMemory(CheckpointIO):
         self.content: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Lightning's checkpoint; all ranks have to ask, and rank 0 gets one."""
+        """Return Lightning's checkpoint; all ranks have to call this, and rank 0 gets one."""
         self._trainer.save_checkpoint(_NAME)
         content, self.content = self.content, {}
         if content:
@@ -206,11 +199,9 @@ class _InMemory(CheckpointIO):
         return content
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Take a checkpoint, which `trainer.fit` asks for."""
         self.content = content
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that take the module out of a checkpoint."""
         return f'module.load_state_dict({state}["state_dict"])  # a LightningModule, made for exported["params"]'
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -229,19 +220,14 @@ class _InMemory(CheckpointIO):
         return content
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Delete another checkpoint."""
         self._files.remove_checkpoint(path)
 
     def teardown(self) -> None:
-        """End what writes other checkpoints."""
         self._files.teardown()
 
 
 def _set_to_epoch_start(fit_loop: dict[str, Any]) -> None:
-    """Let the loop go on with a whole epoch.
-
-    Lightning asks for a checkpoint when an epoch begins, and its counters are still those of the epoch before.
-    """
+    """Let the loop continue with a whole epoch: Lightning's counters are still at the earlier epoch in a checkpoint."""
     for name, progress in fit_loop.items():
         if name == "epoch_progress":
             for counts in progress.values():
@@ -261,7 +247,7 @@ def _clear_current(progress: dict[str, Any]) -> None:
 
 
 def _plain_parts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint can hold of a module's arguments; they are for its owner, nothing here reads them."""
+    """The serialisable part of a module's arguments; they are for its owner, nothing here reads them."""
     return {name: value for name, value in values.items() if _is_plain(value)}
 
 

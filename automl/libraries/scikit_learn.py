@@ -30,12 +30,11 @@ _TRUSTED = ("sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
 
 
 class EstimatorState:
-    """What a checkpoint holds of an estimator, in the format of skops, which executes nothing when it is read.
+    """Saves and restores an estimator in the format of skops, which executes nothing when it is read.
 
     Args:
-        trial: The trial.
         estimator: Estimator, or pipeline of estimators.
-        trusted: Names of further types that may be made when a checkpoint is read, `module.Type` each.
+        trusted: Names of further types that may be created from a checkpoint, `module.Type` each.
 
     Raises:
         TaskError: The trial has several ranks.
@@ -46,11 +45,7 @@ class EstimatorState:
         self._estimator, self._trusted = estimator, [*_TRUSTED, *trusted]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the estimator as bytes.
-
-        Raises:
-            TaskError: It holds something that may not be made when a checkpoint is read.
-        """
+        """Return the estimator as bytes; TaskError if it contains an untrusted type."""
         content = skops.io.dumps(self._estimator)
         unknown = sorted({*skops.io.get_untrusted_types(data=content)} - {*self._trusted})
         if unknown:
@@ -61,7 +56,7 @@ class EstimatorState:
         return {"estimator": torch.frombuffer(bytearray(content), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Give the estimator what another one had learnt."""
+        """Restore the estimator's learnt state."""
         content = state["estimator"].numpy().tobytes()
         vars(self._estimator).update(vars(skops.io.loads(content, trusted=self._trusted)))
 

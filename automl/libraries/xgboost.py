@@ -26,10 +26,7 @@ from trainers.functions.trial import Trial
 
 
 class BoosterState:
-    """What a checkpoint holds of a booster, in XGBoost's own format (UBJSON).
-
-    Args:
-        trial: The trial.
+    """Saves and restores a booster in XGBoost's own format (UBJSON).
 
     Attributes:
         booster: The booster so far; None before the first epoch.

@@ -1,1 +1,1 @@
-"""`automl predict`: rows from files, one after the other, and the answers to them. `predict` is the entrance."""
+"""`automl predict`: streams rows from files, and writes predictions. Entry point: `predict`."""

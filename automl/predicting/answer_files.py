@@ -1,4 +1,4 @@
-"""Answers as a file that is there wholly or not at all: CSV, JSON lines or Parquet."""
+"""Writes predictions to a complete file or none: CSV, JSON lines or Parquet."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _ROWS_OF_A_GROUP = 10_000
 
 
 class Sink(Protocol):
-    """Takes answers."""
+    """Takes predictions."""
 
     def add(self, number: int, answer: Mapping[str, Any]) -> None:
-        """Take the answer to a row, of which `number` counts from 1."""
+        """Take the prediction for row `number`, from 1."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the buffered predictions."""
 
 
 @contextmanager
 def answers_to(out: Path | None) -> Iterator[Sink]:
-    """Give a sink whose file takes its place once all answers are in it; None prints CSV.
+    """Yield a sink whose file is replaced once it is complete; None prints CSV.
 
     Raises:
-        ExportError: The ending says no format, or the file cannot be written.
+        ExportError: The file's ending is not a known format, or the file cannot be written.
     """
     if out is None:
         yield _Csv(sys.stdout)
@@ -56,7 +56,7 @@ def answers_to(out: Path | None) -> Iterator[Sink]:
 
 
 def flat(number: int, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer as one row: the number of its row, and a column p(LABEL) for each probability of a class."""
+    """Return a prediction as one row: the number of its row, and a column p(LABEL) for each class probability."""
     cells: dict[str, Any] = {"row": number}
     for name, value in answer.items():
         if name == "probabilities" and "label" in answer:

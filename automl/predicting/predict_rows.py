@@ -1,4 +1,4 @@
-"""Answers to all rows of a file, by an exported model."""
+"""Predictions for all rows of a file, by an exported model."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FILE = "file"
 
 
 def opened_model(path: Path, device: str = "cpu") -> Model:
-    """Return an exported model that answers rows.
+    """Return an exported model that predicts rows.
 
     Raises:
-        ExportError: It is none, could run code, or a package that it needs is not installed.
+        ExportError: It is not an exported model, could run code, or needs a package that is not installed.
     """
     try:
         model = load(path, device)
@@ -47,14 +47,14 @@ def predict_file(
     column: str | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> int:
-    """Write the answer to each row, and return how many there are.
+    """Write a prediction for each row, and return the number of rows.
 
     Args:
         data: The rows, see `automl.predicting.row_files`.
-        out: File of the answers; None prints them.
+        out: File of the predictions; None prints them.
 
     Raises:
-        ExportError: A row is not what the model takes, or a file cannot be read or written.
+        ExportError: The model does not accept a row, or a file cannot be read or written.
     """
     done = 0
     rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
@@ -70,7 +70,7 @@ def predict_file(
 
 
 def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:
-    """Yield each row with where it is, and with the name of its file, where rows are image files."""
+    """Yield each row with its place in the data, and with its file name if rows are image files."""
     are_files = model.rows.kind == "image"
     for number, (where, row) in enumerate(rows):
         try:
@@ -81,7 +81,7 @@ def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:
 
 
 def _answered(model: Model, some: Sequence[_Encoded]) -> list[dict[str, Any]]:
-    """Return the answer to each row of a batch; one with which the model fails is looked for and named."""
+    """Return the prediction of each row of a batch; if the model fails, find and name the row."""
     try:
         return model.answered([encoded for _, _, encoded in some])
     except Exception as error:
@@ -99,7 +99,7 @@ def _failed(where: str, error: Exception) -> ExportError:
 
 
 def summary(model: Model, name: str, rows: int, out: Path | None) -> dict[str, Any]:
-    """Return plain values that say what was done."""
+    """Return a summary as plain values."""
     known = model.manifest
     return {
         "model": name,

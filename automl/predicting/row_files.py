@@ -1,4 +1,4 @@
-"""Rows from files as a model takes them, read one after the other, so that files may be larger than the memory."""
+"""Streams rows from files to a model, so that files may be larger than the memory."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
     """Yield the rows of a file or of a folder of images.
 
     Args:
-        path: CSV, TSV, Parquet or JSON lines, also with .gz where they are text; a text file, of which each line is a
-            row; an image, or a folder of images.
-        form: How the model takes rows, `rows` of its manifest.
-        column: Column of a table that has the texts or images; None finds it.
+        path: CSV, TSV, Parquet or JSON lines (text also as .gz); a text file with a row on each line; an image, or a
+            folder of images.
+        form: Row format of the model: `rows` of its manifest.
+        column: Column of a table with the texts or images; None finds it.
 
     Raises:
         ExportError: The file cannot be read, or has no such rows.
@@ -94,7 +94,6 @@ def _lines(path: Path, form: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _table(path: Path, form: Mapping[str, Any], column: str | None) -> Iterator[Row]:
-    """Yield rows as mappings; JSON lines may have anything else."""
     ending = _ending(path)
     if ending in PARQUET:
         return _parquet(path)
@@ -166,10 +165,7 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
 
 
 def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
-    """Return what separates cells: what makes the most known names of the first line.
-
-    Where that tells nothing, as in files without names, it is the training file's, or the most frequent one.
-    """
+    """Return the delimiter that finds most known names, else the training file's, else the most frequent."""
     usual = str(trained) if isinstance(trained, str) and len(trained) == 1 and trained not in '"\r\n' else ""
     there = [one for one in dict.fromkeys(usual + DELIMITERS) if one in head]
 
@@ -184,12 +180,12 @@ def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
 
 
 def _unquoted(cells: list[str]) -> list[str]:
-    """Return cells without the quotation marks around a whole cell, which are text elsewhere in such a file."""
+    """Return cells without the quotation marks around a whole cell; elsewhere they are text."""
     return [cell if (quoted := _QUOTED.fullmatch(cell)) is None else quoted[1] for cell in cells]
 
 
 def _is_without_names(first: Sequence[str], known: Sequence[str]) -> bool:
-    """Whether the first line of a file is a row, as in the training file, whose columns had no names."""
+    """Whether the first line is a row, as in a training file without column names."""
     return bool(known) and all(map(_NUMBERED.fullmatch, known)) and not set(first) & set(known)
 
 
@@ -205,7 +201,6 @@ def _with_head(head: str, rest: IO[str]) -> Iterator[str]:
 
 
 def _encoding(form: Mapping[str, Any]) -> str:
-    """Return the encoding of the training file, by Python's name."""
     encoding = str(form.get("encoding", _UTF_8))
     try:
         return codecs.lookup(encoding).name
@@ -215,7 +210,6 @@ def _encoding(form: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _opened(path: Path, encoding: str = _UTF_8) -> Iterator[IO[str]]:
-    """Open a text file."""
     opener: Callable[..., Any] = gzip.open if path.name.endswith(".gz") else open
     try:
         name = _UTF_8_SIGNED if encoding == _UTF_8 else encoding
@@ -248,7 +242,7 @@ def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: 
 
 
 def _word(where: str, cell: Any) -> str:
-    """Return a text, or the name of a file; Parquet may have its bytes."""
+    """A text or a file name; Parquet may contain its bytes."""
     if not isinstance(cell, bytes):
         return "" if cell is None else str(cell)
     try:
@@ -258,7 +252,7 @@ def _word(where: str, cell: Any) -> str:
 
 
 def _column(path: Path, names: Sequence[str], form: Mapping[str, Any], column: str | None) -> str:
-    """Return the column with texts or images: the one that is asked for, the training file's, or the only one."""
+    """The column with texts or images: the requested one, the training file's, or the only one."""
     for wanted in (column, None if column else form.get("column")):
         if wanted in names:
             return str(wanted)
@@ -277,7 +271,7 @@ def _numbers(where: str, row: Mapping[str, Any], *, is_whole: bool) -> list[floa
 
 
 def _number(cell: Any, *, is_whole: bool) -> float:
-    """Return a cell as a number; where whole ones are wanted it is one if it says so, as 7, "7" and 7.0 do."""
+    """A cell as a number; if whole numbers are wanted, also 7, "7" and 7.0 as an int."""
     if is_whole and isinstance(cell, int):
         return int(cell)
     if is_whole and isinstance(cell, str):

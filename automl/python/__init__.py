@@ -1,1 +1,1 @@
-"""What the Python API gives beside the study itself: tables, figures, the best model, and notebooks."""
+"""Parts of the Python API beside the study itself: tables, figures, the best model, and notebooks."""

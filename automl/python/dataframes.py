@@ -17,17 +17,14 @@ WHOLE_NUMBERS = frozenset({"trial", "attempt"})
 
 
 class DataFrameError(UserError, ValueError):
-    """There is no such table, or no pandas to hold it."""
+    """There is no such table, or pandas is not installed."""
 
 
 def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
-    """Return a table of a study.
+    """Return a table of a study: trials, epochs or charges.
 
-    Mappings have a column for each entry, such as `params.width`, as in the CSV of `automl trials`. Where a parameter
-    is inactive its value is missing, and whole numbers stay whole (pandas' nullable `Int64`).
-
-    Args:
-        what: Name of the table: trials, epochs or charges.
+    Mappings have a column for each entry, such as `params.width`, as in the CSV of `automl trials`. Inactive parameters
+    are missing values, and whole numbers stay whole (pandas' nullable `Int64`).
 
     Raises:
         DataFrameError: There is no such table, or pandas is not installed.
@@ -45,7 +42,7 @@ def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
 
 
 def _type_of(name: str, column: list[object]) -> str | None:
-    """Type of a column where pandas' own choice would turn whole numbers into floats, or truth values into objects."""
+    """Column type where pandas would turn whole numbers into floats, or booleans into objects."""
     kinds = {type(value) for value in column if value is not None}
     if name in WHOLE_NUMBERS or (kinds == {int} and None in column):
         return "Int64"

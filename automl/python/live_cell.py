@@ -1,8 +1,4 @@
-"""Live progress of a study in the cell of the notebook that launched it. IPython lives here.
-
-The cell is displayed once and then updated in place. Nothing waits for the notebook's event loop, which runs the cell
-and is therefore busy until the study ends.
-"""
+"""Live progress of a study in the notebook cell that launched it, updated in place without the blocked event loop."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ Show = Callable[[str], None]
 
 @contextmanager
 def watching(study: str) -> Iterator[Watcher]:
-    """Give a watcher: one that shows progress if this is a notebook, else one that shows nothing."""
+    """Return a watcher, with live progress in a notebook."""
     if not is_notebook():
         yield Watcher()
         return
@@ -40,7 +36,7 @@ def watching(study: str) -> Iterator[Watcher]:
 
 
 def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; a terminal with IPython is none."""
+    """Whether this process is the kernel of a notebook; IPython in a terminal is not."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
@@ -83,7 +79,6 @@ class LiveCell:
 
 
 def _displayed() -> Show:
-    """Display an empty output in the cell that runs, and return what fills it."""
     from IPython.display import HTML, display
 
     handle = display(HTML(""), display_id=True)
@@ -91,5 +86,5 @@ def _displayed() -> Show:
 
 
 def _interrupt() -> None:
-    """End a study at the second interrupt: its kernel holds more than the study, and has to live on."""
+    """End a study at the second interrupt, but not its kernel."""
     raise KeyboardInterrupt

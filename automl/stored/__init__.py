@@ -1,1 +1,1 @@
-"""What is done with a study that a store holds: open, stop, enqueue, export, report."""
+"""Operations on stored studies: open, stop, enqueue, export, report."""

@@ -1,4 +1,4 @@
-"""What an audit finds, and how it asks the database."""
+"""Findings of an audit, and its database queries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ import sqlalchemy as sa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Something that is not as it has to be.
-
-    Attributes:
-        where: What it is about, such as a trial, a charge or a file.
-    """
+    """An inconsistency in a study; `where` names the trial, charge or file."""
 
     check: str
     where: str
@@ -23,18 +19,14 @@ class Finding:
 
 
 class Asker:
-    """Runs plain SQL about one study, in one transaction.
-
-    Args:
-        study_id: Id of the study's row, for `:study`.
-    """
+    """Runs plain SQL about one study, in one transaction; `study_id` is the value of `:study`."""
 
     def __init__(self, connection: sa.Connection, study_id: int) -> None:
         self._connection, self._study_id = connection, study_id
 
     @property
     def clock(self) -> str:
-        """The expression of the database's clock in seconds since 1970."""
+        """SQL for the database's clock in seconds since 1970."""
         if self._connection.dialect.name == "sqlite":
             return "((julianday('now') - 2440587.5) * 86400.0)"
         return "EXTRACT(EPOCH FROM clock_timestamp())"
@@ -50,5 +42,5 @@ class Asker:
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON column's value: SQLite hands it over as text, PostgreSQL as an object."""
+    """Return a JSON column's value: SQLite returns it as text, PostgreSQL as an object."""
     return json.loads(value) if isinstance(value, str) else value

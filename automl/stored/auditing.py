@@ -1,7 +1,6 @@
-"""`automl audit`: whether anything of a study is lost, counted twice or left behind.
+"""`automl audit`: checks that nothing of a study is lost, counted twice or left behind.
 
-It asks the database with statements of its own, and shares no reader with the rest of the program: what both get wrong
-in the same way, neither would find.
+It uses SQL of its own, because a reader shared with the rest of the program would hide that reader's mistakes.
 """
 
 from __future__ import annotations
@@ -41,22 +40,16 @@ _Rate = tuple[float, int, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Study:
-    """The study that is looked at."""
-
     row: sa.Row[Any]
     is_driven: bool
     rates: dict[int, list[_Rate]]
 
 
 def audit(store: Store, name: str) -> dict[str, Any]:
-    """Check a study.
+    """Check a study; StoreError if there is no such study.
 
     Returns:
-        Plain values: `study`, its `state`, the names of the `checks` that were made, and the `findings` with `check`,
-        `where` and `found`.
-
-    Raises:
-        StoreError: There is no such study.
+        Plain values: `study`, `state`, the names of the `checks`, and the `findings` with `check`, `where` and `found`.
     """
     findings: list[Finding] = []
     made: list[str] = []
@@ -80,7 +73,7 @@ def audit(store: Store, name: str) -> dict[str, Any]:
             findings.append(Finding(check="orphans", where=str(name), found=str(error)))
         made.append("processes")
         findings += _process_findings(row.uid)
-        # A folder that its checkpoints have left is no loss; `automl gc` removes it.
+        # A folder without checkpoints is no loss; `automl gc` removes it.
         left = [one for one in orphans if not one.is_folder]
         findings += [Finding(check="orphans", where=str(one.path), found="no row mentions it") for one in left]
     return {"study": name, "state": row.state, "checks": made, "findings": [asdict(one) for one in findings]}
@@ -90,7 +83,7 @@ _Found = Iterator[tuple[str, str]]
 
 
 def _is_driven(ask: Asker) -> bool:
-    """Whether a lease is held, has not run out by the database's clock, and its process is not known to be gone."""
+    """Whether a lease is held that has not expired by the database's clock, and whose process may be alive."""
     return any(
         not row.has_run_out and not is_known_gone(row.process_space, row.pid, row.process_started_at)
         for row in ask(
@@ -101,7 +94,7 @@ def _is_driven(ask: Asker) -> bool:
 
 
 def _numbers(ask: Asker, _: _Study) -> _Found:
-    """Numbers of trials run from 0 without a gap."""
+    """Check that numbers of trials run from 0 without a gap."""
     (row,) = ask(
         "SELECT COUNT(number) AS started, COUNT(DISTINCT number) AS numbers, MIN(number) AS least, MAX(number) AS most "
         "FROM automl_trials WHERE study_id = :study"
@@ -111,7 +104,7 @@ def _numbers(ask: Asker, _: _Study) -> _Found:
 
 
 def _epochs(ask: Asker, _: _Study) -> _Found:
-    """Each epoch of each trial is there once, from the first one on without a gap."""
+    """Check that each trial has its epochs without gaps or duplicates."""
     rows = ask(
         "SELECT t.number, COUNT(*) AS found, COUNT(DISTINCT e.epoch) AS epochs, MIN(e.epoch) AS least, "
         "MAX(e.epoch) AS most FROM automl_epochs e JOIN automl_trials t ON t.id = e.trial_id "
@@ -123,11 +116,11 @@ def _epochs(ask: Asker, _: _Study) -> _Found:
 
 
 def _charges(ask: Asker, _: _Study) -> _Found:
-    """Each charge is slots x seconds x price, and no charge is negative."""
+    """Check that each charge is slots x seconds x price, and not negative."""
     rows = ask(
         "SELECT id, kind, slots, seconds, usd_per_slot_hour, cost_nano_usd FROM automl_charges WHERE study_id = :study"
     )
-    # Overhead makes up for the rounding of the other charges, half a nano-dollar each at most.
+    # Overhead absorbs the rounding of the other charges, at most half a nano-dollar each.
     absorbed: dict[str, float] = {kind: len(rows) / 2 for kind in ABSORBS_ROUNDING}
     for row in rows:
         due = row.slots * row.seconds * row.usd_per_slot_hour / 3600 * NANO
@@ -137,7 +130,7 @@ def _charges(ask: Asker, _: _Study) -> _Found:
 
 
 def _slot_seconds(ask: Asker, study: _Study) -> _Found:
-    """The charges of a pool are its slots times the time for which they cost money, neither more nor less."""
+    """Check that the charges of a pool are its slots times the charged time."""
     rows = ask(
         "SELECT l.id, l.pool_slots, l.usd_per_slot_hour, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at, "
         "COALESCE(SUM(c.slots * c.seconds), 0) AS charged, MAX(c.charged_at) AS charged_at "
@@ -157,7 +150,7 @@ def _slot_seconds(ask: Asker, study: _Study) -> _Found:
 
 
 def _prices(ask: Asker, study: _Study) -> _Found:
-    """Each charge of an interval has the price of its time."""
+    """Check that each charge of an interval has the price of its time."""
     leases = {
         row.id: row
         for row in ask(
@@ -189,7 +182,7 @@ def _rates(ask: Asker) -> dict[int, list[_Rate]]:
 
 
 def _spans(lease: sa.Row[Any], rates: list[_Rate], until: float) -> Iterator[tuple[float, float, int, float]]:
-    """Stretches of a pool's time with one rate each: begin, end, slots that cost money, and the price of one."""
+    """Stretches of a pool's time with one rate each: begin, end, charged slots, and price of a slot."""
     rates = [(lease.pool_opened_at, lease.pool_slots, lease.usd_per_slot_hour), *rates]
     for (begin, slots, price), following in zip(rates, [*rates[1:], (until, 0, 0.0)], strict=True):
         end = min(following[0], until)
@@ -198,7 +191,7 @@ def _spans(lease: sa.Row[Any], rates: list[_Rate], until: float) -> Iterator[tup
 
 
 def _intervals(ask: Asker, _: _Study) -> _Found:
-    """The charges of each slot of a pool follow each other: none begins before the one before it has ended."""
+    """Check that the charges of each slot of a pool do not overlap."""
     rows = ask(
         "SELECT id, lease_id, slot_numbers, since, until FROM automl_charges "
         "WHERE study_id = :study AND since IS NOT NULL ORDER BY lease_id, since, id"
@@ -214,7 +207,7 @@ def _intervals(ask: Asker, _: _Study) -> _Found:
 
 
 def _trial_costs(ask: Asker, _: _Study) -> _Found:
-    """The epochs of a trial cost no more than what is charged as its training, and each has its costs so far."""
+    """Check that a trial's epochs cost no more than its training charges, and that each has its costs so far."""
     rows = ask(
         "SELECT t.number, e.cost, COALESCE(c.cost, 0) AS charged FROM automl_trials t "
         "JOIN (SELECT trial_id, SUM(cost_nano_usd) AS cost FROM automl_epochs GROUP BY trial_id) e "
@@ -227,7 +220,7 @@ def _trial_costs(ask: Asker, _: _Study) -> _Found:
 
 
 def _budget(ask: Asker, study: _Study) -> _Found:
-    """The limits of dollars, hours and trials hold, but for confirmations and what the study calls its overshoot."""
+    """Check the limits of dollars, hours and trials, except for confirmations and the study's stated overshoot."""
     limits = study.row.spec.get("budget") or {}
     (spent,) = ask(
         "SELECT COALESCE(SUM(CASE WHEN kind <> 'confirm' THEN cost_nano_usd END), 0) AS cost, "
@@ -249,7 +242,7 @@ def _budget(ask: Asker, study: _Study) -> _Found:
 
 
 def _left_running(ask: Asker, study: _Study) -> _Found:
-    """Where no controller drives the study, nothing runs, and no lease is held."""
+    """Check that an undriven study has no running trials and no lease."""
     if study.is_driven:
         return
     if study.row.state == "running":
@@ -267,10 +260,7 @@ def _left_running(ask: Asker, study: _Study) -> _Found:
 
 
 def _states(ask: Asker, _: _Study) -> _Found:
-    """A trial has a number once it has started, a failure if it has failed, and at most one attempt at a time.
-
-    What was cancelled in the queue is pruned without a number.
-    """
+    """Check number, failure and attempts of each trial; a trial cancelled in the queue is pruned without a number."""
     rows = ask(
         "SELECT id, number, state, failure FROM automl_trials WHERE study_id = :study "
         "AND (number IS NULL AND state NOT IN ('queued', 'pruned') OR number IS NOT NULL AND state = 'queued' "
@@ -304,7 +294,7 @@ _CHECKS: dict[str, Callable[[Asker, _Study], _Found]] = {
 
 
 def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
-    """Each checkpoint of the archive, and each from which a trial goes on, with what it belongs to."""
+    """Each checkpoint of the archive, and each from which a trial goes on, with its owner."""
     kept = ask(
         "SELECT t.number, e.epoch, e.checkpoint FROM automl_epochs e JOIN automl_trials t ON t.id = e.trial_id "
         "WHERE t.study_id = :study AND e.checkpoint IS NOT NULL ORDER BY t.number, e.epoch"
@@ -323,10 +313,7 @@ def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
 
 
 def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str]]) -> Iterator[Finding]:
-    """Those that are missing, or that do not load; each file is read once.
-
-    That takes minutes, in which a controller replaces files: whether rows still mention what is wrong is asked again.
-    """
+    """Report missing and unreadable checkpoints; asks the rows again, since files change in the minutes of reading."""
     wheres: dict[str, str] = {}
     for where, path in files:
         wheres.setdefault(path, where)
@@ -341,7 +328,7 @@ def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str
 
 
 def _process_findings(study_uid: str) -> Iterator[Finding]:
-    """Processes on this machine that outlive the command that started them for the study, by more than a moment."""
+    """Find processes on this machine that clearly outlive the command that started them for the study."""
     end = time.monotonic() + PROCESSES_END_SECONDS
     while (left := left_behind(study_uid)) and time.monotonic() < end:
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Whether the views of a study equal its rows, by the tables of Optuna themselves."""
+"""Compares the views of a study with its rows, using Optuna's own tables."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ OPTUNA_STATES: Mapping[str, str] = {"complete": "COMPLETE", "pruned": "PRUNED", 
 
 
 def view_findings(ask: Asker, row: sa.Row[Any], *, is_driven: bool) -> Iterator[Finding]:
-    """Look at the views of a study.
-
-    Args:
-        is_driven: Whether a controller drives the study: its views may be behind then.
-    """
+    """Check the views of a study; the views of a driven study may be behind."""
     cursors = ask("SELECT view, revision, rebuild, error FROM automl_view_cursors WHERE study_id = :study")
     if not set(VIEWS) <= {one.view for one in cursors}:
         yield Finding(check="views", where="cursors", found=f"{sorted(one.view for one in cursors)}")

@@ -12,14 +12,10 @@ from studies.storage.writing.copying import copy_store
 
 
 def back_up(source: Store, file: Path) -> dict[str, int]:
-    """Write a copy of a store to a file, as it is at one moment; the file is there when it is whole.
-
-    Args:
-        source: Store to copy; controllers may go on with its studies.
-        file: File that is not there yet.
+    """Write a consistent copy of a store to a new file; controllers may go on with its studies.
 
     Raises:
-        UserError: The file is there already, or its folder is not.
+        UserError: The file exists, or its folder does not.
         RunError: It cannot be written.
     """
     if file.exists():

@@ -1,4 +1,4 @@
-"""Opening a store, and finding studies and trials in it; nothing is created."""
+"""Opens a store, and finds studies and trials in it; creates nothing."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ STORES = "automl.stores"
 
 
 def store_url(given: str | None) -> str:
-    """Return the URL of the store: as given, else of the environment's AUTOML_STORE, else `DEFAULT_STORE`."""
+    """Return the URL of the store: the given one, else the environment's AUTOML_STORE, else `DEFAULT_STORE`."""
     return given or os.environ.get("AUTOML_STORE") or DEFAULT_STORE
 
 
 def open_store(given: str | None) -> Store:
-    """Open a store that exists.
+    """Open an existing store; StoreError if there is none at the URL.
 
     Args:
         given: URL of the store; None takes the environment's AUTOML_STORE, else `DEFAULT_STORE`.
-
-    Raises:
-        StoreError: There is no store behind the URL.
     """
     text = absolute_url(store_url(given), Path.cwd())
     if not exists(text):
@@ -44,7 +41,7 @@ def open_store(given: str | None) -> Store:
 
 
 def _opened(store: Store) -> Store:
-    """Remember the store with the command that runs, which explains its errors by what stands there."""
+    """Remember the store with the running command, so that damage in it can explain errors."""
     context = click.get_current_context(silent=True)
     if context is not None:
         context.meta[STORES] = [*context.meta.get(STORES, ()), store]
@@ -52,7 +49,7 @@ def _opened(store: Store) -> Store:
 
 
 def damage_in_stores(context: click.Context) -> str:
-    """What stands in a store that a command has opened and makes no sense; empty if nothing does."""
+    """Describe damage in stores that a command has opened, or return ""."""
     for store in context.meta.get(STORES, ()):
         if found := damage(store):
             return f"the store {redact(store.url)} is damaged: {found}"
@@ -60,11 +57,7 @@ def damage_in_stores(context: click.Context) -> str:
 
 
 def started_trial(record: StudyRecord, number: int) -> TrialRecord:
-    """Return the trial with this number.
-
-    Raises:
-        StoreError: No started trial has it.
-    """
+    """Return the started trial with this number; StoreError if there is none."""
     for trial in record.started:
         if trial.number == number:
             return trial
@@ -74,11 +67,7 @@ def started_trial(record: StudyRecord, number: int) -> TrialRecord:
 
 
 def names_of(given: str | None) -> list[str]:
-    """Return the names of a store's studies, newest first; none of a store that cannot be read as it is.
-
-    Args:
-        given: URL of the store, as `open_store` takes it.
-    """
+    """Return the names of a store's studies, newest first; none if the store cannot be read without migration."""
     try:
         text = absolute_url(store_url(given), Path.cwd())
         url = parse_url(text)

@@ -1,4 +1,4 @@
-"""Which checkpoint belongs to a point of the archive."""
+"""Finds the checkpoint of a point of the archive."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
     """Return the path or URL of the file that holds a trial's model.
 
     Args:
-        epoch: Epoch of a milestone, from 1; None takes the last one whose model is kept.
+        epoch: Epoch of a milestone, from 1; None takes the last epoch whose model is kept.
 
     Raises:
-        StoreError: No such model is kept; the message says which ones are. Or the study was simulated.
+        StoreError: No such model is kept (the message lists the kept ones), or the study was simulated.
     """
     check_launched(record.spec, record.name)
     epochs = started_trial(record, trial).epochs
@@ -34,11 +34,7 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
 
 
 def parse_point(text: str, names: Iterable[str] = ()) -> tuple[int, int | None]:
-    """Read a trial and an epoch from `12@9`, or a trial alone from `12`.
-
-    Raises:
-        StoreError: The text has another form.
-    """
+    """Read a trial and an epoch from `12@9`, or a trial alone from `12`; StoreError for any other text."""
     trial, sign, epoch = text.partition("@")
     if not trial.isascii() or not trial.isdigit() or (sign and not (epoch.isascii() and epoch.isdigit())):
         also = "".join(f", {name}" for name in names)

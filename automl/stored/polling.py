@@ -1,4 +1,4 @@
-"""Looks at a study of a store again and again, and reads it only when it may have changed."""
+"""Polls a study, and reads it only when it may have changed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ RESTS_PER_LOOK = 19.0  # a twentieth of a core: ranks may train on this machine
 
 
 def rest_seconds(used_seconds: float, least_seconds: float) -> float:
-    """Return how long to rest before the next look, so that looks at a large study take little of a core."""
+    """Return the seconds until the next poll, so that polls of a large study use little CPU."""
     return max(least_seconds, RESTS_PER_LOOK * used_seconds)
 
 
 class Looker:
-    """Gives the newest record of a study.
-
-    Args:
-        clock: Function that returns the present moment in seconds.
-    """
+    """Returns the newest record of a study; `clock` returns seconds."""
 
     def __init__(self, store: Store, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._name, self._clock = store, name, clock
@@ -33,11 +29,7 @@ class Looker:
         self._record: StudyRecord | None = None
 
     def __call__(self) -> StudyRecord:
-        """Return the study as committed.
-
-        Raises:
-            StoreError: There is no such study any more.
-        """
+        """Return the study as committed; StoreError if it was deleted."""
         return retry_patiently(self._look)
 
     def _look(self) -> StudyRecord:

@@ -1,4 +1,4 @@
-"""Changes the price of a study's slots, while a controller drives it or not (`automl price set`)."""
+"""Changes the price of a study's slots, driven or not (`automl price set`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from studies.storage.study_store import Store, StoreError
 
 
 def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, Any]:
-    """Set the price of a slot for the time from now on.
+    """Set the price of a slot from now on.
 
     Returns:
-        Plain values: `study`, `usd_per_slot_hour`, whether the study is `driven`, and a `message` for people.
+        Plain values: `study`, `usd_per_slot_hour`, `driven`, and a `message` for people.
 
     Raises:
-        StoreError: There is no such study; or the price is negative, too large for the ledger or no number, or is
-            nothing where only a limit of dollars ends the study.
+        StoreError: There is no such study; or the price is negative, too large for the ledger, not a number, or 0 where
+            only a limit of dollars ends the study.
     """
     row = store.require(name)
     if not 0 <= usd_per_slot_hour <= MOST_PRICE:  # nor is NaN

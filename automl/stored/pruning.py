@@ -1,4 +1,4 @@
-"""Frees the room of checkpoints that a study which has ended needs no more (`automl prune-checkpoints`)."""
+"""Deletes unneeded checkpoints of a study that has ended (`automl prune-checkpoints`)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ _MAY_GO_ON = frozenset({"running", "paused"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Freed:
-    """A checkpoint that is not kept.
-
-    Attributes:
-        what: Model or trial that it belongs to, such as `2@6`, for people.
-    """
+    """A checkpoint to delete; `what` names its model or trial for people, such as `2@6`."""
 
     path: str
     what: str
@@ -44,22 +40,21 @@ class Freed:
 
 
 def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict[str, Any]:
-    """List the checkpoints that nothing of what is kept needs, or delete them, with those that no row mentions.
+    """List or delete unneeded checkpoints and files that no row mentions.
 
-    Those from which paused trials go on are kept, and the models that `automl confirm` has kept.
+    Checkpoints of paused trials and models kept by `automl confirm` stay.
 
     Args:
-        keep: What is kept: `archive`, or names of models or of trials as `automl export` takes them; empty keeps the
-            archive.
+        keep: `archive`, or names of models or trials as for `automl export`; empty keeps the archive.
 
     Returns:
-        Plain values: `study`, `folder`, number of checkpoints that are `kept`, what is `freed` with `path`, `what` and
-        `bytes`, the `orphans` of `automl gc`, the `bytes` of both, how many files of both were `deleted`, and the
-        trials that more budget does not reopen any more (`not_reopened`).
+        Plain values: `study`, `folder`, number of `kept` checkpoints, `freed` with `path`, `what` and `bytes`,
+        `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and the trials that more budget
+        cannot reopen any more (`not_reopened`).
 
     Raises:
-        StoreError: There is no such study or model, the study was simulated, a controller drives it, or a copy
-            of it in another store uses the folder of its checkpoints as well.
+        StoreError: There is no such study or model, the study was simulated, a controller drives it, or a copy of it in
+            another store uses the same folder.
         OSError: The object store does not answer.
     """
     row = store.require(name)
@@ -94,7 +89,7 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
 
 
 def _kept(record: StudyRecord, keep: Sequence[str]) -> set[str]:
-    """Paths of what is kept by its name, and of what nobody can make again for nothing."""
+    """Paths of kept checkpoints by name, and of checkpoints that would cost money to make again."""
     paths = {one.checkpoint for one in record.confirmations}
     paths |= {trial.resume_checkpoint for trial in record.trials if trial.state in _MAY_GO_ON}
     for text in keep:
@@ -106,7 +101,6 @@ def _kept(record: StudyRecord, keep: Sequence[str]) -> set[str]:
 
 
 def _of_name(record: StudyRecord, text: str) -> set[str | None]:
-    """Paths of a named model, or of all that a trial has."""
     number, epoch = named_point(record, text)
     if epoch is not None or text in NAMES:
         return {kept_checkpoint(record, number, epoch)}
@@ -115,7 +109,7 @@ def _of_name(record: StudyRecord, text: str) -> set[str | None]:
 
 
 def _freed(record: StudyRecord, kept: set[str]) -> list[Freed]:
-    """What rows of the study mention and is not kept, by trial and epoch; each file once."""
+    """Mentioned files to delete, by trial and epoch; each file once."""
     found: dict[str, Freed] = {}
     for trial in record.started:
         for epoch in trial.epochs:
@@ -128,7 +122,7 @@ def _freed(record: StudyRecord, kept: set[str]) -> list[Freed]:
 
 
 def _changes(record: StudyRecord, freed: set[str]) -> list[Change]:
-    """Rows that forget what is freed; a trial that has an earlier model may go on from that."""
+    """Row changes that forget deleted files; a trial with an earlier model may go on from that."""
     changes: list[Change] = []
     for trial in record.started:
         changes += [
@@ -152,13 +146,13 @@ def _without_checkpoint(trial: TrialRecord, freed: set[str]) -> TrialChanged:
 
 
 def _not_reopened(record: StudyRecord, changes: Iterable[Change]) -> list[int]:
-    """Numbers of the trials that stay pruned, whatever budget the study gets."""
+    """Numbers of the trials that stay pruned with any budget."""
     ended = {one.trial_id for one in changes if isinstance(one, TrialChanged) and one.columns.get("reason") == PRUNED}
     return [trial.number for trial in record.started if trial.id in ended and trial.number is not None]
 
 
 def _weighed(freed: list[Freed]) -> list[Freed]:
-    """The same with the sizes of their files; what is gone already has none."""
+    """Add file sizes; missing files have none."""
     sizes = sizes_of(one.path for one in freed)
     return [replace(one, bytes=sizes.get(one.path, 0)) for one in freed]
 

@@ -1,4 +1,4 @@
-"""`automl logs`: what the ranks of a trial have printed, from the files beside the spec."""
+"""`automl logs`: output of a trial's ranks, from the files beside the spec."""
 
 from __future__ import annotations
 
@@ -23,14 +23,11 @@ _TRIES, _PAUSE_SECONDS = 20, 0.01
 def log_of(
     store: Store, study: str, trial: int, rank: int, *, attempt: int | None = None, seed: int | None = None
 ) -> Path:
-    """Return the file with the output of a rank.
+    """Return the file with the output of a rank; StoreError if it is not on this machine.
 
     Args:
-        attempt: Number of the attempt; None takes the latest one of which there is output.
-        seed: Seed of a training that has confirmed the trial; None takes the search's own training.
-
-    Raises:
-        StoreError: There is no such file on this machine.
+        attempt: Number of the attempt; None takes the latest attempt with output.
+        seed: Seed of a training by `automl confirm`; None takes the search's own training.
     """
     row = store.require(study)
     if seed is not None and seed not in (seeds := seeds_of_trial(row.base_folder, study, trial)):
@@ -51,14 +48,14 @@ def log_of(
 
 
 def text_of(path: Path) -> Iterator[str]:
-    """Yield what is kept of an output, oldest first."""
+    """Yield the kept output, oldest first."""
     return followed(path, lambda: False)
 
 
 def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
-    """Yield what is kept of an output, and what comes, as long as its trial runs.
+    """Yield the kept output, and new output as long as the trial runs.
 
-    Files are read to their end before the next one is, since a file that is full gets the older one's name.
+    Each file is read to its end before the next, since a full file is renamed to an older one's name.
     """
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     with ExitStack() as opened:
@@ -80,7 +77,7 @@ def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
 
 
 def _from(last: BinaryIO | None, path: Path) -> list[BinaryIO]:
-    """Return the files that are to be read on: the one that was read last, and those that came after it."""
+    """Files still to read: the last one read, and newer ones."""
     for _ in range(_TRIES):
         newest = _opened(path)
         before = _opened(older(path))

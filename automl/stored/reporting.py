@@ -1,4 +1,4 @@
-"""The HTML report of a study: where it is, and writing it."""
+"""Location and writing of a study's HTML report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPORT_SECONDS = 10.0
 
 
 def report_path(record: StudyRecord, base_folder: Path) -> Path:
-    """Return where a study's report is: beside its checkpoints, or here if those are in an object store."""
+    """Return the path of a study's report: beside its checkpoints, or here if those are in an object store."""
     checkpoints = record.spec.get("checkpoints")
     folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
     if is_url(str(folder)):

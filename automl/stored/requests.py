@@ -1,4 +1,4 @@
-"""What people ask of a study: to drain, to end a trial, to try parameters next."""
+"""Requests of people to a study: drain, end a trial, try parameters next."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ _NAME = re.compile(r"(q?)([0-9]{1,9})")
 
 
 def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Ask for the end of a trial, and wait until the controller has ended it.
+    """Request the end of a trial, and wait at most `wait_seconds` until its controller has ended it.
 
-    What is queued in a study that no controller drives is ended here.
+    Without a controller, a queued trial is ended here.
 
     Args:
-        name: Name of the trial: its number, or that of its place in the queue, such as `q7`.
-        wait_seconds: Seconds to wait at most.
+        name: The trial's number, or its place in the queue, such as `q7`.
 
     Returns:
-        Plain values: `study`, `trial` (its number, None if it never started), its `name`, its `state`, its `reason`,
-        whether the study is `driven`, and a `message` for people.
+        Plain values: `study`, `trial` (its number, None if it never started), `name`, `state`, `reason`, `driven`, and
+        a `message` for people.
 
     Raises:
         StoreError: There is no such study or trial, or the trial has ended.
@@ -69,7 +68,7 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
 
 
 def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
-    """The trial with a name; a name of the queue still holds after the trial has started."""
+    """The trial with a name; a queue name stays valid after the trial has started."""
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise StoreError(f"trial: found {name!r}, allowed: a number, or a name of the queue such as q7")
@@ -86,7 +85,7 @@ def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
 
 
 def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
-    """End a trial that is queued, unless a controller drives the study: then that does it."""
+    """End a queued trial, unless a controller drives the study and does that itself."""
     lease = leases.acquire(store, study_id)
     if isinstance(lease, leases.Holder):
         return
@@ -109,16 +108,10 @@ def _message(study: str, trial: TrialLine, *, driven: bool) -> str:
 
 
 def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Ask for a drain, and wait until the controller has released its lease.
-
-    Args:
-        wait_seconds: Seconds to wait at most.
+    """Request a drain, and wait at most `wait_seconds` for the release of the lease; StoreError for an unknown study.
 
     Returns:
-        Plain values: `study`, its `state`, whether it is still `driven`, and a `message` for people.
-
-    Raises:
-        StoreError: There is no such study.
+        Plain values: `study`, its `state`, `driven` if it is still driven, and a `message` for people.
     """
     row = store.require(name)
     if not leases.request_stop(store, row.id):
@@ -140,11 +133,11 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
     """Put a configuration into a study's queue; the next free slot takes it.
 
     Args:
-        given: Values by name; active parameters that are not given are drawn at random.
+        given: Values by name; missing active parameters are drawn at random.
 
     Returns:
-        Plain values: `study`, `name` by which `automl cancel` takes it, `params`, `world_size`, and in `waits` what
-        keeps the trial from starting and what to do about it; `waits` is empty if nothing does.
+        Plain values: `study`, `name` for `automl cancel`, `params`, `world_size`, and `waits`: why the trial cannot
+        start and the cure, else empty.
 
     Raises:
         SpecError: A parameter is not in the space, or its value is not allowed.
@@ -164,11 +157,7 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
 
 
 def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
-    """Complete a configuration: missing active parameters are drawn at random.
-
-    Raises:
-        SpecError: A given parameter is unknown, inactive or out of range.
-    """
+    """Complete a configuration with random values; SpecError if a given value is unknown, inactive or out of range."""
     for name in given:
         if name not in space:
             raise SpecError(f"--param {name}", (), unknown_parameter(name, space.names()))
@@ -201,5 +190,5 @@ def what_keeps_waiting(record: StudyRecord) -> str:
 
 
 def _with_queue(record: StudyRecord) -> int:
-    """The least limit under which everything that is enqueued starts."""
+    """The least limit under which all enqueued trials start."""
     return len(record.started) + max(len(record.enqueued), 1)

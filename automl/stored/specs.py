@@ -1,4 +1,4 @@
-"""The spec of a study as its store keeps it."""
+"""Stored form of a study's spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from studies.util import redact
 
 
 def stored_form(spec: StudySpec) -> dict[str, Any]:
-    """Return a spec as the store keeps it: without passwords, and without the store's own URL, which may change."""
+    """Return a spec's stored form: without passwords, and without the store's own URL, which may change."""
     mapping = spec_to_mapping(spec)
     mapping.pop("store", None)
     mapping["search"]["from_studies"] = [redact(name) for name in spec.search.from_studies]
@@ -20,11 +20,7 @@ def stored_form(spec: StudySpec) -> dict[str, Any]:
 
 
 def from_store(form: Mapping[str, Any], name: str) -> StudySpec:
-    """Return the spec of a study from its stored form.
-
-    Raises:
-        StoreError: The study was simulated, so that it cannot continue.
-    """
+    """Return the spec of a study from its stored form; StoreError if the study was simulated: it cannot continue."""
     check_launched(form, name)
     return parse_spec(form, name)
 

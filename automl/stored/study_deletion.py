@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doomed:
-    """What belongs to a study alone, and is deleted with it.
+    """Rows and files of one study alone, to be deleted with it.
 
     Attributes:
         study_id: Id of the study's row.
-        checkpoints: Paths or URLs of the checkpoints that its rows mention, and no other study's.
-        folder: Path or URL of the folder of its checkpoints; None of a simulated study, which has none.
+        checkpoints: Paths or URLs of checkpoints that no other study mentions.
+        folder: Path or URL of its checkpoint folder; None for a simulated study.
     """
 
     study_id: int
@@ -49,7 +49,7 @@ class Doomed:
     files: tuple[Path, ...]
 
     def in_words(self) -> str:
-        """What is deleted, in one line that asks for consent."""
+        """One line that asks for consent to the deletion."""
         parts = [plural(len(self.record.started), "trial")]
         if self.checkpoints:
             parts.append(f"{plural(len(self.checkpoints), 'checkpoint')} in {redact(str(self.folder))}")
@@ -61,8 +61,8 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
     """Return what would be deleted with a study.
 
     Raises:
-        StoreError: There is no such study, a controller drives it, or a copy of it uses the folder of its checkpoints.
-        RunError: That folder cannot be looked at now.
+        StoreError: There is no such study, a controller drives it, or a copy of it uses its checkpoint folder.
+        RunError: That folder cannot be read now.
     """
     row = store.require(name)
     refuse_driven(store, row)
@@ -79,7 +79,7 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
 
 
 def _check_folder(store: Store, row: sa.Row[Any]) -> None:
-    """Check that the files of a study may be deleted: what cannot be looked at may be needed by a copy of the study."""
+    """Check that the files of a study may be deleted: a copy of the study may need a folder that cannot be read."""
     folder, again = checkpoints_folder(row), f"`automl delete {shlex.quote(row.name)}"
     try:
         check_not_shared(folder, store, row.id)
@@ -93,18 +93,18 @@ def _check_folder(store: Store, row: sa.Row[Any]) -> None:
 
 
 def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
-    """Delete a study: first its files, then its copies, and its rows last, so that it can be tried again.
+    """Delete a study's files, copies and, last, rows, so that a failed deletion can be repeated.
 
-    Its job, if it was queued, is marked before, so that it is not queued again and its accounts keep what it has cost.
+    Its job is marked first, so that it is not queued again and its accounts keep its cost.
 
     Returns:
-        Plain values: `study`, the number of `trials`, of `checkpoints` and of other `files` that were deleted, the
-        `views` with None or an error, and a `message` for people.
+        Plain values: `study`, the number of deleted `trials`, `checkpoints` and other `files`, the `views` with None or
+        an error, and a `message` for people.
 
     Raises:
-        StoreError: A controller drives the study now, its job or one that confirms it has not ended, or a copy of
-            it has gone on in the folder of its checkpoints.
-        RunError: That folder cannot be looked at now, or a file cannot be deleted; the rows stay.
+        StoreError: A controller drives the study now, its job or a confirming job has not ended, or a copy of it has
+            gone on in its checkpoint folder.
+        RunError: That folder cannot be read now, or a file cannot be deleted; the rows stay.
     """
     name, queue = what.record.name, JobQueue(store)
     job, row = queue.find(name), store.require(name)
@@ -150,7 +150,6 @@ def _there(path: Path) -> tuple[Path, ...]:
 
 
 def _logs(row: sa.Row[Any], record: StudyRecord) -> list[Path]:
-    """Files with the output of the study's ranks."""
     numbers = [trial.number or 0 for trial in record.started]
     folders = [folder for number in numbers for folder in folders_of_trial(row.base_folder, row.name, number)]
     latest = [path for folder in folders for path in logs_in(folder, row.created_at).values()]
@@ -158,7 +157,7 @@ def _logs(row: sa.Row[Any], record: StudyRecord) -> list[Path]:
 
 
 def _sweep(store: Store, what: Doomed) -> list[str]:
-    """Delete what ranks that died have left in the study's folder, and folders that are empty; returns what stays."""
+    """Delete leftovers of dead ranks and empty folders in the study's folder; returns the remaining files."""
     if what.folder is None:
         return []
     orphans = find_orphans(what.folder, checkpoints_of_others(store, what.study_id), is_running=False)
@@ -171,7 +170,6 @@ def _sweep(store: Store, what: Doomed) -> list[str]:
 
 
 def _is_deleted(path: str) -> bool:
-    """Delete a checkpoint; returns whether it is gone."""
     try:
         place_of(path).delete(path)
     except (OSError, MissingLibraryError) as error:
@@ -199,6 +197,6 @@ def _is_removed(path: Path) -> bool:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a folder in which nothing is left; any other stays."""
+    """Remove a folder if it is empty."""
     with suppress(OSError):
         folder.rmdir()

@@ -1,4 +1,4 @@
-"""The lease of a study that no controller drives, held while a command changes what only a controller may change."""
+"""Holds the lease of an undriven study while a command changes its rows like a controller."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from studies.storage.study_store import Store
 
 @contextmanager
 def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
-    """Hold the lease of a study as long as the block runs.
-
-    Raises:
-        StoreError: A controller drives the study.
-    """
+    """Hold a study's lease during the block; StoreError if a controller drives the study."""
     refuse_driven(store, row)
     lease = leases.acquire(store, row.id)
     if isinstance(lease, leases.Holder):

@@ -1,4 +1,4 @@
-"""The order in which trials are listed, by a column of their table, and how many of them (`automl trials --sort`)."""
+"""Sorts the listed trials by a column of their table, and limits their number (`automl trials --sort`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,11 @@ class Order:
 
 
 def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> list[int]:
-    """Return which started trials to list, as places in `record.started`.
+    """Return the started trials to list, as places in `record.started`; StoreError for an unknown column.
 
     Args:
         sort: `COLUMN`, `COLUMN:asc` or `COLUMN:desc`; None keeps the order of the numbers.
-        top: Number of trials to list at most; None lists all.
-
-    Raises:
-        StoreError: There is no such column.
+        top: Largest number of trials; None lists all.
     """
     rows = trial_rows(record)
     columns, lines = flattened(rows, TRIAL_COLUMNS)
@@ -55,12 +52,9 @@ def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
 
 
 def parse_order(text: str, columns: Sequence[str]) -> Order:
-    """Read an order such as `val_error`, `params.width:desc` or `cost_usd`.
+    """Read an order such as `val_error`, `params.width:desc` or `cost_usd`; StoreError for an unknown column.
 
-    A bare name means the column of that name, else the objective, the parameter or the bounded metric.
-
-    Raises:
-        StoreError: There is no such column.
+    A bare name means a column, else an objective, a parameter or a bounded metric.
     """
     name, sign, direction = text.rpartition(":")
     if not sign or direction not in {ASCENDING, DESCENDING}:
@@ -73,21 +67,21 @@ def parse_order(text: str, columns: Sequence[str]) -> Order:
 
 
 def _meant(name: str, columns: Sequence[str]) -> str | None:
-    """The column that is most like a name that is none, in the bare form if the name is bare."""
+    """The column most like an unknown name, in the bare form if the name is bare."""
     bare = [column for column in columns if "." not in column]
     bare += [column.partition(".")[2] for column in columns if column.startswith(_GROUPS)]
     return nearest(name, columns if "." in name else bare)
 
 
 def _sorted(values: Sequence[object], *, descending: bool) -> list[int]:
-    """The places of values in ascending or descending order; equal ones stay in order, and missing ones are last."""
+    """Places of values in order; stable, missing values last."""
     there = [place for place, value in enumerate(values) if value is not None and value != ""]
     missing = sorted(set(range(len(values))) - set(there))
     return [*sorted(there, key=lambda place: _key(values[place]), reverse=descending), *missing]
 
 
 def _key(value: object) -> tuple[int, float, str]:
-    """A key by which numbers come before texts, since the choices of a parameter may be both."""
+    """Sort numbers before texts, since the choices of a parameter may be both."""
     if isinstance(value, int | float):
         return 0, float(value), ""
     return 1, 0.0, str(value)

@@ -24,10 +24,10 @@ def checkpoints_folder(row: Any) -> str:
 
 
 def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tuple[str, list[Orphan]]:
-    """Return the folder of a study's checkpoints, and what in it no row mentions.
+    """Return a study's checkpoint folder, and the files in it that no row mentions.
 
     Args:
-        is_running: Whether ranks of the study may be at work; None asks the store.
+        is_running: Ranks of the study may be running; None asks the store.
 
     Raises:
         StoreError: There is no such study, it was simulated, or a copy of it in another store uses the folder as well.
@@ -43,18 +43,11 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
 
 
 def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = None) -> dict[str, Any]:
-    """List what no row of a study mentions, or delete it.
-
-    Args:
-        is_running: Whether ranks of the study may be at work; None asks the store.
+    """List or delete files that no row of a study mentions; arguments and errors as for `orphans_of`.
 
     Returns:
         Plain values: `study`, `folder`, the `orphans` with `path`, `bytes` and `modified_at`, their `bytes` in all, and
-        how many were `deleted`.
-
-    Raises:
-        StoreError: There is no such study, or it was simulated, or a copy of it uses the folder as well.
-        OSError: The object store does not answer.
+        the number of `deleted` files.
     """
     with _kept_as_it_is(store, name) if delete and is_running is None else nullcontext(is_running) as may_run:
         folder, orphans = orphans_of(store, name, is_running=may_run)
@@ -73,10 +66,7 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
 
 @contextmanager
 def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
-    """Yield whether ranks of a study may be at work; where none are no controller starts any as long as the block runs.
-
-    A checkpoint is written before a row mentions it.
-    """
+    """Yield whether ranks may write checkpoints without rows yet; if not, keep controllers from starting meanwhile."""
     row = store.require(name)
     with ExitStack() as held:
         try:

@@ -1,1 +1,1 @@
-"""What people read and type in a terminal: options, exit codes, texts, tables and live progress."""
+"""Terminal interface: options, exit codes, texts, tables and live progress."""

@@ -1,4 +1,4 @@
-"""The archive of a study as a table, with the command that exports the model to take."""
+"""The archive of a study as a table, with the export command for the recommended model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the trials of a study that runs, as lines: for `--verbose`, and for a log file."""
+"""Trial events of a running study as lines, for `--verbose` and log files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK_SECONDS = 0.5
 
 
 class Chronicle:
-    """Tells when trials start, are paused or stopped, end and fail, and now and then the figures of the study."""
+    """Reports starts, pauses, stops, ends and failures of trials, and sometimes the figures of the study."""
 
     def __init__(
         self, write: Callable[[str], None], *, with_figures: bool, clock: Callable[[], float] = time.monotonic
@@ -30,7 +30,7 @@ class Chronicle:
         self._pace = Pace()
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Tell what has changed since the last look."""
+        """Report changes since the last commit."""
         self._pace.saw(machine)
         now = self._clock()
         if now - self._looked_at < LOOK_SECONDS and not machine.finished:

@@ -1,4 +1,4 @@
-"""What `automl confirm` has measured, as a table."""
+"""Results of `automl confirm` as a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reports.recommending import confirmed_value
 
 
 def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
-    """Return the figures of each confirmed point beside what the search saw."""
+    """Return the figures of each confirmed point beside the search's values."""
     title = Text(
         f"{confirmed['study']}: each point with {plural(confirmed['seeds'], 'fresh seed')}", style="table.title"
     )

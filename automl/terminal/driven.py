@@ -1,4 +1,4 @@
-"""A study driven in the terminal: live progress, the summary at the end, and the exit code."""
+"""Drives a study in the terminal: live progress, the summary at the end, and the exit code."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from studies.records.records import StudyRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Talk:
-    """How much is told while a study runs.
+    """Output while a study runs.
 
     Attributes:
-        as_json: Whether a program reads the summary: then nothing else is printed on stdout.
-        quiet: Whether neither progress nor summary is printed; warnings and errors are.
-        log_file: File to which all of this is appended, with the time; None writes none.
+        as_json: Stdout has nothing but the JSON summary.
+        quiet: Print warnings and errors only.
+        log_file: File to which all output is appended with the time; None for no file.
     """
 
     as_json: bool = False
@@ -39,17 +39,17 @@ class Talk:
     log_file: Path | None = None
 
     def check(self) -> None:
-        """Refuse what contradicts itself, or a file that cannot be written to."""
+        """Refuse contradictory options, and a log file that cannot be written to."""
         if self.quiet and self.verbose:
             raise UserError("found --quiet and --verbose, allowed: one of them")
         check_log_file(self.log_file)
 
 
 def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
-    """Drive a study with live progress, print its summary, and exit with the code that says how it ended."""
+    """Drive a study with live progress, print its summary, and exit with the code of its ending."""
     talk.check()
     terminal = None if talk.as_json or talk.quiet else console()
-    # Ray prints on stdout when a worker dies, from a thread of its own.
+    # Ray prints on stdout when a worker dies, from its own thread.
     with only_json_on_stdout(talk.as_json), writing(talk.log_file) as log, Progress(terminal) as progress:
         outcome = drive(_watcher(talk, progress, log))
         log(study_sentence(outcome.record))
@@ -68,7 +68,6 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
 
 
 def _watcher(talk: Talk, progress: Progress, log: Callable[[str], None]) -> Watcher:
-    """Functions that hear of a study's progress, and tell as much as is wanted."""
     logged = Chronicle(log, with_figures=True) if talk.log_file is not None else None
     told = Chronicle(say_on_stderr if talk.as_json else progress.say, with_figures=False) if talk.verbose else None
 
@@ -94,7 +93,7 @@ def _exit_code(outcome: Outcome) -> int:
 
 
 def exit_code_of(record: StudyRecord) -> int:
-    """Return the exit code that says how a study has ended."""
+    """Return the exit code of a study's ending."""
     if record.state == "failed":
         return FAILED
     if record.state == "drained":

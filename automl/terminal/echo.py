@@ -1,4 +1,4 @@
-"""Printing of plain lines, whatever stands in them."""
+"""Safe printing of plain lines."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from search_spaces.outside_text import escaped
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text, its control characters escaped: the only way to a terminal beside `console`."""
+    """Print a text with escaped control characters: the only way to a terminal besides `console`."""
     click.echo(escaped(str(text)), err=err, nl=nl)

@@ -1,4 +1,4 @@
-"""Why a trial is in its state: its decisions with their numbers, its attempts, its failure."""
+"""Explains a trial's state: its decisions with their numbers, its attempts, its failure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Whether the trial keeps the constraints, and its bounded metrics; empty for a study without constraints."""
+    """Whether the trial keeps the constraints, and its bounded metrics; empty without constraints."""
     if not record.constraints:
         return {}
     return {
@@ -103,7 +103,7 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
 
 
 def resuming_note(record: StudyRecord) -> str | None:
-    """Return a line about the first attempt that began something anew, or else would; None if there is none."""
+    """Return a line about the first attempt that started afresh, or could; else None."""
     found = [
         (str(attempt.facts[RESUMING]), trial.number, attempt.attempt)
         for trial in record.started
@@ -124,7 +124,6 @@ def _figures(record: StudyRecord, trial: TrialRecord) -> str:
 
 
 def _number_lines(decision: DecisionRecord) -> list[str]:
-    """The numbers that a decision compared, one line each."""
     lines = []
     for name, value in decision.numbers.items():
         if name == NEXT_10_USD_PERCENT:
@@ -137,7 +136,6 @@ def _number_lines(decision: DecisionRecord) -> list[str]:
 
 
 def _forecast_lines(decision: DecisionRecord) -> list[str]:
-    """What the trial was expected to reach at the last epoch, one line for each objective."""
     lines = []
     for name, forecast in decision.forecasts.items():
         low, high = interval(name, forecast.median(-1), *forecast.interval(-1))
@@ -147,7 +145,6 @@ def _forecast_lines(decision: DecisionRecord) -> list[str]:
 
 
 def _rate_text(facts: Mapping[str, Any]) -> str:
-    """The learning rate of an attempt before and after scaling; empty before its first step."""
     if not facts:
         return ""
     base, scaled = number_text(facts["base_learning_rate"]), number_text(facts["scaled_learning_rate"])

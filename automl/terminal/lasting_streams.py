@@ -1,4 +1,4 @@
-"""Standard output and standard error that may go away while a command works: the command goes on without them."""
+"""Lets a command go on when standard output or standard error goes away."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _NOBODY_READS = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO})
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor on which no write fails: what cannot be written is dropped.
+    """A file descriptor whose writes never fail: failed writes are dropped.
 
     Attributes:
-        problem: First error that is not merely a reader who left, such as a full disk; None if there was none.
+        problem: First error other than a closed pipe, such as a full disk; None without errors.
     """
 
     problem: OSError | None = None
 
     def write(self, data: object, /) -> int:
-        """Write, or drop what cannot be written; returns the number of bytes that are dealt with."""
+        """Write, or drop the data on an error; returns the number of bytes handled."""
         view = memoryview(data).cast("B")  # type: ignore[arg-type]
         try:
             return super().write(view) or 0
@@ -36,10 +36,7 @@ class LastingFile(io.FileIO):
 
 @contextmanager
 def lasting_streams() -> Iterator[list[LastingFile]]:
-    """Replace the standard streams of this process, where they are its own; yields those that were replaced.
-
-    Text that the encoding of a stream lacks is written escaped.
-    """
+    """Replace and yield this process's own standard streams; characters outside their encoding are escaped."""
     _open_missing()
     before, files = (sys.stdout, sys.stderr), []
     for name in ("stdout", "stderr"):
@@ -58,7 +55,7 @@ def lasting_streams() -> Iterator[list[LastingFile]]:
 
 
 def _open_missing() -> None:
-    """Open /dev/null in place of standard streams that were closed: the next file would get their numbers."""
+    """Open /dev/null in place of closed standard streams: the next file would get their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

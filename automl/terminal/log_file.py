@@ -1,4 +1,4 @@
-"""A file to which a command writes what it does, with the time of each line (`--log-file`)."""
+"""Log file of a command, with the time of each line (`--log-file`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OWN_LOGGERS = ("automl", "reports", "search_spaces", "studies", "trainers")
 
 
 class LogFileError(UserError):
-    """The file cannot be written to; one line for the user."""
+    """The file cannot be written to."""
 
 
 def check_log_file(path: Path | None) -> None:
-    """Refuse, before anything is written, a file that cannot be written to."""
+    """Refuse an unwritable file before anything is written."""
     if path is None:
         return
     allowed = "a file that can be written to, in a folder that exists"
@@ -37,12 +37,9 @@ def check_log_file(path: Path | None) -> None:
 
 @contextmanager
 def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that appends a line to a file, and let the warnings of our own modules go there as well.
+    """Yield a function that appends a line to a file (None writes nothing); our modules' warnings go there as well.
 
-    A disk that takes no more ends the log, with one warning, and not the study.
-
-    Args:
-        path: The file; None writes nothing.
+    A full disk ends the log with one warning; the study goes on.
     """
     if path is None:
         yield lambda _line: None
@@ -60,7 +57,7 @@ def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
 
 
 class _Handler(logging.Handler):
-    """Writes records and lines to a file; records go to stderr as they would without it."""
+    """Writes records and lines to a file; records also go to stderr as usual."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.WARNING)
@@ -80,7 +77,6 @@ class _Handler(logging.Handler):
             echo(f"warning: --log-file: {self._path} takes no more ({error.strerror}); the study goes on", err=True)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record of a logger."""
         self.write(f"{record.levelname.lower()}: {self.format(record)}")
         if logging.lastResort is not None and not logging.getLogger().handlers:
             logging.lastResort.handle(record)

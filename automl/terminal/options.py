@@ -1,4 +1,4 @@
-"""Options and types of arguments that several commands share."""
+"""Options and argument types shared by several commands."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
 
 
 class _BoundOption(click.Option):
-    """An option that commands follow on a store alone, or of a service alone; typed beside the other it is refused."""
+    """An option for stores alone or services alone; refused with the other."""
 
     is_of_service: bool
     place: str
@@ -64,7 +64,6 @@ class _BoundOption(click.Option):
         super().__init__(*args, **attributes)
 
     def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> tuple[Any, list[str]]:
-        """Return the value, or refuse the option where it says nothing."""
         done = super().handle_parse_result(ctx, opts, args)
         is_typed = ctx.get_parameter_source(str(self.name)) is click.core.ParameterSource.COMMANDLINE
         if is_typed and bool(ctx.find_root().params.get("server")) is not self.is_of_service:
@@ -74,13 +73,13 @@ class _BoundOption(click.Option):
 
 
 class StoreOption(_BoundOption):
-    """An option of commands that act on a store, which a service does not follow."""
+    """An option for stores, without effect on a service."""
 
     is_of_service, place = False, "on a store only"
 
 
 class ServiceOption(_BoundOption):
-    """An option of commands that ask a service, which means nothing on a store."""
+    """An option for services, without effect on a store."""
 
     is_of_service, place = True, "with --server only"
 
@@ -90,7 +89,7 @@ folder_type = click.Path(path_type=Path, file_okay=False)
 
 
 def complete_study(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of studies that begin with what was typed, for the completion of a shell."""
+    """Return the names of studies with the typed prefix, for shell completion."""
     from automl.stored.opening import names_of  # loads SQLAlchemy, which no help needs
 
     return [name for name in names_of(context.params.get("store")) if name.startswith(incomplete)]

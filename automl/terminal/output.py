@@ -1,4 +1,4 @@
-"""Where output goes: the console for people, JSON for programs, warnings on stderr."""
+"""Output: the console for people, JSON for programs, warnings on stderr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIPE_COLUMNS = 1000
 
 
 class SafeConsole(Console):
-    """A console that shows the control characters of texts escaped; its own colours and cursor movements stay."""
+    """A console that escapes control characters in texts; its own colours and cursor movements stay."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable, their texts escaped."""
@@ -30,35 +30,35 @@ class SafeConsole(Console):
 
 
 def console() -> Console:
-    """A console as wide as the terminal; in a pipe or a file it is so wide that no line is cut."""
+    """A console as wide as the terminal; in a pipe or a file wide enough that no line is cut."""
     made = SafeConsole()
     return made if made.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=PIPE_COLUMNS)
 
 
 def warn(line: str) -> None:
-    """Print a warning on stderr: the command does its work nevertheless."""
+    """Print a warning on stderr; the command continues."""
     echo(f"warning: {line}", err=True)
 
 
 def say_on_stderr(line: str) -> None:
-    """Print a line of progress on stderr, where it stays out of the result."""
+    """Print a line of progress on stderr, separate from the result."""
     echo(line, err=True)
 
 
 def print_json(document: object) -> None:
-    """Print a document as one line of strict JSON, which has neither NaN nor infinity."""
+    """Print a document as one line of strict JSON, without NaN and infinity."""
     echo(json.dumps(document, allow_nan=False))
 
 
 @contextlib.contextmanager
 def counted(*, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a growing number of rows on stderr, if that is a terminal; the line goes when the work is done."""
+    """Show a growing number of rows on stderr if it is a terminal; the line disappears at the end."""
     with SafeConsole(stderr=True, quiet=not shown).status("0 rows") as status:
         yield lambda rows: status.update(f"{rows} rows")
 
 
 @contextlib.contextmanager
 def only_json_on_stdout(as_json: bool) -> Iterator[None]:
-    """Divert to stderr what libraries and other threads print on stdout, if a program reads a JSON document there."""
+    """Divert prints of libraries and other threads to stderr, if stdout is a JSON document."""
     with stdout_diverted() if as_json else contextlib.nullcontext():
         yield

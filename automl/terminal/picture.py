@@ -1,4 +1,4 @@
-"""A study at one moment, as whoever drives or reads it knows it, in figures, tables and lines for people."""
+"""A study at one moment in figures, tables and lines for people."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """The ranks that train a trial: its recorded epochs, the slots, and the seconds since the dispatch."""
+    """A trial's ranks: its recorded epochs, the slots, and the seconds since the dispatch."""
 
     trial: str
     epochs: int
@@ -59,7 +59,7 @@ class Gang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Halt:
-    """A trial that was paused or stopped, or has failed, at a moment in seconds since 1970."""
+    """A paused, stopped or failed trial, with the moment in seconds since 1970."""
 
     trial: str
     what: str
@@ -70,15 +70,15 @@ class Halt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """The least of a study that its picture needs: a machine gives it without reading the store, a record as committed.
+    """Data for the picture of a study, from a running machine without reading the store, or from a committed record.
 
     Attributes:
-        slots: Number of slots that are there; None while no pool is open.
-        planned: Epochs of a full training; None if they are not known.
+        slots: Number of existing slots; None while no pool is open.
+        planned: Epochs of a full training; None if unknown.
         deadline_seconds: Time until dollars or hours are used up.
-        estimate_seconds: Time until all trials of the budget have ended, by their pace.
-        best: Name of the best model by objective, by what is expected of it; of others the values of the search count.
-        now: Moment of the picture, in seconds since 1970.
+        estimate_seconds: Time until all trials of the budget have ended, at the current pace.
+        best: Name of the best model by objective, by its expected value.
+        now: Seconds since 1970.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Picture:
 
     @property
     def figures(self) -> dict[str, str]:
-        """What is told of the study by name; what is not known is empty."""
+        """The study's figures by name; unknown ones are empty."""
         return {
             "study": f"{self.name} is {self.state}",
             "trials": self.trials,
@@ -116,12 +116,12 @@ class Picture:
 
     @property
     def line(self) -> str:
-        """The figures on one line, for what is no terminal."""
+        """The figures on one line, for output other than terminals."""
         return "  ".join(f"{name} {value}" for name, value in self.figures.items() if value)
 
     @property
     def trials(self) -> str:
-        """How many trials were started, and how many are in each state: `3 of 14 (1 running, 2 failed)`."""
+        """Number of started trials, and of those in each state: `3 of 14 (1 running, 2 failed)`."""
         limit = f" of {self.most_trials:g}" if self.most_trials is not None else ""
         states = f" ({counted(self.states)})" if self.states else ""
         return f"{len(self.states)}{limit}{states}"
@@ -148,7 +148,7 @@ class Picture:
         return f"{usd(self.spent_usd)} of {usd(self.most_usd)}, {usd(max(self.most_usd - self.spent_usd, 0.0))} left"
 
     def _time_left(self) -> str:
-        """The time left: `about` by the pace of the trials so far, `at most` by the dollars or hours that are left."""
+        """The time left: `about` at the pace of the trials so far, `at most` by the remaining dollars or hours."""
         if not self.is_running or not self.states:
             return ""
         if self.estimate_seconds < self.deadline_seconds:
@@ -193,12 +193,12 @@ def picture_of(record: StudyRecord, now: float) -> Picture:
 
 
 def was_left(record: StudyRecord) -> bool:
-    """Whether a controller has driven a study that should run, and none does now."""
+    """Whether a controller was driving a study that should run, and none does now."""
     return record.is_abandoned and record.alive_seconds > 0
 
 
 def _deadline(record: StudyRecord) -> float:
-    """Seconds after which dollars or hours are used up, at the present price of the slots that are there."""
+    """Seconds until dollars or hours are used up, at the present price of the existing slots."""
     price = record.charges[-1].usd_per_slot_hour if record.charges else 0.0
     usd_per_second = (record.slots_there or 0) * price / 3600
     left = {name: max(line.limit - line.spent, 0.0) for name, line in record.budget.items() if line.limit is not None}
@@ -207,7 +207,7 @@ def _deadline(record: StudyRecord) -> float:
 
 
 def _estimate(record: StudyRecord) -> float:
-    """Seconds until the trials of the budget have ended, if they end as often as before; infinite without a limit."""
+    """Seconds until the trials of the budget have ended at the present rate; infinite without a limit."""
     line = record.budget.get("trials")
     ended = sum(trial.state in FINISHED_STATES for trial in record.started)
     if line is None or line.limit is None or not ended:
@@ -244,7 +244,7 @@ def _halts_of(record: StudyRecord) -> list[Halt]:
 
 
 def drawn(picture: Picture, console: Console) -> RenderableType:
-    """Return a picture with as many rows as the terminal has room for, those without rows left out."""
+    """Return a picture with as many rows as fit the terminal, without empty tables."""
     most = max((console.height - _FIXED_LINES) // 3, LEAST_ROWS)
     names = [one.metric for one in picture.objectives]
     parts: list[RenderableType] = [_figures(picture.figures)]
@@ -291,7 +291,7 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], most
 
 
 def _halts(picture: Picture, width: int, most: int) -> list[RenderableType]:
-    """The latest ones, the newest first, one line for each."""
+    """The latest halts, newest first, one line each."""
     latest = sorted(picture.halts, key=lambda one: one.at, reverse=True)[:most]
     lines: list[RenderableType] = [Text(""), Text("just paused or ended", style="italic")]
     for one in latest:

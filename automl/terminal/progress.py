@@ -1,4 +1,4 @@
-"""Live progress of a study: a picture that stays in place in a terminal, a line now and then elsewhere."""
+"""Live progress of a study: a picture in a terminal, elsewhere an occasional line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAME_SECONDS = 0.25
 
 
 class Progress:
-    """Shows a study while it runs; without a console it prints nothing."""
+    """Shows a running study; without a console it prints nothing."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console
@@ -64,14 +64,14 @@ class Progress:
 
 
 class Pace:
-    """How many trials this controller ends in a time; those of earlier controllers say nothing about its slots."""
+    """Rate at which this controller ends trials; earlier controllers had other slots."""
 
     def __init__(self) -> None:
         self._ended_before: int | None = None
         self._trains_since: float | None = None
 
     def saw(self, machine: StudyMachine) -> None:
-        """Take note of a commit; has to be called after each one, the first included."""
+        """Record a commit; call it after each commit, including the first."""
         if self._ended_before is None:
             self._ended_before = _ended(machine)
         if self._trains_since is None and machine.running:
@@ -91,7 +91,7 @@ def _ended(machine: StudyMachine) -> int:
 
 
 def machine_picture(machine: StudyMachine, pace: Pace) -> Picture:
-    """Return the picture of a study that this process drives, from what its controller knows."""
+    """Return the picture of a study that this process drives, from its controller's state."""
     objectives, limits = machine.setup.objectives, machine.setup.limits
     started = [trial for trial in machine.trials.values() if trial.number is not None]
     why = why_ended(machine.stop_reason, machine.setup.study) if machine.finished else ""
@@ -135,7 +135,6 @@ def machine_picture(machine: StudyMachine, pace: Pace) -> Picture:
 
 
 def _halt(trial: Trial) -> Halt | None:
-    """What this controller has paused or stopped, or has seen fail."""
     name, made = str(trial.number), trial.decided
     if trial.failed is not None:
         reason, at = trial.failed
@@ -146,7 +145,7 @@ def _halt(trial: Trial) -> Halt | None:
 
 
 def _slots_note(machine: StudyMachine) -> str:
-    """For how many more slots the cluster's autoscaler is asked, and how many were let go."""
+    """Numbers of slots requested from the cluster's autoscaler, and of released ones."""
     if not machine.setup.autoscale or machine.finished:
         return ""
     awaited, released = machine.slot_needs.awaited, machine.slot_needs.let_go

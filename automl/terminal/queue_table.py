@@ -1,4 +1,4 @@
-"""The queue in lines: what runs, then what waits, in the order of the turns (`automl queue`)."""
+"""The queue in lines: running jobs, then waiting ones in order (`automl queue`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def state_of(job: Mapping[str, Any]) -> str:
-    """Return the state of a job in words, with its worker, what is asked of it, and why."""
+    """Return the state of a job in words, with its worker, pending request, and reason."""
     state = str(job["state"])
     if state == "running":
         state += f" on {job['worker']}" if job["worker"] else ""

@@ -1,4 +1,4 @@
-"""A study in a few lines: what `automl status` prints, and `automl launch` at its end."""
+"""A short summary of a study for `automl status` and the end of `automl launch`."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
 
 
 def document_of(record: StudyRecord, *, report: str | None) -> dict[str, object]:
-    """Return the same for programs: `analysis.summary`, with the `recommendation`, None without a kept model.
+    """Return the summary as JSON values: `analysis.summary` and the `recommendation`, None without a kept model.
 
-    `baselines` has what the models are compared with, as far as it is known, and `never_tried` the choices of
-    categorical parameters that no trial has.
+    `baselines` has the known comparisons of the models, and `never_tried` the choices of categorical parameters that no
+    trial has.
     """
     found = recommended(record)
     plain = None if found is None else analysis.jsonable(found.plain())
@@ -75,7 +75,7 @@ def document_of(record: StudyRecord, *, report: str | None) -> dict[str, object]
 
 
 def _slots(record: StudyRecord) -> str:
-    """How many slots are there of those that a cluster's autoscaler may bring."""
+    """Number of existing slots among those that a cluster's autoscaler may bring."""
     if record.most_slots is None or record.slots_there is None or not record.driven:
         return ""
     there = f"{record.slots_there} of up to {record.most_slots} are there"
@@ -83,7 +83,7 @@ def _slots(record: StudyRecord) -> str:
 
 
 def _queued(record: StudyRecord) -> str:
-    """How many trials people have enqueued, their names, and what keeps them waiting."""
+    """Number and names of enqueued trials, and why they wait."""
     if not record.enqueued:
         return ""
     from automl.stored.requests import what_keeps_waiting  # loads the spec's sections
@@ -108,14 +108,14 @@ def _first_failure(record: StudyRecord) -> str:
 
 
 def _views(record: StudyRecord) -> str:
-    """Views that are late; while a study runs a view always is some commits behind, so that only an error is news."""
+    """Late views; in a running study only errors count, since views always lag some commits."""
     follows = record.state == "running" and record.driven
     late = [one for one in record.views if one.behind and (one.error or not follows) and not record.is_simulated]
     return f"{late_views_text(late)}; see automl sync {shlex.quote(record.name)}" if late else ""
 
 
 def _constraints(record: StudyRecord) -> str:
-    """The constraints, how many trials keep them, and for each violated bound the latest value that violates it."""
+    """The constraints, the number of feasible trials, and the latest violation of each bound."""
     if not record.constraints:
         return ""
     if nothing := feasibility.nothing_feasible(record):
@@ -126,7 +126,7 @@ def _constraints(record: StudyRecord) -> str:
 
 
 def _violation(bound: Bound, trials: Sequence[TrialRecord]) -> str:
-    """A bound, how many trials violate it, and the latest value that does, which never looks like the bound."""
+    """A bound, its number of violations, and the latest violating value, never rounded to the bound."""
     value = value_of(bound, trials[-1].epochs[-1].metrics)
     was, limit = value_in_words(bound.metric, value), value_in_words(bound.metric, bound.bound)
     if was == limit:

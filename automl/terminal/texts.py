@@ -36,11 +36,11 @@ def late_views_text(late: Sequence[ViewRecord]) -> str:
 
 
 def cut(text: str, columns: int) -> str:
-    """The text on one line of at most so many columns; an ellipsis stands for what is cut off."""
+    """The text on one line of at most `columns` characters; an ellipsis marks the cut."""
     line = " ".join(text.split())
     return line if len(line) <= columns else line[: max(columns - 1, 0)] + "…"
 
 
 def _without_middle(text: str, most: int) -> str:
-    """A long error without its middle: its class stands at the beginning, and the first cause at the end."""
+    """A long error without its middle: its class is at the beginning, and the first cause at the end."""
     return text if len(text) <= most else f"{text[: most // 3]} … {text[-(most - most // 3 - 3) :]}"

@@ -1,4 +1,4 @@
-"""How `automl train` and `automl compare` end when a training fails."""
+"""Error output of `automl train` and `automl compare`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainers.protocol import TrainingError
 
 @contextlib.contextmanager
 def training_errors(as_json: bool) -> Iterator[None]:
-    """End with the line that matters when a training fails; what ranks print stays out of a JSON document."""
+    """Print the main line when a training fails; ranks' output stays out of a JSON document."""
     try:
         with only_json_on_stdout(as_json):
             yield
@@ -28,7 +28,6 @@ def training_errors(as_json: bool) -> Iterator[None]:
 
 
 def _fail_with_traceback(message: str) -> NoReturn:
-    """Print the line that matters, then the whole message, and exit."""
     line = error_line(message)
     echo(f"error: {line}", err=True)
     if message.strip() != line:

@@ -1,4 +1,4 @@
-"""All trials of a study as a table with one line for each, and those that train now."""
+"""A study's trials as a table, and its running trials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEADINGS = {"world_size": "ranks", "cost_usd": "paid"}
 
 
 def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRecord] | None = None) -> None:
-    """Print some or all trials in their order, then baselines; a narrow terminal gets no payments and parameters."""
+    """Print some or all trials in order, then baselines; a narrow terminal gets no payments and parameters."""
     trials = (*record.started, *record.enqueued) if trials is None else trials
     names = ["trial", "state", "epochs", "world_size", *(f"values.{one.metric}" for one in record.objectives)]
     names += [*(["confirmed"] if record.confirmations else []), *(["feasible"] if record.constraints else [])]
@@ -71,7 +71,7 @@ def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def print_running(console: Console, record: StudyRecord, picture: Picture) -> None:
-    """Print the trials that train now, or that trained when their controller died; nothing if there are none."""
+    """Print the running trials, or those running when their controller died; nothing if there are none."""
     if not picture.gangs:
         return
     title = "trials that ran when their controller died" if record.is_abandoned else "running trials"

@@ -1,4 +1,4 @@
-"""A study that another process drives, shown in place until it ends (`automl status --watch`)."""
+"""Shows a study that another process drives, until it ends (`automl status --watch`)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def watch(
     clock: Callable[[], float] = time.time,
     used: Callable[[], float] = time.thread_time,
 ) -> StudyRecord | None:
-    """Show a study until it has ended.
+    """Show a study until it has ended; returns it, or None if the user has left before.
 
-    In a terminal the picture stays in place; elsewhere a line is printed when something has changed. `used` returns the
-    processor time of this thread in seconds. Returns the study at its end; None if the user has left before.
+    In a terminal the picture stays in place; elsewhere each change prints a line. `used` returns this thread's CPU
+    seconds.
     """
     try:
         if console.is_terminal:
@@ -64,12 +64,12 @@ def _until_it_ends(
 
 
 def has_ended(record: StudyRecord) -> bool:
-    """Whether nothing happens to a study before somebody resumes it; one that waits for room goes on by itself."""
+    """Whether nothing happens to a study until it is resumed; a study that waits for room continues by itself."""
     return record.state in {"closed", "failed"} or (record.state == "drained" and record.stop_reason != "storage")
 
 
 class Lines:
-    """Prints figures that have changed, not more often than the progress of a launch."""
+    """Prints changed figures, at most as often as a launch's progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

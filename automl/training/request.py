@@ -1,4 +1,4 @@
-"""What `automl train` and `automl compare` are asked to train, checked before anything runs."""
+"""Arguments of `automl train` and `automl compare`, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ from trainers.trainer_options import TRAINER_PARAMETERS, clashes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A task with its parameters, and the slots of this machine.
-
-    Attributes:
-        task: Name of a built-in task, or `module:Class`.
-        options: Arguments of the task's constructor.
-    """
+    """A task with its parameters, and the slots of this machine; `options` are its constructor's arguments."""
 
     task: str
     options: Mapping[str, Any]
@@ -67,7 +62,7 @@ class Asked:
         )
 
     def crowded(self, world_size: int) -> str:
-        """Return a warning if there are more ranks than slots; empty if there are not."""
+        """Return a warning if there are more ranks than slots, else ""."""
         slots = self.places.slots
         if world_size <= slots:
             return ""
@@ -112,11 +107,7 @@ def training_spec(
 
 
 def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> None:
-    """Check that a training can write these files.
-
-    Raises:
-        SpecError: It cannot; the message names the option.
-    """
+    """Raise SpecError if a training cannot write these files; the message names the option."""
     for option, path in (("--profile", wanted.trace), ("--rank-logs", wanted.rank_logs)):
         if is_function and path is not None:
             raise SpecError(
@@ -131,11 +122,7 @@ def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> N
 
 
 def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> None:
-    """Check that ranks on the slots of this machine can exchange messages as was asked for.
-
-    Raises:
-        SpecError: The backend cannot be had.
-    """
+    """Raise SpecError if the ranks cannot use the requested backend on this machine's slots."""
     if problem := group.problem(places.device, ranks=ranks, devices=places.slots):
         raise SpecError("--backend", (), problem)
 
@@ -166,16 +153,12 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
 
 
 def _python_path(task: str) -> tuple[str, ...]:
-    """The folder in which a user's own task is looked for: that in which the command was typed."""
+    """The folder of the command, searched for a user's own task."""
     return (str(Path.cwd()),) if ":" in task else ()
 
 
 def check_params(params: Mapping[str, Any], own: Sequence[str]) -> None:
-    """Check names of parameters, and values of the trainer's.
-
-    Raises:
-        SpecError: One is unknown or out of range.
-    """
+    """Raise SpecError if a parameter is unknown, or a parameter of the trainer is out of range."""
     for name, value in params.items():
         if name in TRAINER_PARAMETERS:
             problem = TRAINER_PARAMETERS[name].problem(value)

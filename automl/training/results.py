@@ -1,4 +1,4 @@
-"""What a single training says while it goes on and at its end, as lines and as a document, wherever it trains."""
+"""Progress and results of a single training, as lines and as a document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOSSES = ("train_loss", "val_loss")
 
 
 def rank_line(rank: int, device: str, samples: int, of_samples: int) -> str:
-    """Return what is known of a rank before its first step: its device, and its share of the data if that is known."""
+    """Return a rank's device and its share of the data, if known, before its first step."""
     shares = f", {samples} of {of_samples} samples in a pass over the data" if of_samples else ""
     return f"rank {rank}: {device}{shares}"
 
@@ -63,7 +63,7 @@ def document(
 
 
 def _profile(trace: str) -> dict[str, Any] | None:
-    """The operations that rank 0 has left beside the trace; None if it has not come so far."""
+    """The operations in rank 0's profile beside the trace; None without one."""
     path = operations_path(trace)
     if not path.exists():
         return None
@@ -73,7 +73,7 @@ def _profile(trace: str) -> dict[str, Any] | None:
 
 
 def summary_lines(result: Mapping[str, Any], source: str) -> list[str]:
-    """Return what a training has come to, line by line."""
+    """Return a training's results, line by line."""
     per_rank = ", ".join(f"{rank}: {samples}" for rank, samples in result["samples_per_rank"].items())
     last = result["epochs"][-1]["metrics"] if result["epochs"] else {}
     judged = {name: value for name, value in last.items() if name == "val_loss" or name not in OUR_METRICS}

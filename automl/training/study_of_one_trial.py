@@ -1,4 +1,4 @@
-"""A single training on this machine: a study of one trial, as on a service."""
+"""A single training on this machine as a study of one trial, as on a service."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def train_as_study(
 
 
 def _metric(facts: TaskFacts) -> str:
-    """A metric that the trial measures for certain, as far as that is known: a function reports what it likes."""
+    """A metric that the trial surely measures, as far as known: a function may report any."""
     if facts.metrics is not None:
         return "val_loss"
     return quality_of(facts) if facts.reported else "cost_usd"
 
 
 def _chosen(spec: StudySpec, *, is_named: bool, resume: bool) -> tuple[str, bool]:
-    """The study's name, and whether it is there already: the latest that trains the same, else the next number."""
+    """The study's name, and if it exists already: the latest that trains the same, else the next number."""
     if not exists(spec.store):
         return spec.study, False
     with closing(Store(spec.store)) as store:
@@ -114,7 +114,7 @@ def _chosen(spec: StudySpec, *, is_named: bool, resume: bool) -> tuple[str, bool
 
 
 def _number(study: str, name: str) -> int:
-    """Number of a training with this name; 0 of any other study."""
+    """Number in a study's name for this training; 0 for other studies."""
     if study == name:
         return 1
     number = study.removeprefix(f"{name}-")
@@ -122,7 +122,7 @@ def _number(study: str, name: str) -> int:
 
 
 class _Lines:
-    """Says what is known of each rank once it begins to train, and each epoch once it is committed."""
+    """Prints each rank's facts once it begins to train, and each epoch once it is committed."""
 
     def __init__(self, prepared: Prepared, say: Callable[[str], None]) -> None:
         self._prepared, self._say = prepared, say
@@ -131,7 +131,7 @@ class _Lines:
         self._attempt, self._epochs = 0, -1
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Say what is new; the machine knows the last epoch alone, so the store is asked where there is any."""
+        """Print news; the machine knows only the last epoch, so earlier ones come from the store."""
         trial = next((one for one in machine.trials.values() if one.number == 0), None)
         if trial is None or self._seen == (trial.attempts, trial.epochs_done):
             return
@@ -149,7 +149,6 @@ class _Lines:
             self._epochs = len(record.epochs)
 
     def close(self) -> None:
-        """Close the store."""
         if self._store is not None:
             self._store.close()
 

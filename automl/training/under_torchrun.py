@@ -1,4 +1,4 @@
-"""One rank of a training that torchrun has started: no study, no Ray, no store; rank 0 speaks and keeps checkpoints."""
+"""A rank of a training under torchrun: no study, no Ray, no store; rank 0 prints and writes checkpoints."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def train_under_torchrun(
 
 
 class _Diary:
-    """Says what rank 0 measures; keeps the latest checkpoint and deletes older ones."""
+    """Prints rank 0's measurements; keeps the latest checkpoint and deletes older ones."""
 
     def __init__(self, say: Callable[[str], None], resume_from: str | None) -> None:
         self.facts: list[RankFacts] = []
@@ -132,7 +132,7 @@ class _Diary:
 
 
 def _last(folder: str, epochs: int) -> str | None:
-    """The checkpoint to go on from; every rank looks for it, before any of them trains."""
+    """The checkpoint to continue from; every rank looks for it before any of them trains."""
     from trainers.checkpoints.checkpoint import epoch_of, latest_checkpoint
 
     found = latest_checkpoint(folder)

@@ -41,9 +41,9 @@ def compare(
 ) -> dict[str, Any]:
     """Train the same steps at each world size, one after the other, and compare speed and cost.
 
-    The effective batch is the same for all: each pass has `batch_per_rank` samples, and fewer ranks take more passes
-    for a step. So the gradient of a step, the memory and the work of a pass are the same; the number of passes and the
-    communication differ. The first epoch warms up, and the medians leave it out if there are others.
+    The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks take more passes for a
+    step. So only the number of passes and the communication differ. The medians leave out the first epoch as a warm-up
+    if there are others.
 
     Returns:
         Plain values; `world_sizes` is a list with a mapping for each world size.
@@ -93,7 +93,7 @@ def compare(
 
 
 def too_inefficient(compared: Mapping[str, Any], least: float) -> str:
-    """Return one line that names the world sizes below an efficiency; empty if there are none."""
+    """Return one line with the world sizes below an efficiency, or ""."""
     poor = [
         f"{row['efficiency']:.2f} at world size {row['world_size']}"
         for row in compared["world_sizes"]
@@ -134,7 +134,7 @@ def _rows(
 
 
 def _too_quick(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say that figures are not to be trusted, as where another program ran beside the first training; or nothing."""
+    """Warn of implausible figures, such as when another program ran during the first training."""
     for row in rows:
         if row["efficiency"] > _MOST_EFFICIENCY:
             return (
