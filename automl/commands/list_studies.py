@@ -14,6 +14,9 @@ from automl.terminal.study_lines import print_lines
 @store_option
 @json_option
 def list_studies(store: str | None, as_json: bool) -> None:
-    """List all studies that have started and that you may see; `automl queue` lists what waits."""
+    """List all studies of the store.
+
+    On a service these are the studies that have started and that you may see; `automl queue` lists what waits.
+    """
     rows = backend_of(store).lines()
     print_json(rows) if as_json else print_lines(rows)

@@ -85,7 +85,6 @@ SHOWN: dict[str, Callable[[Console, str], Any]] = {
     "confirmed": lambda _, name: confirmed_table(confirmed(name)),
     "world sizes": lambda _, name: table(compared(name)),
     "models": lambda _, name: private_table("models", [version(name)]),
-    "ab": lambda _, name: private_table("ab", [version(name)], name),
 }
 
 

@@ -14,11 +14,11 @@ from trainers.ranks.printed_output import folders_of_trial, log_folder, log_path
 
 PROGRAM = """
 import os, subprocess, sys, time
-from trainers import rank_output
+from trainers.ranks import printed_output
 from trainers.protocol import TrialSpec
 from trainers.ranks.printed_output import RankOutput
 
-rank_output.MOST_BYTES, rank_output.LOOK_SECONDS = 2000, 0.01
+printed_output.MOST_BYTES, printed_output.LOOK_SECONDS = 2000, 0.01
 folder, task = sys.argv[1:]
 
 def spec(trial, **other):

@@ -191,7 +191,6 @@ def test_every_command_asks_a_service_or_says_that_it_does_not(service: TeamServ
     ("there", "arguments", "option"),
     [
         (True, ("logs", "small", "0", "--follow"), "--follow"),
-        (True, ("launch", "spec.yaml", "--share-on", "127.0.0.1"), "--share-on"),
         (True, ("delete", "small", "--keep-files"), "--keep-files"),
         (True, ("launch", "--task", "digits"), "--task"),
         (False, ("resume", "small", "--detach"), "--detach"),

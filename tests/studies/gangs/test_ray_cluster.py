@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 
 SCRIPT = """
 import os, pathlib, subprocess, sys, time
-from studies.gangs import ray_cluster, ray_start
+from studies.gangs import ray_cluster
 
 failures, message, address = int(sys.argv[1]), sys.argv[2], sys.argv[3] or None
 os.symlink("/bin/sleep", "raylet")
@@ -35,7 +35,7 @@ def has_ended(one):
     except subprocess.TimeoutExpired:
         return False
 
-ray_start.init = init
+ray_cluster.init = init
 ray_cluster.check_reachable = lambda address: None
 try:
     ray_cluster.connect(address)
