@@ -14,9 +14,9 @@ from automl.terminal.queue_table import print_queue
 @store_option
 @json_option
 def queue(store: str | None, as_json: bool) -> None:
-    """List what waits in the queue of the store, and what runs, as far as you may see it.
+    """List what waits in the queue of the store, and what runs.
 
-    What runs comes first, then what waits, in the order of the turns.
+    What runs comes first, then what waits, in the order of the turns. A service lists what you may see.
     """
     jobs = backend_of(store).queue()
     print_json(jobs) if as_json else print_queue(jobs)

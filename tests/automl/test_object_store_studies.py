@@ -57,7 +57,7 @@ def look(place: Workplace, study: str) -> tuple[StudyRecord, set[str]]:
 
 
 def assert_nothing_but(store: FaultyStore, mentioned: set[str]) -> None:
-    keys = {key for key in set(store.keys()) if not key.endswith("/.study")}
+    keys = {key for key in set(store.keys()) if not key.endswith("/.lease")}
     assert keys == mentioned | {f"{key}.manifest" for key in mentioned}
     assert store.uploads() == []
 
@@ -199,7 +199,8 @@ def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(
     object_store.call("delete_object", Key=f"{key}.manifest")
     findings = place.json("audit", "small", code=1)["findings"]
     assert [(one["check"], "is missing" in one["found"]) for one in findings] == [("checkpoints", True)]
-    object_store.call("put_object", Key="studies/small/trial-00007/epoch-0001.attempt-1.pt", Body=b"left behind")
+    left = f"{key.rsplit('/', 2)[0]}/trial-00007/epoch-0001.attempt-1.pt"
+    object_store.call("put_object", Key=left, Body=b"left behind")
     assert place.json("gc", "small")["bytes"] == len(b"left behind")
     object_store.faults.refuses = lambda _method, _path: (403, "AccessDenied")
     said = place.run("gc", "small", code=1).stderr

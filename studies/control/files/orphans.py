@@ -154,9 +154,13 @@ def unmark(folder: str) -> None:
 
 def check_in_place(mentioned: Iterable[str]) -> None:
     """Raise StoreError if a folder of mentioned checkpoints is missing: its trials would begin again."""
-    for folder in sorted({path.rsplit("/", 2)[0] for path in mentioned}):
+    by_folder: dict[str, list[str]] = {}
+    for path in sorted(mentioned):
+        by_folder.setdefault(path.rsplit("/", 2)[0], []).append(path)
+    for folder, paths in by_folder.items():
         with suppress(OSError, MissingLibraryError):  # a place that is away is waited for
-            if not (any(_store_of(folder).objects_below(folder)) if is_url(folder) else Path(folder).is_dir()):
+            # An object store may list a new object late, so each is asked for by its name.
+            if not (any(map(_store_of(folder).is_there, paths)) if is_url(folder) else Path(folder).is_dir()):
                 raise StoreError(
                     f"checkpoints: found nothing at {folder}, where rows of the study mention checkpoints; allowed: to "
                     "put the folder back, or a link to where it is now; with any file there, trials whose checkpoints "

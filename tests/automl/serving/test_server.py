@@ -141,6 +141,8 @@ def test_clients_that_send_half_a_request_stop_nobody(guarded_server: Server) ->
             half.sendall(head + b'\r\n{"row"' if number < 20 else head)
         assert guarded_server.ask("/predict", lasting(3), token=TOKEN).status == 200
         answer = halves[0].recv(65_536)
+        while b"}" not in answer:  # head and body may come apart
+            answer += halves[0].recv(65_536)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"body: found no end in 2 seconds" in answer
 
@@ -184,13 +186,6 @@ def test_garbage_gets_a_refusal_or_nothing_and_nobody_else_notices(
     assert not clients.refused
     assert server.workers() == workers
     assert "Traceback" not in server.log.read_text()
-
-
-def test_a_client_that_says_it_sends_no_more_gets_its_answer(server: Server) -> None:
-    body = b'{"row": {"age": 39, "city": "Oslo", "score": null}}'
-    answer = server.raw(POST + b"Content-Length: %d\r\n\r\n" % len(body), body)
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert answer.endswith(b'"model":"t/0@2"}')
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
