@@ -159,13 +159,18 @@ def check_in_place(mentioned: Iterable[str]) -> None:
         by_folder.setdefault(path.rsplit("/", 2)[0], []).append(path)
     for folder, paths in by_folder.items():
         with suppress(OSError, MissingLibraryError):  # a place that is away is waited for
-            # An object store may list a new object late, so each is asked for by its name.
-            if not (any(map(_store_of(folder).is_there, paths)) if is_url(folder) else Path(folder).is_dir()):
+            if not (_has_objects(folder, paths) if is_url(folder) else Path(folder).is_dir()):
                 raise StoreError(
                     f"checkpoints: found nothing at {folder}, where rows of the study mention checkpoints; allowed: to "
                     "put the folder back, or a link to where it is now; with any file there, trials whose checkpoints "
                     "are gone begin again"
                 )
+
+
+def _has_objects(folder: str, paths: Iterable[str]) -> bool:
+    """Return whether a folder has any object; a store may list new ones late, so those of `paths` are asked for."""
+    store = _store_of(folder)
+    return any(store.objects_below(folder)) or any(map(store.is_there, paths))
 
 
 def sizes_of(paths: Iterable[str]) -> dict[str, int]:
