@@ -181,7 +181,7 @@ class ObjectStore:
             return False
 
     def unfinished_uploads(self, folder: str) -> Iterator[StoredObject]:
-        """Yield unfinished uploads below a folder. S3 keeps and bills them forever, other stores for a week."""
+        """Yield unfinished uploads below a folder. S3 keeps them until somebody ends them, other stores for a week."""
         if self._scheme != "s3":
             return
         bucket, _, key = folder.partition("://")[2].partition("/")

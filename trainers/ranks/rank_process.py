@@ -230,7 +230,7 @@ class RankProcess:
         self._order(key, until=until)
 
     def drain(self, key: str, within_seconds: float = math.inf) -> None:
-        """Let the run end with a checkpoint: with its epoch, or sooner, in `within_seconds`; rank 0's order counts."""
+        """Let the run end with a checkpoint: after its epoch, or within it if that would take over `within_seconds`."""
         self._order(key, end_by=time.monotonic() + within_seconds)
 
     def close(self, key: str) -> None:
