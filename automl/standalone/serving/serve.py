@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
+from uvicorn import Server
 from uvicorn_worker import UvicornWorker
 
 from .errors import ServeError
@@ -32,6 +35,8 @@ _FIGURES = "PROMETHEUS_MULTIPROC_DIR"
 _GRACE_SECONDS = 10
 """Grace period of an ending worker, beyond a request's time limit."""
 _KEEP_ALIVE_SECONDS = 75
+_IDLE_SECONDS = 0.5
+"""How long an ending worker still answers on idle connections."""
 _MOST_HEAD_BYTES = 65_536
 _MOST_FILES = 65_536
 _SWITCH_SECONDS = 0.0005
@@ -130,6 +135,21 @@ class _Master(Arbiter):
             os._exit(end.code if isinstance(end.code, int) else 1)
 
 
+class _Server(Server):
+    """uvicorn's server, which closes idle connections only once no worker accepts new ones.
+
+    Else a client whose connection is closed could reach another ending worker, and be closed there as well.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        await asyncio.sleep(_IDLE_SECONDS)
+        await super().shutdown(sockets)
+
+
 class _Worker(UvicornWorker):
     """uvicorn with h11, which limits headers."""
 
@@ -148,6 +168,14 @@ class _Worker(UvicornWorker):
         """Ignore SIGHUP until the application handles it."""
         super().init_signals()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    async def _serve(self) -> None:
+        self.config.app = self.wsgi
+        server = _Server(self.config)
+        self._install_sigquit_handler()
+        await server.serve(sockets=self.sockets)
+        if not server.started:
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
 
 def _worker_ended(_master: Arbiter, worker: Any) -> None:

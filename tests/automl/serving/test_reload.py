@@ -147,9 +147,8 @@ def test_a_signal_to_end_lets_what_was_taken_be_answered(pair: Server, expected:
         clients.more(60)
         pair.signal(signal.SIGTERM)
         assert pair.ended() == 0
-    # A client may send just when its idle connection is closed, and once more before it hears that nobody listens;
-    # nobody gets half an answer.
-    assert len(clients.broken) <= 2 * CLIENTS
+    # A client may send just when its idle connection is closed; nobody gets half an answer.
+    assert len(clients.broken) <= CLIENTS
     assert all(isinstance(one, ConnectionError) for one in clients.broken), clients.broken
     expected.check(clients.replies)
     with pytest.raises(ConnectionRefusedError):
