@@ -13,11 +13,11 @@ from reports.page_templates import template
 from reports.phrases import plural, usd
 from reports.states import state_text
 from studies.records.records import NANO, StudyLine
+from studies.redact import redact
 from studies.storage.reading.reader import list_studies, load_study
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import progress
-from studies.util import redact
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 REPORT, OPTUNA = "/report/", "/dashboard/"

@@ -16,9 +16,9 @@ from automl.training.request import check_backend
 from reports.phrases import usd
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.money.prices import price_of
+from studies.redact import redact
 from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
-from studies.util import redact
 from trainers.protocol import Backend
 from trainers.ranks.group_options import BackendChoice, GroupOptions
 

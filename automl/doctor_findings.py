@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from studies.util import redact
+from studies.redact import redact
 
 LONGEST = 300
 """Number of characters of what an unexpected error says."""

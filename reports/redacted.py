@@ -7,7 +7,7 @@ from dataclasses import replace
 from reports.phrases import mapping
 from search_spaces.outside_text import escaped
 from studies.records.records import StudyRecord
-from studies.util import redact, redact_deep
+from studies.redact import redact, redact_deep
 
 
 def redacted(study: StudyRecord) -> StudyRecord:

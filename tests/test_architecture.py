@@ -23,6 +23,7 @@ SERVED_BY = {
     "pydantic_core",
     "pydantic_settings",
     "starlette",
+    "uvicorn",
     "uvicorn_worker",
 }
 PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
@@ -33,7 +34,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("automl.standalone", ("automl.standalone",)),
     ("trainers.protocol", ("trainers.protocol",)),
     ("trainers", ("trainers",)),
-    ("studies: records", ("studies.records", "studies.util", "studies.results.pareto", "studies.results.extrapolation",
+    ("studies: records", ("studies.records", "studies.redact", "studies.steady_clock",
+                          "studies.results.pareto", "studies.results.extrapolation",
                           "studies.results.constraints", "studies.results.feasibility",
                           "studies.results.confirmations")),
     ("studies: search", ("studies.search",)),
@@ -95,7 +97,8 @@ DOORS: dict[str, dict[str, str]] = {
     "starlette": {f"{SERVING}.app": "its home"},
     "gunicorn": {f"{SERVING}.serve": "its home"},
     "uvicorn_worker": {f"{SERVING}.serve": "its home"},
-    "uvicorn": {"automl.service.http.uvicorn_run": "its home for studies"},
+    "uvicorn": {f"{SERVING}.serve": "its server, whose end waits",
+                "automl.service.http.uvicorn_run": "its home for studies"},
     "prometheus_client": {f"{SERVING}.metrics": "its home", "automl.service.http.health": "its home for studies"},
     "pydantic_settings": {f"{SERVING}.settings": "its home"},
     "pydantic": {"studies.spec": "its home", "automl.service.http.request_bodies": "bodies of requests",

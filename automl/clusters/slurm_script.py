@@ -10,9 +10,9 @@ from pathlib import Path
 from automl.text_templates import rendered
 from search_spaces.user_errors import UserError
 from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, SETTINGS
+from studies.redact import redact
 from studies.spec.study_spec import StudySpec
 from studies.storage.schema.engine import absolute_url
-from studies.util import redact
 
 _TEMPLATES = Path(__file__).with_name("slurm_files")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d{1,2}){0,2})")

@@ -12,10 +12,10 @@ from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
 from reports.phrases import plural
+from studies.redact import redact
 from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
 from studies.storage.writing.copying import copy_store
-from studies.util import redact
 
 
 @click.group()

@@ -12,8 +12,8 @@ from automl.exporting.origins import ensemble_origin, kept_ensemble, origin_of, 
 from automl.exporting.points import named_point
 from automl.stored.point_checkpoints import kept_checkpoint
 from studies.records.records import ConfirmationRecord, StudyRecord
+from studies.redact import redact_deep
 from studies.storage.schema.engine import StoreError
-from studies.util import redact_deep
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -34,6 +34,7 @@ from studies.gangs.on_ray import RayPool
 from studies.gangs.progress_watch import ASK_SECONDS
 from studies.gangs.rank_environment import handed_over
 from studies.records.records import StudyRecord, ViewRecord
+from studies.redact import redact
 from studies.search.model.size_model import SizeModel
 from studies.spec.study_spec import StudySpec
 from studies.storage.leases.processes import marked
@@ -41,7 +42,6 @@ from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import lag
 from studies.storage.views.views_process import ViewsProcess
-from studies.util import redact
 from trainers.checkpoints.locations import environment_of, is_url
 from trainers.commands.command import COMMAND, Command
 

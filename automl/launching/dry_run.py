@@ -18,13 +18,13 @@ from search_spaces.parameters import Categorical, Conditional, Float, Int, Param
 from search_spaces.space import Space
 from search_spaces.wording import listed
 from studies.control.assembly import assemble, setup_of
+from studies.redact import redact, redact_deep
 from studies.results.constraints import wanted_in_words
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.suggester import Suggester
 from studies.spec.sections import BudgetSpec
 from studies.spec.study_spec import spec_to_mapping
 from studies.spec.yaml_reader import write_yaml
-from studies.util import redact, redact_deep
 
 FIRST_TRIALS = 3
 LONGEST_TASK = 300

@@ -20,6 +20,7 @@ from automl.launching.preparing import Prepared
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.records.records import CUMULATIVE_METRICS, NANO, Constraint, Objective, StudyRecord, TrialRecord
+from studies.redact import redact
 from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
 from studies.search.model.earlier_study import EarlierStudy, EarlierTrial, fitting, thinned
@@ -31,7 +32,6 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError, absolute_url, connect_args, exists, is_current, parse_url
 from studies.storage.study_store import Store
-from studies.util import redact
 
 
 def with_earlier(prepared: Prepared) -> Prepared:

@@ -11,8 +11,8 @@ from automl.exporting.export_errors import ExportError
 from automl.predicting.answer_files import answers_to
 from automl.predicting.row_files import Row, rows_of
 from automl.standalone.batches import Encoded
-from automl.standalone.errors import InputError, ModelError
-from automl.standalone.model import BATCH, Model, load
+from automl.standalone.errors import InputError
+from automl.standalone.model import BATCH, Model, load, load_problem
 
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]
 """Where a row is, the name of its file if it has one, and its numbers."""
@@ -27,16 +27,9 @@ def opened_model(path: Path, device: str = "cpu") -> Model:
         ExportError: It is not an exported model, could run code, or needs a package that is not installed.
     """
     try:
-        model = load(path, device)
-    except ModelError as error:
-        place = "" if str(path) in str(error) else f"{path}: "
-        raise ExportError(f"MODEL: {place}{error}") from None
-    except ImportError as error:
-        raise ExportError(f"MODEL: {path} needs the package {error.name}, which is not installed") from None
+        return load(path, device)
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ExportError(f"MODEL: {path} does not load: {type(error).__name__}: {reason}") from error
-    return model
+        raise ExportError(load_problem(path, error)) from error
 
 
 def predict_file(

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from automl.exporting.export_errors import ExportError
+from studies.redact import redact, redact_deep
 from studies.storage.views.mlflow_connect import (
     check_database,
     experiment_id,
@@ -39,7 +40,6 @@ from studies.storage.views.mlflow_runs import (
 )
 from studies.storage.views.mlflow_study import SPEC_FILE, datasets
 from studies.storage.views.view_rows import ViewError
-from studies.util import redact, redact_deep
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from search_spaces.suggestions import as_plain, from_plain
 from studies.records.records import StudyRecord
-from studies.util import redact, redact_deep
+from studies.redact import redact, redact_deep
 
 _RECORD, _ASKED = "record", "asked"
 

@@ -25,10 +25,10 @@ from automl.stored.opening import store_url
 from reports.phrases import duration, size_in_bytes
 from search_spaces.wording import install_command
 from studies.control.files.wait_for_disk import storage_problem
+from studies.redact import redact
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import absolute_url, exists, make_engine, parse_url, schemas
 from studies.storage.study_store import Store
-from studies.util import redact
 from trainers.checkpoints.locations import is_url
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus-client", "pydantic-settings", "a2wsgi")

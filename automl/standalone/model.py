@@ -107,6 +107,15 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     return Model(manifest, [TorchProgram(file, device) for file in files])
 
 
+def load_problem(path: str | Path, error: Exception) -> str:
+    """Say in one line why `load` failed."""
+    if isinstance(error, ModelError):
+        return f"MODEL: {error}" if str(path) in str(error) else f"MODEL: {path}: {error}"
+    if isinstance(error, ImportError):
+        return f"MODEL: {path} needs the package {error.name}, which is not installed"
+    return f"MODEL: {path} does not load: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of a model; ModelError for other files."""
     allowed = "a folder, .pt2 or .onnx file that `automl export` wrote"

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from search_spaces.user_errors import UserError
 from studies.records.records import StudyRecord, TrialRecord
+from studies.redact import redact
 from studies.storage.schema.damaged_rows import damage
 from studies.storage.schema.engine import StoreError, absolute_url, exists, is_current, parse_url
 from studies.storage.study_store import Store
-from studies.util import redact
 
 DEFAULT_STORE = "sqlite:///automl.db"
 STORES = "automl.stores"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from studies.records.records import SIMULATED_TASK
+from studies.redact import redact
 from studies.spec.study_spec import StudySpec, parse_spec, spec_to_mapping
 from studies.storage.schema.engine import StoreError
-from studies.util import redact
 
 
 def stored_form(spec: StudySpec) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from studies.control.files.orphans import check_not_shared, delete_orphans, find
 from studies.control.settling import settle_dead_pools
 from studies.queueing.job_queue import JobQueue
 from studies.records.records import StudyRecord
+from studies.redact import redact
 from studies.storage.reading.reader import load_study, mentioned_checkpoints
 from studies.storage.study_store import Store, StoreError
 from studies.storage.writing.deletion import checkpoints_of_others, delete_copies, delete_rows
-from studies.util import redact
 from trainers.checkpoints.checkpoint_stores import place_of
 from trainers.checkpoints.locations import MissingLibraryError, is_url
 from trainers.ranks.printed_output import folders_of_trial, logs_in, older

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from search_spaces.outside_text import last_line
-from studies import util
+from studies import steady_clock
 from studies.gangs.gang_reports import TOGETHER, Gang, GangReports, as_failure, most_telling
 from studies.gangs.node_watch import NodeWatch
 from studies.gangs.pool_cluster import PoolCluster
@@ -403,7 +403,7 @@ class RayPool:
 
     def now(self) -> float:
         """Return seconds since 1970, by a clock that nobody sets."""
-        return util.now()
+        return steady_clock.now()
 
     def wait(self, seconds: float) -> list[Event]:
         """Return all events in the queue, or the first one within that time."""

@@ -14,10 +14,10 @@ import pytest
 
 from studies.records.plain_rows import to_csv
 from studies.records.records import TRIAL_STATES, BudgetLine, EpochRecord, Objective, StudyRecord, TrialRecord
+from studies.redact import redact, redact_deep
 from studies.results import analysis
 from studies.results.importance import importance
 from studies.results.pareto import dominates, reference_of, reference_point
-from studies.util import redact, redact_deep
 from tests.support.study_factory import COST, ERROR, Ledger, build_study, build_trial, nano
 
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")
@@ -266,7 +266,7 @@ def test_redact_leaves_other_text_alone(text: str) -> None:
 @pytest.mark.medium
 def test_readers_of_records_load_no_heavy_library() -> None:
     code = (
-        "import sys, studies.results.analysis, studies.results.importance, studies.util; "
+        "import sys, studies.results.analysis, studies.results.importance, studies.redact; "
         "print({'plotly', 'sqlalchemy', 'torch', 'ray', 'optuna', 'moocore', 'sklearn', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -20,8 +20,8 @@ from automl.service.http_errors import BusyError, ConflictError, ForbiddenError,
 from reports.phrases import duration, metric, number, percent, plural, size_in_bytes, usd
 from search_spaces.user_errors import RunError, UserError
 from studies.queueing.access_tokens import Identity
+from studies.redact import redact
 from studies.storage.schema.engine import StoreAwayError
-from studies.util import redact
 
 PAGES = Path(__file__).parent
 STATUS: tuple[tuple[type[Exception], int], ...] = (

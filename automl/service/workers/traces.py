@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from studies.util import redact
+from studies.redact import redact
 
 _TRIAL = re.compile(r"trial (\d+)\b")
 _lock = threading.Lock()

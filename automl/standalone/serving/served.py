@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..batches import Encoded, encoded
-from ..errors import ModelError
-from ..model import Model, load
+from ..model import Model, load, load_problem
 from .errors import BrokenDeviceError, RequestError, ServeError
 from .json_rows import UNPROCESSABLE
 
@@ -63,14 +62,8 @@ def load_served(path: str, version: str | None, device: str) -> Served:
         model = load(path, device)
         served = Served(model, version or version_of(model.manifest, path))
         served.answers([_blank(model)])
-    except ModelError as error:
-        place = "" if path in str(error) else f"{path}: "
-        raise ServeError(f"MODEL: {place}{error}") from None
-    except ImportError as error:
-        raise ServeError(f"MODEL: {path} needs the package {error.name}, which is not installed") from None
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ServeError(f"MODEL: {path} does not load: {type(error).__name__}: {reason}") from error
+        raise ServeError(load_problem(path, error)) from error
     return served
 
 

@@ -9,8 +9,8 @@ from studies.control.machine.commands import DrainGang
 from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Attempt, Trial
 from studies.records.records import StopReason
+from studies.redact import redact
 from studies.storage.writing.changes import StudyChanged
-from studies.util import redact
 
 END_SECONDS = 5.0
 """Time to finish an epoch when a person waits, the device will be gone soon, or the epoch cannot be kept."""

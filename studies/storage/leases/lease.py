@@ -24,7 +24,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from studies import util
+from studies import steady_clock
 from studies.storage.leases import processes
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import clock_of
@@ -55,7 +55,7 @@ class Lease:
     @staticmethod
     def now() -> float:
         """The present moment in seconds since 1970, by the clock of `acquired_at`."""
-        return util.now()
+        return steady_clock.now()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,7 +252,7 @@ def _may_be_renewed(row: sa.Row[Any]) -> bool:
 
 
 def _insert(connection: sa.Connection, study_id: int, token: str, job_id: int | None) -> Lease:
-    pid, now = os.getpid(), util.now()
+    pid, now = os.getpid(), steady_clock.now()
     row = {
         "study_id": study_id, "holder": token, "host": socket.gethostname(), "pid": pid,
         "process_started_at": processes.started_at(pid) or 0.0, "process_space": processes.space(),

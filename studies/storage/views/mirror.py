@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from studies.redact import redact
 from studies.storage.study_store import Store
 from studies.storage.views import view_pace
 from studies.storage.views.cursors import (
@@ -31,7 +32,6 @@ from studies.storage.views.cursors import (
 )
 from studies.storage.views.view_pace import Pace, timed
 from studies.storage.views.view_rows import Pending, View, ViewDamagedError, load_mirrored_study, load_pending
-from studies.util import redact
 
 BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 30.0
 CLAIM_WAIT_SECONDS = 120.0

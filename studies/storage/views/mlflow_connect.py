@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
 from search_spaces.wording import found
+from studies.redact import redact
 from studies.storage.schema.engine import connect_args, parse_url
 from studies.storage.views.view_rows import ViewError
-from studies.util import redact
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies.records.records import NANO, StudyRecord
+from studies.redact import redact, redact_deep
 from studies.results.confirmations import confirmation_of, confirmed_runs
 from studies.results.feasibility import best_values, hypervolume
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 from studies.storage.views.mlflow_runs import KnownRun, param_values, points, write
 from studies.storage.views.view_rows import MirroredStudy
-from studies.util import redact, redact_deep
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput

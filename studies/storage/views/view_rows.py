@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from search_spaces.suggestions import Asked
 from studies.records.records import OWN_CHARGES, Constraint, Objective, StudyState, TrialState
 from studies.records.suggested_parameters import asked_in
+from studies.redact import redact_deep
 from studies.results.constraints import constraints_in
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import ViewName
-from studies.util import redact_deep
 from trainers.protocol import ParameterValue
 
 CHUNK = 200

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from studies import util
+from studies import steady_clock
 from studies.control.machine.state import StudyMachine
 from studies.gangs.on_ray import RayPool
 from studies.gangs.pool_protocol import GangStarted
@@ -86,7 +86,7 @@ def test_a_clock_that_is_set_moves_neither_the_pool_nor_the_hours(
     monkeypatch.setattr(time, "time", lambda: real() + step)
     passed = time.monotonic() - began
     assert passed <= pool.now() - before <= passed + 5.0
-    assert lease.now() == pytest.approx(util.now(), abs=1.0)
+    assert lease.now() == pytest.approx(steady_clock.now(), abs=1.0)
     leases.release(study.store, lease)
     with study.store.snapshot() as connection:
         assert 0.0 <= leases.alive_seconds(connection, study.id) < 30.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from search_spaces.wording import without_password as redact
@@ -20,11 +19,3 @@ def redact_deep(value: object) -> object:
 
 
 __all__ = ["redact", "redact_deep"]
-
-
-_BEGAN_AT = time.time() - time.monotonic()
-
-
-def now() -> float:
-    """The present moment in seconds since 1970, by a clock that nobody sets."""
-    return _BEGAN_AT + time.monotonic()
