@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,22 @@ def test_a_study_goes_on_when_its_server_was_away(
         if commits == 15:
             postgres_process.stop()
 
-    def start(cause: str) -> None:
-        refused.append(cause)
-        if len(refused) == 2:
-            starter.start()
+    class Starter(logging.Handler):
+        """Starts the server once a commit was refused twice."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            refused.append(record.getMessage())
+            if len(refused) == 2:
+                starter.start()
 
     starter = threading.Thread(target=postgres_process.start)
     study.on_commit = stop
-    study.run(Limits(trials=6), before=lambda controller: setattr(controller, "_say_database_is_away", start))
+    heard = Starter()
+    retrying.log.addHandler(heard)
+    try:
+        study.run(Limits(trials=6))
+    finally:
+        retrying.log.removeHandler(heard)
     starter.join()
     assert len(refused) >= 2, "the server was never away"
     assert essence(study.record()) == essence(undisturbed.record())
