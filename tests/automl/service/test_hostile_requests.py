@@ -102,7 +102,7 @@ def test_hostile_requests_leak_and_write_nothing(service: TestedService, address
         connection = http.client.HTTPConnection(host, int(port), timeout=60.0)
         try:
             method, path, body, headers = _hostile(chance, token)
-            connection.putrequest(method, path, skip_accept_encoding=True)
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in headers.items():
                 connection.putheader(name, value)
             connection.putheader("Content-Length", str(len(body)))
