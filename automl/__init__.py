@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from automl.api import Study, launch, load, search
-    from automl.inside import TrialOver, checkpoint, heartbeat, params, report, resume
+    from automl.inside_trial import TrialOver, checkpoint, heartbeat, params, report, resume
     from search_spaces.parameters import Categorical, Float, Int, Prior
     from search_spaces.space import Space
     from studies.spec.baseline_section import BaselineSpec as Baseline
@@ -62,11 +62,11 @@ __version__ = "0.1.0"
 
 _API = ("Study", "launch", "load", "search")
 _INSIDE = ("TrialOver", "checkpoint", "heartbeat", "params", "report", "resume")
-"""What a script calls that is run as a trial; it loads nothing else of ours, see `automl.inside`."""
+"""What a script calls that is run as a trial; it loads nothing else of ours, see `automl.inside_trial`."""
 _PARAMETERS = ("Categorical", "Float", "Int", "Prior")
 _MODULES = {
     **dict.fromkeys(_API, "automl.api"),
-    **dict.fromkeys(_INSIDE, "automl.inside"),
+    **dict.fromkeys(_INSIDE, "automl.inside_trial"),
     **dict.fromkeys(_PARAMETERS, "search_spaces.parameters"),
     "Space": "search_spaces.space",
     "Trial": "trainers.functions.trial",

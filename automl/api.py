@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automl.launching.functions import name_of
-from automl.launching.launching import launch_prepared
+from automl.launching.launch_or_resume import launch_prepared
 from automl.launching.optuna_objectives import is_optuna_objective, training_function_of, with_space_of
-from automl.launching.preparing import Prepared, prepare
+from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.quickstart import HOURS, USD, budget_note
-from automl.launching.reading import parse_with_overrides, read_spec, with_options_of_new_studies
+from automl.launching.spec_reading import parse_with_overrides, read_spec, with_options_of_new_studies
 from automl.python.dataframes import dataframe
 from automl.python.live_cell import is_notebook, watching
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.stored.point_checkpoints import kept_checkpoint
 from automl.stored.reporting import report_path
-from reports.cell import report_link, study_cell
 from reports.gallery import Gallery
+from reports.notebook_cell import report_link, study_cell
 from reports.recommending import recommendation_lines
 from search_spaces.space import Space
 from studies.records.records import StudyRecord, TrialRecord

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from automl.remote.connection import connection
-from automl.stored.opening import open_store, started_trial
+from automl.stored.open_store import open_store, started_trial
 from search_spaces.wording import found
 from studies.records.records import StudyRecord
 from studies.storage.reading.reader import list_studies, load_study

@@ -17,7 +17,7 @@ from automl.signals import interrupting_signals
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, WRONG_INPUT
 from automl.terminal.lasting_streams import lasting_streams
-from search_spaces.outside_text import escaped
+from search_spaces.untrusted_text import escaped
 from search_spaces.user_errors import RunError, StoppedError, UserError
 
 COMMANDS: Mapping[str, str] = {
@@ -125,7 +125,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except _MISREADING as error:
-            from automl.stored.opening import damage_in_stores
+            from automl.stored.open_store import damage_in_stores
 
             found = ""
             with suppress(_database_error()):

@@ -13,19 +13,19 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from automl.exporting.points import named_point
-from automl.launching.driving import pool_of
-from automl.launching.preparing import Prepared, prepare
+from automl.exporting.archive_points import named_point
+from automl.launching.prepared_study import Prepared, prepare
+from automl.launching.study_run import pool_of
 from automl.signals import draining_signals
 from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
 from reports.phrases import duration, plural, usd
 from search_spaces.derived_seeds import fresh_seed
-from search_spaces.outside_text import last_line
+from search_spaces.untrusted_text import last_line
 from studies.control.assembly import checkpoint_folder, setup_of
+from studies.control.dead_controllers import settle_dead_pools
 from studies.control.files.orphans import mark_used
 from studies.control.machine.confirmation import ConfirmingMachine, Retrained, train_again
-from studies.control.settling import settle_dead_pools
 from studies.gangs.on_ray import RayPool
 from studies.gangs.pool_protocol import DrainRequested, PriceSet
 from studies.money.ledger import cost_nano_usd

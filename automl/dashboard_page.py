@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 from reports.page import render
 from reports.page_templates import template
 from reports.phrases import plural, usd
-from reports.states import state_text
+from reports.state_wording import state_text
 from studies.records.records import NANO, StudyLine
 from studies.redact import redact
 from studies.storage.reading.reader import list_studies, load_study

@@ -18,7 +18,7 @@ from reports.figures import as_plotly, trade_off
 from reports.phrases import plural, usd
 from reports.plotting import COLOURS, DRAWN_STATES, Figure, Trace, axis, figure, titled, wrapped
 from reports.recommending import confirmed_on_part, recommendation_lines
-from reports.states import trial_reason
+from reports.state_wording import trial_reason
 from studies.records.records import NANO, AttemptRecord, DecisionRecord, StudyRecord, TrialRecord
 from studies.results import analysis
 

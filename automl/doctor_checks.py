@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.doctor_findings import finding
-from automl.stored.opening import store_url
+from automl.stored.open_store import store_url
 from automl.training.request import check_backend
 from reports.phrases import usd
 from studies.gangs.available_slots import AvailableSlots, find_slots

@@ -195,7 +195,7 @@ def _finished_record(store_url: str, trials: int) -> tuple[Any, dict[str, int]]:
         SystemExit: A trial was not complete.
     """
     from automl import api
-    from automl.stored.opening import open_store
+    from automl.stored.open_store import open_store
     from studies.storage.views.cursors import lag
 
     store = open_store(store_url)

@@ -12,8 +12,8 @@ from reports.parameter_figures import parameter_names
 from reports.phrases import NOTHING, duration, listed, mapping, metric, number, plural, usd
 from reports.plotting import cut
 from reports.recommending import command_of, confirmed_on_part, value_of
-from reports.states import counted, study_sentence
-from reports.trial_texts import LEARNED, Cell, cell, known_lines, trial_lines
+from reports.state_wording import counted, study_sentence
+from reports.trial_columns import LEARNED, Cell, cell, known_lines, trial_lines
 from search_spaces.wording import significant
 from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis, feasibility

@@ -23,7 +23,7 @@ from reports.plotting import (
     wrapped,
 )
 from reports.savings import is_by_chance
-from reports.states import trial_reason
+from reports.state_wording import trial_reason
 from studies.records.records import CUMULATIVE_METRICS, DecisionRecord, Objective, StudyRecord, TrialRecord
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import Baseline

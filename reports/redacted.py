@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reports.phrases import mapping
-from search_spaces.outside_text import escaped
+from search_spaces.untrusted_text import escaped
 from studies.records.records import StudyRecord
 from studies.redact import redact, redact_deep
 

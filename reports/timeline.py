@@ -10,7 +10,7 @@ from typing import Any
 
 from reports.phrases import duration, listed, plural
 from reports.plotting import COLOURS, Figure, Trace, axis, escape, figure, short, wrapped
-from search_spaces.outside_text import last_line
+from search_spaces.untrusted_text import last_line
 from search_spaces.wording import significant
 from studies.records.records import CHARGE_KINDS, AttemptRecord, ChargeKind, StudyRecord, TrialRecord
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from search_spaces.outside_text import storable
+from search_spaces.untrusted_text import storable
 from trainers.protocol import Failure, LostError, OutOfMemoryError, TaskError, TrainingError
 
 _OUT_OF_MEMORY = re.compile(

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from automl.stored.opening import store_url
+from automl.stored.open_store import store_url
 from search_spaces.user_errors import UserError
 from studies.storage.leases import lease
 from studies.storage.schema.engine import exists

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from search_spaces.outside_text import escaped
+from search_spaces.untrusted_text import escaped
 from search_spaces.user_errors import RunError, UserError
 
 _ENDED = frozenset(

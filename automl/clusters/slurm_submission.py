@@ -13,13 +13,13 @@ from automl.clusters.allocation_options import allocation_of
 from automl.clusters.slurm_job import write_job
 from automl.clusters.slurm_queue import JobState
 from automl.clusters.slurm_script import job_name
-from automl.launching.reading import read_spec
+from automl.launching.spec_reading import read_spec
 from automl.stored.polling import Looker
-from automl.terminal.driven import exit_code_of
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.output import console, print_json, warn
 from automl.terminal.picture import picture_of
+from automl.terminal.study_run_output import exit_code_of
 from automl.terminal.summary import print_summary
 from automl.terminal.watching import Lines, has_ended
 from reports.phrases import duration

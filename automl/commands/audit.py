@@ -7,7 +7,7 @@ import sys
 import click
 
 from automl.stored.auditing import audit as look
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import json_option, store_option, study_argument

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from automl.dashboard_server import serve
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.terminal.options import store_option
 
 

@@ -12,7 +12,7 @@ from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import StoreOption, json_option, store_option, study_argument
 from automl.terminal.output import print_json, warn
-from search_spaces.outside_text import escaped
+from search_spaces.untrusted_text import escaped
 from studies.storage.study_store import StoreError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.stored.specs import check_launched
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from automl.backend import backend_of
-from automl.stored.opening import started_trial
+from automl.stored.open_store import started_trial
 from automl.terminal.explanation import explain as explanation
 from automl.terminal.explanation import print_explanation
 from automl.terminal.options import json_option, store_option, study_argument

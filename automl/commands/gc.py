@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.stored.unreferenced_files import collect
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED

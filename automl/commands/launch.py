@@ -10,14 +10,13 @@ from typing import Any
 import click
 
 from automl.backend import ServiceBackend, backend_of
-from automl.launching.driving import Outcome, Watcher
 from automl.launching.dry_run import show, show_plan
 from automl.launching.from_code import Code, check_place_of_spec, code_of, prepared_from_code
-from automl.launching.launching import launch_prepared
-from automl.launching.preparing import Prepared, prepare
+from automl.launching.launch_or_resume import launch_prepared
+from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.quickstart import quickstart, shown_notes, write_spec
-from automl.launching.reading import read_spec, with_options_of_new_studies
-from automl.terminal.driven import Talk, drive_in_terminal
+from automl.launching.spec_reading import read_spec, with_options_of_new_studies
+from automl.launching.study_run import Outcome, Watcher
 from automl.terminal.echo import echo
 from automl.terminal.options import (
     StoreOption,
@@ -32,6 +31,7 @@ from automl.terminal.options import (
     verbose_option,
 )
 from automl.terminal.output import print_json
+from automl.terminal.study_run_output import Talk, drive_in_terminal
 
 
 @click.command()

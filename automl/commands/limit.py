@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from automl.service.team_studies import plain_account
-from automl.stored.opening import store_url
+from automl.stored.open_store import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json

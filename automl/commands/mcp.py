@@ -8,7 +8,7 @@ import click
 
 from automl.backend import QueueBackend, ServiceBackend
 from automl.remote.connection import connection
-from automl.stored.opening import store_url
+from automl.stored.open_store import store_url
 from automl.terminal.options import Number, folder_type, store_option
 from search_spaces.user_errors import UserError
 from search_spaces.wording import install_command

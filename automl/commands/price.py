@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.stored.pricing import set_price
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument

@@ -8,7 +8,7 @@ import click
 
 from automl.registry.promotion import promote as promoted
 from automl.registry.registered import registry_of
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json

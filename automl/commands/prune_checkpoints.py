@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.stored.pruning import prune
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED

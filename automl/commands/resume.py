@@ -41,8 +41,8 @@ def resume(study: str, overrides: tuple[str, ...], *, store: str | None, detach:
         telling = Telling(as_json=talk["as_json"], quiet=talk["quiet"])
         take_leave_or_follow(backend.client, backend.resume(study, overrides), telling, detach=detach)
         return
-    from automl.launching.launching import resume as continue_study
-    from automl.terminal.driven import Talk, drive_in_terminal
+    from automl.launching.launch_or_resume import resume as continue_study
+    from automl.terminal.study_run_output import Talk, drive_in_terminal
 
     wanted = Talk(**talk)
     wanted.check()

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from automl.stored.opening import store_url
+from automl.stored.open_store import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, file_type, folder_type, store_option
 from search_spaces.user_errors import UserError

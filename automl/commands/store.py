@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from automl.stored.backups import back_up
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from automl.stored.opening import store_url
+from automl.stored.open_store import store_url
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json

@@ -11,7 +11,7 @@ import click
 from automl.service.workers.queue_worker import Worker
 from automl.service.workers.traces import writer
 from automl.signals import draining_signals
-from automl.stored.opening import store_url
+from automl.stored.open_store import store_url
 from automl.terminal.options import device_option, folder_type, store_option
 from search_spaces.user_errors import UserError
 from studies.gangs.available_slots import find_slots

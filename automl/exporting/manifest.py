@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from automl.exporting.ensemble_scores import validated
 from automl.exporting.export_errors import ExportError
 from automl.exporting.source import Source
-from automl.exporting.together import validated
 from automl.standalone.model import FORMAT
 from studies.results.analysis import jsonable
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from automl.exporting.archive_points import named_point
 from automl.exporting.export_errors import ExportError
-from automl.exporting.points import named_point
 from studies.records.records import NANO, ConfirmationRecord, StudyRecord
 from studies.results.confirmations import confirmation_by, confirmation_of
 from studies.results.recommendation import ranked_points, takeable

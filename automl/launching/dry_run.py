@@ -10,7 +10,7 @@ from typing import Any
 
 from automl.launching.earlier_studies import summary_of, with_earlier
 from automl.launching.expected_cost import earlier_cost, expected_cost
-from automl.launching.preparing import Prepared
+from automl.launching.prepared_study import Prepared
 from automl.terminal.echo import echo
 from automl.terminal.texts import cut
 from reports.phrases import plural, usd

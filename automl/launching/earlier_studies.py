@@ -16,7 +16,7 @@ from typing import Any
 import optuna
 import sqlalchemy as sa
 
-from automl.launching.preparing import Prepared
+from automl.launching.prepared_study import Prepared
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.records.records import CUMULATIVE_METRICS, NANO, Constraint, Objective, StudyRecord, TrialRecord

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from automl.launching.preparing import Prepared
+from automl.launching.prepared_study import Prepared
 from reports.phrases import duration, mapping, plural, usd
 from studies.records.records import StudyRecord, TrialRecord
 from studies.spec.study_spec import spec_to_mapping

@@ -19,10 +19,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from automl.launching.preparing import Prepared
+from automl.launching.prepared_study import Prepared
 from automl.launching.probing import PROBE
-from search_spaces.outside_text import last_line
 from search_spaces.space import Space
+from search_spaces.untrusted_text import last_line
 from studies.control.assembly import has_model
 from studies.search.model.size_model import Counted, SizeModel, examples_of
 from studies.spec.study_spec import StudySpec

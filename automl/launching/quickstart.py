@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.launching.objectives import likely_direction, quality_metric
-from automl.launching.reading import absolute_task_options, store_overrides
+from automl.launching.spec_reading import absolute_task_options, store_overrides
 from automl.launching.template import parameter_lines
 from reports.phrases import usd
 from search_spaces.wording import found, listed, one_line

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from automl.launching.driving import Watcher
+from automl.launching.study_run import Watcher
 from automl.terminal.progress import Pace, machine_picture
-from reports.cell import progress_cell
+from reports.notebook_cell import progress_cell
 from studies.control.machine.state import StudyMachine
 
 FRAME_SECONDS = 0.5

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from automl.exporting.archive_points import named_point
 from automl.exporting.export_errors import ExportError
 from automl.exporting.exports import check_rows, opened_source, opened_sources
 from automl.exporting.origins import ensemble_origin, origin_of, seeds_named
-from automl.exporting.points import named_point
 from automl.stored.point_checkpoints import kept_checkpoint
 from studies.records.records import ConfirmationRecord, StudyRecord
 from studies.results.confirmations import confirmation_by, confirmation_of, spread
@@ -88,7 +88,7 @@ def _ensemble(
 
 def _confirmed_together(runs: Sequence[ConfirmationRecord], sources: Sequence[Source]) -> dict[str, Any]:
     """Measure the mean of the seeds' answers on the part of their confirmation."""
-    from automl.exporting.together import check_kind, mean, measured, part_of, part_of_test
+    from automl.exporting.ensemble_scores import check_kind, mean, measured, part_of, part_of_test
 
     check_kind(sources[0])
     test = part_of_test(sources)

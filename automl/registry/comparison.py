@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from automl.exporting.ensemble_scores import MEANS, meaning, outputs_together
 from automl.exporting.source import Source
-from automl.exporting.together import MEANS, meaning, outputs_together
 from automl.registry.significance import SURE, chance_of
 from automl.standalone.model import counts_of, read_manifest
 from automl.standalone.program_check import checked_program

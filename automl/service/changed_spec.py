@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from automl.launching.launching import check_budget
+from automl.launching.launch_or_resume import check_budget
 from automl.service.http_errors import ConflictError, ForbiddenError
 from automl.service.operator_policy import CHANGEABLE
 from automl.stored.specs import from_store, stored_form

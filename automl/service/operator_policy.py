@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.launching.reading import expanded
+from automl.launching.spec_reading import expanded
 from search_spaces.wording import found, listed
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec

@@ -12,9 +12,9 @@ from reports.phrases import duration, listed, plural
 from studies.queueing import access_tokens
 from studies.queueing.access_tokens import TokenLine
 from studies.queueing.accounts import allowance
+from studies.queueing.job_needs import needed, no_worker_for
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, WorkerLine
-from studies.queueing.needs import needed, no_worker_for
 from studies.queueing.worker_heartbeats import SilentWorker, silent_workers
 from studies.storage.leases.heartbeat import difference_here, differences_of_controllers
 from studies.storage.schema import tables as t

@@ -166,8 +166,8 @@ def main() -> None:
     """Print the plan of a spec as one line of JSON."""
     from automl.launching.dry_run import plan_of
     from automl.launching.earlier_studies import with_earlier
-    from automl.launching.preparing import prepare
-    from automl.launching.reading import read_spec
+    from automl.launching.prepared_study import prepare
+    from automl.launching.spec_reading import read_spec
 
     path, base_folder = Path(sys.argv[1]), Path(sys.argv[2])
     with telling():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from automl.stored.opening import started_trial
+from automl.stored.open_store import started_trial
 from automl.stored.specs import check_launched
 from studies.records.records import StudyRecord
 from studies.results import analysis

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from automl.exporting.points import NAMES, named_point
-from automl.stored.opening import started_trial
+from automl.exporting.archive_points import NAMES, named_point
+from automl.stored.open_store import started_trial
 from automl.stored.point_checkpoints import kept_checkpoint
 from automl.stored.specs import check_launched
 from automl.stored.study_lease import refuse_driven, undriven

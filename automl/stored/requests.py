@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from automl.given_parameters import unknown_parameter
-from automl.stored.opening import started_trial
+from automl.stored.open_store import started_trial
 from automl.stored.specs import from_store
 from search_spaces.parameters import SpaceError, Value
 from search_spaces.partial_configurations import complete as complete_at_random

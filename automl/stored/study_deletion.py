@@ -16,8 +16,8 @@ from automl.stored.study_lease import refuse_driven, undriven
 from automl.stored.unreferenced_files import checkpoints_folder
 from reports.phrases import plural
 from search_spaces.user_errors import RunError
+from studies.control.dead_controllers import settle_dead_pools
 from studies.control.files.orphans import check_not_shared, delete_orphans, find_orphans, unmark
-from studies.control.settling import settle_dead_pools
 from studies.queueing.job_queue import JobQueue
 from studies.records.records import StudyRecord
 from studies.redact import redact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from search_spaces.outside_text import escaped
+from search_spaces.untrusted_text import escaped
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from automl.terminal.texts import number_text, params_text, values_text
 from reports.learning_rates import has_learning_rate
 from reports.phrases import interval, metric, plural, usd
-from reports.states import trial_reason
+from reports.state_wording import trial_reason
 from studies.records.forecasts import INTERVAL, as_plain
 from studies.records.records import NANO, NEXT_10_USD_PERCENT, DecisionRecord, StudyRecord, TrialRecord
 from studies.results import analysis, feasibility

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from automl.terminal.echo import echo
-from search_spaces.outside_text import escaped
+from search_spaces.untrusted_text import escaped
 from search_spaces.user_errors import UserError
 from search_spaces.wording import found
 

@@ -90,7 +90,7 @@ folder_type = click.Path(path_type=Path, file_okay=False)
 
 def complete_study(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of studies with the typed prefix, for shell completion."""
-    from automl.stored.opening import names_of  # loads SQLAlchemy, which no help needs
+    from automl.stored.open_store import names_of  # loads SQLAlchemy, which no help needs
 
     return [name for name in names_of(context.params.get("store")) if name.startswith(incomplete)]
 

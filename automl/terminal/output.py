@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from automl.terminal.echo import echo
-from search_spaces.outside_text import escaped
+from search_spaces.untrusted_text import escaped
 from trainers.ranks.printed_output import stdout_diverted
 
 PIPE_COLUMNS = 1000

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from automl.terminal.texts import cut
 from reports.phrases import duration, mapping, usd, value_in_words
-from reports.states import counted, state_text
+from reports.state_wording import counted, state_text
 from studies.records.records import (
     CUMULATIVE_METRICS,
     FINISHED_STATES,

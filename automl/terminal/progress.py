@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from automl.terminal.picture import HALTS, LINE_SECONDS, Gang, Halt, Model, Picture, drawn
-from reports.states import state_text
+from reports.state_wording import state_text
 from studies.control.machine.live_trials import Trial
 from studies.control.machine.state import StudyMachine
 from studies.records.records import FINISHED_STATES, NANO, why_ended

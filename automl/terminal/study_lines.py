@@ -7,7 +7,7 @@ from typing import Any
 
 from automl.terminal.echo import echo
 from reports.phrases import plural, usd
-from reports.states import state_text
+from reports.state_wording import state_text
 from studies.records.records import NANO, StudyLine
 
 

@@ -19,7 +19,7 @@ from reports.baselines_on_page import baseline_lines
 from reports.hypervolume import hypervolume_in_words
 from reports.phrases import usd, value_in_words
 from reports.recommending import recommendation_lines
-from reports.states import study_sentence
+from reports.state_wording import study_sentence
 from search_spaces.wording import listed
 from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis, feasibility

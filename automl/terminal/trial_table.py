@@ -11,7 +11,7 @@ from rich.text import Text
 
 from automl.terminal.picture import GANG_COLUMNS, Picture, gang_cells
 from automl.terminal.texts import cut, params_text
-from reports.trial_texts import known_lines, trial_lines
+from reports.trial_columns import known_lines, trial_lines
 from studies.records.records import StudyRecord, TrialRecord
 from trainers.protocol import ParameterValue
 

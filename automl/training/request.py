@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.given_parameters import read_params, unknown_parameter
-from automl.launching.reading import absolute_task_options, check_folder
+from automl.launching.spec_reading import absolute_task_options, check_folder
 from search_spaces.wording import install_command
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.pool_protocol import PoolError

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from automl.given_parameters import read_params
-from automl.launching.driving import Outcome, Watcher
-from automl.launching.launching import launch_prepared
+from automl.launching.launch_or_resume import launch_prepared
 from automl.launching.objectives import likely_direction, quality_of
-from automl.launching.preparing import Prepared, prepare
+from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.probing import TaskFacts, facts_of
-from automl.launching.reading import absolute_task_options
-from automl.stored.opening import store_url
+from automl.launching.spec_reading import absolute_task_options
+from automl.launching.study_run import Outcome, Watcher
+from automl.stored.open_store import store_url
 from automl.stored.specs import from_store
-from automl.terminal.driven import exit_code_of
 from automl.terminal.exit_codes import INTERRUPTED
+from automl.terminal.study_run_output import exit_code_of
 from automl.training.request import check_backend, check_diagnostics, check_params, training_spec
 from automl.training.results import document, epoch_line, rank_line, shares_of, summary_lines
 from studies.control.machine.state import StudyMachine

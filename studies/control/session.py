@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from studies.control.assembly import PoolSpec, assemble, checkpoint_folder, setup_of
 from studies.control.controller import Controller
+from studies.control.dead_controllers import settle_dead_pools, settle_left
 from studies.control.files.orphans import (
     check_in_place,
     delete_orphans,
@@ -27,7 +28,6 @@ from studies.control.files.orphans import (
 from studies.control.machine.endings import ENDS_BY_BUDGET, has_more
 from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_setup import StudySetup
-from studies.control.settling import settle_dead_pools, settle_left
 from studies.control.tracker_environment import OwnLogging
 from studies.gangs.pool_protocol import GangPool
 from studies.results import analysis

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from search_spaces.outside_text import last_line
+from search_spaces.untrusted_text import last_line
 from studies.gangs.node_watch import NodeWatch
 from studies.gangs.own_cluster import OwnCluster, own_node
 from studies.gangs.pool_protocol import DrainRequested, Event, SlotsLeaving, SlotsLost, SlotsReady

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from studies.queueing.job_needs import can_run, wanted
 from studies.queueing.jobs import Job
-from studies.queueing.needs import can_run, wanted
 
 PATIENCE_SECONDS = 3.0
 """Time that a job waits for room elsewhere before running jobs make room for it."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from search_spaces.outside_text import storable
+from search_spaces.untrusted_text import storable
 from search_spaces.wording import found, shown
 from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_validation
 

@@ -32,7 +32,7 @@ from studies.spec.sections import (
     TrainingSpec,
 )
 from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_validation
-from studies.spec.typed import as_plain
+from studies.spec.typed_specs import as_plain
 from studies.spec.yaml_reader import read_yaml_file
 from trainers.commands.command import COMMAND, problems_of
 

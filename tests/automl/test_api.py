@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from automl import api
-from automl.launching import launching
-from automl.launching.driving import Watcher
-from automl.launching.preparing import Prepared
-from automl.launching.reading import parse_with_overrides
+from automl.launching import launch_or_resume
+from automl.launching.prepared_study import Prepared
+from automl.launching.spec_reading import parse_with_overrides
+from automl.launching.study_run import Watcher
 from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec
@@ -33,8 +33,8 @@ def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[StudySpec]:
         raise DrivenError
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launching, "drive", drive)
-    monkeypatch.setattr(launching, "drive", drive)
+    monkeypatch.setattr(launch_or_resume, "drive", drive)
+    monkeypatch.setattr(launch_or_resume, "drive", drive)
     return specs
 
 
@@ -71,7 +71,7 @@ def test_overrides_hold_for_resume(driven: list[StudySpec], tmp_path: Path) -> N
         api.launch(DIGITS)
     store = Store(f"sqlite:///{tmp_path}/automl.db")
     with pytest.raises(DrivenError):
-        launching.resume(store, "small", ["budget.trials=77"], Watcher())
+        launch_or_resume.resume(store, "small", ["budget.trials=77"], Watcher())
     assert [one.budget.trials for one in driven] == [14, 77]
 
 

@@ -16,10 +16,10 @@ import yaml
 
 from automl import commands
 from automl.cli import COMMANDS, MODULES, cli
-from automl.launching import launching
-from automl.launching.launching import find_or_create
-from automl.launching.preparing import prepare
-from automl.launching.reading import read_spec
+from automl.launching import launch_or_resume
+from automl.launching.launch_or_resume import find_or_create
+from automl.launching.prepared_study import prepare
+from automl.launching.spec_reading import read_spec
 from automl.stored.specs import stored_form
 from reports import content
 from studies.records.forecasts import Forecast
@@ -543,7 +543,7 @@ def test_a_second_launch_says_which_of_its_changes_are_ignored(
     def drive(*_: object) -> None:
         raise StoreError("it would be driven now")
 
-    monkeypatch.setattr(launching, "drive", drive)
+    monkeypatch.setattr(launch_or_resume, "drive", drive)
     mistyped.write(yaml.safe_dump(DIGITS))
     prepared = prepare(read_spec(Path("s.yaml"), ()), source="s.yaml", base_folder=mistyped.folder)
     store = Store(f"sqlite:///{mistyped.folder}/automl.db")

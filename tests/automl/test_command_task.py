@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from studies.records.records import StudyRecord
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from automl.launching import driving
-from automl.launching.driving import Watcher, drive
-from automl.launching.launching import find_or_create
-from automl.launching.preparing import prepare
+from automl.launching import study_run
+from automl.launching.launch_or_resume import find_or_create
+from automl.launching.prepared_study import prepare
+from automl.launching.study_run import Watcher, drive
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.spec.study_spec import parse_spec
 from studies.storage.study_store import Store
@@ -37,8 +37,8 @@ def test_views_start_again_when_a_study_goes_on_after_it_waited_for_a_disk(
             starts.append(self._study)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(driving, "RayPool", lambda **_: SimulatedPool(curve))
-    monkeypatch.setattr(driving, "ViewsProcess", Noting)
+    monkeypatch.setattr(study_run, "RayPool", lambda **_: SimulatedPool(curve))
+    monkeypatch.setattr(study_run, "ViewsProcess", Noting)
     changes = {"store": f"sqlite:///{tmp_path}/automl.db", "mlflow": "off", "budget": {"trials": 2}}
     spec = parse_spec({**DIGITS, **changes, "search": {"sampler": "random", "pruner": "none"}})
     prepared = prepare(spec, source="spec", base_folder=tmp_path)

@@ -13,8 +13,8 @@ import yaml
 from automl.launching import expected_cost
 from automl.launching.dry_run import configurations, size_in_words
 from automl.launching.expected_cost import EarlierCost, cost_of, earlier_cost
-from automl.launching.preparing import Prepared, prepare
-from automl.launching.reading import read_spec
+from automl.launching.prepared_study import Prepared, prepare
+from automl.launching.spec_reading import read_spec
 from search_spaces.space import Space
 from studies.storage.reading.reader import load_study
 from studies.storage.schema import tables as t

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from automl.launching.earlier_studies import trials_of_record, with_earlier
-from automl.launching.launching import find_or_create
-from automl.launching.preparing import prepare
-from automl.launching.reading import read_spec
+from automl.launching.launch_or_resume import find_or_create
+from automl.launching.prepared_study import prepare
+from automl.launching.spec_reading import read_spec
 from automl.stored.specs import stored_form
 from search_spaces.space import Space
 from studies.control.session import NO_LEASE, Session

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from studies.control.machine import draining
 from studies.records.records import StudyRecord
 from studies.storage.reading.reader import load_study

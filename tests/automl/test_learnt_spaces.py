@@ -13,7 +13,7 @@ import optuna
 import pytest
 
 import automl
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from search_spaces.suggestions import Asked, drawn
 from studies.records.records import TrialRecord
 from studies.records.suggested_parameters import proposed_in

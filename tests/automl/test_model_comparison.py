@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from automl.exporting.ensemble_scores import measured, part_of, weighted
 from automl.exporting.manifest import manifest_of
-from automl.exporting.together import measured, part_of, weighted
 from automl.exporting.writers import WRITERS
 from automl.registry.comparison import Comparison, compared
 from automl.registry.significance import chance_of

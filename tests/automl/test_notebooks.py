@@ -201,7 +201,7 @@ def interrupting(folder: Path, times: int, beyond: int) -> Callable[[int], None]
 
 
 def trained_trials(folder: Path) -> int:
-    from automl.stored.opening import open_store
+    from automl.stored.open_store import open_store
     from studies.storage.reading.reader import load_study
 
     try:

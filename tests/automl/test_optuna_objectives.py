@@ -16,7 +16,7 @@ import automl
 from automl.adapters.optuna_objective import as_training_function
 from automl.launching.functions import name_of
 from automl.launching.optuna_objectives import is_optuna_objective, with_space_of
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec

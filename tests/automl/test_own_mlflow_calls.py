@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from automl.launching.driving import uses_mlflow
+from automl.launching.study_run import uses_mlflow
 from studies.spec.study_spec import parse_spec
 from studies.storage.views.mlflow_connect import open_client
 from tests.support import optional

@@ -13,7 +13,7 @@ import torch
 from automl.registry.registered import Registry
 from automl.standalone.model import Model, load, read_manifest
 from automl.standalone.programs import TorchProgram
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from studies.storage.views.mlflow_connect import open_client
 from tests.support import optional
 from tests.support.command_line import DIGITS, Workplace

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from automl.launching.quickstart import quickstart, write_spec
-from automl.launching.reading import absolute_task_options
+from automl.launching.spec_reading import absolute_task_options
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import load_spec, parse_spec
 from tests.support import optional

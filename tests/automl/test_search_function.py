@@ -16,7 +16,7 @@ import pytest
 
 import automl
 from automl.launching.functions import FOLDER, name_of, say_the_same
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from studies.spec.spec_errors import SpecError
 from studies.storage.reading.reader import load_study
 from tests.support import training_functions

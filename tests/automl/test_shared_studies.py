@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from automl.launching.driving import Watcher
-from automl.launching.launching import find_or_create, resume
-from automl.launching.preparing import prepare
-from automl.launching.reading import read_spec
+from automl.launching.launch_or_resume import find_or_create, resume
+from automl.launching.prepared_study import prepare
+from automl.launching.spec_reading import read_spec
+from automl.launching.study_run import Watcher
 from studies.spec.spec_errors import SpecError
 from studies.storage.leases import lease as leases
 from studies.storage.schema.engine import StoreError
@@ -71,7 +71,7 @@ def test_a_spec_cannot_be_changed_under_a_controller(tmp_path: Path, monkeypatch
     def drive(*_: object) -> None:
         raise StoreError("it would be driven now")
 
-    monkeypatch.setattr("automl.launching.launching.drive", drive)
+    monkeypatch.setattr("automl.launching.launch_or_resume.drive", drive)
     with pytest.raises(StoreError, match="driven now"):
         resume(study.store, "small", [], Watcher())
     leases.release(study.store, lease)

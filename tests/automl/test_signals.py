@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from automl.launching.driving import Outcome
-from automl.stored.opening import open_store
-from automl.terminal.driven import _exit_code
+from automl.launching.study_run import Outcome
+from automl.stored.open_store import open_store
 from automl.terminal.lasting_streams import LastingFile
+from automl.terminal.study_run_output import _exit_code
 from studies.control.session import Session
 from studies.records.records import StudyRecord, StudyState
 from studies.storage.reading.reader import load_study

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automl.launching.driving import SmallBudget
+from automl.launching.study_run import SmallBudget
 from studies.control.machine.live_trials import Trial
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from automl.training.world_sizes import table
 from studies.records.records import StudyRecord
 from studies.spec.checks import check_stream

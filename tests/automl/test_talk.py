@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from automl.launching.driving import Outcome, Watcher
+from automl.launching.study_run import Outcome, Watcher
 from automl.terminal import log_file
 from automl.terminal.chronicle import Chronicle
-from automl.terminal.driven import Talk, drive_in_terminal
+from automl.terminal.study_run_output import Talk, drive_in_terminal
 from studies.gangs.simulated import Curve
 from studies.money.budget import Limits
 from studies.records.records import StudyRecord
@@ -132,7 +132,7 @@ def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_study(
 
     monkeypatch.setattr(log_file, "check_log_file", lambda _path: None)
     with monkeypatch.context() as patch:
-        patch.setattr("automl.terminal.driven.check_log_file", lambda _path: None)
+        patch.setattr("automl.terminal.study_run_output.check_log_file", lambda _path: None)
         patch.setattr(Path, "open", refuses)
         code, _, err = run(Talk(quiet=True, log_file=path))
     assert code == 0

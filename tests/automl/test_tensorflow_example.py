@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from studies.records.records import StudyRecord
 from studies.storage.reading.reader import load_study
 from tests.support import optional

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from automl.terminal.echo import echo
 from automl.terminal.output import SafeConsole, print_json
-from search_spaces.outside_text import LONGEST_STORED, escaped, storable, storable_deep
+from search_spaces.untrusted_text import LONGEST_STORED, escaped, storable, storable_deep
 from tests.support.any_text import any_text
 from tests.support.paths import ROOT
 

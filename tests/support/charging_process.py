@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from studies.control.dead_controllers import settle_dead_pools
 from studies.control.machine.confirmation import train_again
-from studies.control.settling import settle_dead_pools
 from studies.gangs.pool_protocol import Event
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.ledger import SlotMeter

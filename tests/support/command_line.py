@@ -137,8 +137,8 @@ class Workplace:
         ):
             patch.chdir(self.folder)
             patch.setenv("COLUMNS", "160")
-            patch.setattr("automl.launching.driving.RayPool", lambda **_options: self.pool)
-            for module in ("automl.launching.driving", "automl.stored.reporting"):
+            patch.setattr("automl.launching.study_run.RayPool", lambda **_options: self.pool)
+            for module in ("automl.launching.study_run", "automl.stored.reporting"):
                 patch.setattr(f"{module}.ViewsProcess", ViewsInThisProcess)
             patch.setattr("automl.launching.probing.ask", _ask_once)
             returned = _exit_code_of(arguments, patch)

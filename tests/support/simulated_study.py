@@ -16,11 +16,11 @@ import sqlalchemy as sa
 
 from search_spaces.space import Space
 from studies.control.controller import Controller
+from studies.control.dead_controllers import settle_dead_pools
 from studies.control.machine.commands import DrainGang, EndGang, Grant, KillGang, StartGang, Step, Suggest
 from studies.control.machine.confirmation import ConfirmingMachine
 from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_setup import FREE_USD_PER_SLOT_HOUR, StudySetup
-from studies.control.settling import settle_dead_pools
 from studies.gangs.pool_protocol import Event, GangPool, Measured, TrialQueued
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits

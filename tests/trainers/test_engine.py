@@ -528,7 +528,7 @@ def test_seconds_go_where_they_were_spent():
 
 def test_an_evaluation_lasts_until_the_device_has_computed_it(monkeypatch):
     """A GPU computes on after the last of its kernels was launched."""
-    monkeypatch.setattr("trainers.loop.epoch_end.seconds_to_compute", lambda _: time.sleep(0.2))
+    monkeypatch.setattr("trainers.loop.epoch_metrics.seconds_to_compute", lambda _: time.sleep(0.2))
 
     class Weighed(Blobs):
         def weights(self, targets):

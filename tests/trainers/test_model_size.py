@@ -19,11 +19,11 @@ import torch
 import yaml
 from torch import nn
 
-from automl.launching import driving, model_counting
-from automl.launching.driving import Watcher, drive
-from automl.launching.launching import find_or_create, resume
+from automl.launching import model_counting, study_run
+from automl.launching.launch_or_resume import find_or_create, resume
 from automl.launching.model_counting import Counting
-from automl.launching.preparing import Prepared, prepare
+from automl.launching.prepared_study import Prepared, prepare
+from automl.launching.study_run import Watcher, drive
 from search_spaces.space import Space
 from studies.control.assembly import problem_of
 from studies.control.machine.state import StudyMachine
@@ -475,9 +475,9 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, prepared = prepared_in(tmp_path)
-    monkeypatch.setattr(driving, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
-    monkeypatch.setattr(driving, "Counting", Waiting)
-    monkeypatch.setattr(driving, "ViewsProcess", NoViews)
+    monkeypatch.setattr(study_run, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
+    monkeypatch.setattr(study_run, "Counting", Waiting)
+    monkeypatch.setattr(study_run, "ViewsProcess", NoViews)
     found: list[SizeModel | None] = []
 
     def look(machine: StudyMachine) -> None:

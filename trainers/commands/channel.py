@@ -1,6 +1,6 @@
 """Questions of a program to the rank that runs it: one line of JSON each way, over a Unix socket.
 
-`automl.inside` is the other end, which must not import our packages.
+`automl.inside_trial` is the other end, which must not import our packages.
 
     {"ask": "report", "epoch": 3, "metrics": {"val_error": 0.1}, "last": false}    {} or {"over": true}
     {"ask": "checkpoint", "epoch": 3}                                              {"folder": "..."} or {"folder": null}

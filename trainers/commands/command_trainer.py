@@ -24,8 +24,8 @@ from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook
 from trainers.commands.kept_folder import FILES, files_in, put_files
 from trainers.commands.metric_lines import Reader, Reported, numbers_epochs, reader_of, way_to_report
-from trainers.commands.places import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.program import Program
+from trainers.commands.rank_variables import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
 from trainers.failures import classified, error_of_text
 from trainers.functions.own_loop import Course, OwnLoop

@@ -36,7 +36,7 @@ class Task(Protocol):
     "loss" and metric names to tensors of shape [n]; every sample counts once for names left out;
     `optimizer(model, learning_rate, params)`, `schedule(step, steps, params)`, `rate_factors(model, params)`: see
     `trainers.model.optimizers`;
-    `whole_metrics(params)`: metrics that are no means over samples, see `trainers.loop.collected_metrics`;
+    `whole_metrics(params)`: metrics that are no means over samples, see `trainers.loop.whole_set_metrics`;
     `derived_metrics(metrics, params)`: metrics computed from others, see `trainers.loop.evaluation`;
     `collate(samples)`: makes a list of samples of a Dataset or stream a pair (inputs, targets).
     """

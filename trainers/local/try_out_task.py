@@ -140,8 +140,8 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
     from trainers.data.samples import few_of, load_samples
     from trainers.data.seeds import derive, reseed
     from trainers.data.streams import StreamSamples
-    from trainers.loop.collected_metrics import WholeMetrics
     from trainers.loop.evaluation import evaluation_sums, with_derived
+    from trainers.loop.whole_set_metrics import WholeMetrics
     from trainers.model.init_by_module import ModuleInit
     from trainers.ranks.process_group import Group
 

@@ -28,8 +28,8 @@ from trainers.data.epoch_plan import share
 from trainers.data.nested_tensors import elements_of, tensors_of
 from trainers.data.samples import Samples, few_of, load_samples
 from trainers.data.streams import Sharing, StreamSamples
-from trainers.loop.collected_metrics import WholeMetrics
 from trainers.loop.step_counter import StepCounter
+from trainers.loop.whole_set_metrics import WholeMetrics
 from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 

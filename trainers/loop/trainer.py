@@ -32,8 +32,8 @@ from trainers.data.streams import StreamSamples
 from trainers.failures import classified
 from trainers.functions.own_loop import Course
 from trainers.local.batch_log import BatchLog
-from trainers.loop.epoch_end import EpochEnd, EpochResult
 from trainers.loop.epoch_growth import EpochGrowth
+from trainers.loop.epoch_metrics import EpochEnd, EpochResult
 from trainers.loop.epoch_parts import EpochSums, Meetings, Order, part_content
 from trainers.loop.epoch_training import EpochTraining
 from trainers.loop.evaluation import has_weights

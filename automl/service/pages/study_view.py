@@ -16,7 +16,7 @@ from reports.front_picture import front_picture
 from reports.phrases import NOTHING, mapping, usd, value_in_words
 from reports.recommending import recommendation_lines
 from reports.redacted import redacted
-from reports.trial_texts import trial_lines
+from reports.trial_columns import trial_lines
 from studies.queueing.jobs import ENDED, OVER, Job
 from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis

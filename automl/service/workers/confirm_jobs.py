@@ -21,9 +21,9 @@ from automl.stored.reporting import refresh
 from automl.stored.specs import from_store
 from reports.phrases import mapping
 from studies.control.machine.confirmation import SpentError
+from studies.queueing.job_needs import study_slots
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import CONFIRM_MARK, ENDED, OVER, Job, RunOutcome
-from studies.queueing.needs import study_slots
 from studies.records.records import NANO
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store

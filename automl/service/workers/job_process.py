@@ -18,10 +18,10 @@ from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
-from automl.launching.driving import Outcome, Watcher, drive
 from automl.launching.earlier_studies import with_earlier
-from automl.launching.launching import find_or_create
-from automl.launching.preparing import Prepared, prepare
+from automl.launching.launch_or_resume import find_or_create
+from automl.launching.prepared_study import Prepared, prepare
+from automl.launching.study_run import Outcome, Watcher, drive
 from automl.service.workers.confirm_jobs import run_confirm_job
 from automl.service.workers.traces import writer
 from automl.signals import interrupting_signals
@@ -29,9 +29,9 @@ from automl.stored.specs import from_store
 from automl.terminal.chronicle import Chronicle
 from automl.terminal.texts import late_views_text
 from search_spaces.user_errors import StoppedError, UserError
+from studies.queueing.job_needs import study_slots
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, RunOutcome
-from studies.queueing.needs import study_slots
 from studies.records.records import NANO
 from studies.spec.study_spec import StudySpec
 from studies.storage.schema.engine import StoreAwayError, StoreError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from automl.launching.preparing import prepare
-from automl.launching.reading import read_spec
+from automl.launching.prepared_study import prepare
+from automl.launching.spec_reading import read_spec
 from automl.service.http.gate import local_identity
 from automl.stored.specs import stored_form
 from search_spaces.wording import found

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from automl.service.workers.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID, outcome_of_closed
 from search_spaces.user_errors import RunError
-from studies.control.settling import settle_left
+from studies.control.dead_controllers import settle_left
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.job_rows import left_studies
 from studies.queueing.jobs import Job, Run

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
-from search_spaces.outside_text import last_line
+from search_spaces.untrusted_text import last_line
 from studies.control.machine.commands import ClosePool, EndGang, KillGang
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial

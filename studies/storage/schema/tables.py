@@ -20,11 +20,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from search_spaces.outside_text import storable, storable_deep
+from search_spaces.untrusted_text import storable, storable_deep
 
 
 class SafeText(sa.TypeDecorator[str]):
-    """Text without characters that a database refuses; see `search_spaces.outside_text`."""
+    """Text without characters that a database refuses; see `search_spaces.untrusted_text`."""
 
     impl = sa.Text
     cache_ok = True

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from search_spaces.outside_text import storable_deep
+from search_spaces.untrusted_text import storable_deep
 from studies.storage.leases.lease import driven_error, driven_studies
 from studies.storage.schema import tables as t
 from studies.storage.schema.engine import StoreError, parse_url, shown

@@ -12,7 +12,7 @@ import pytest
 
 from automl.standalone.model import Model, load, read_manifest
 from automl.standalone.programs import TorchProgram
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from studies.records.records import StudyRecord
 from studies.storage.reading.reader import load_study
 from tests.support.command_line import Workplace

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from automl.stored.opening import open_store
+from automl.stored.open_store import open_store
 from reports.recommending import command_of
 from studies.results.recommendation import recommended
 from studies.storage.reading.reader import load_study

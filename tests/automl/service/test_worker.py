@@ -21,7 +21,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from automl.launching.preparing import prepare
+from automl.launching.prepared_study import prepare
 from automl.service.workers import confirm_jobs, job_process
 from automl.service.workers.job_process import INTERRUPTED, MARGIN_SHARE
 from automl.service.workers.queue_worker import AWAY_SECONDS, BEAT_SECONDS, Worker

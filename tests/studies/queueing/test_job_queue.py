@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.control.settling import settle_dead_pools
+from studies.control.dead_controllers import settle_dead_pools
 from studies.queueing import job_rows
+from studies.queueing.job_needs import study_slots
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import MOST_DEATHS, Job
-from studies.queueing.needs import study_slots
 from studies.queueing.turns import MakeRoom, Start, Wait
 from studies.queueing.worker_heartbeats import WorkerGoneError
 from studies.records.records import NANO, ChargeKind

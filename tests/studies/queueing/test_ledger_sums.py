@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from studies.control.settling import settle_dead_pools
+from studies.control.dead_controllers import settle_dead_pools
 from studies.queueing.job_rows import ledger_sums
 from studies.storage.leases import lease as leases
 from studies.storage.schema import tables as t

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from studies.control.settling import settle_dead_pools
+from studies.control.dead_controllers import settle_dead_pools
 from studies.storage.leases import lease as leases
 from studies.storage.schema import tables as t
 from studies.storage.study_store import Store

@@ -20,8 +20,8 @@ from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from search_spaces.outside_text import storable
-from studies.control.settling import settle_dead_pools
+from search_spaces.untrusted_text import storable
+from studies.control.dead_controllers import settle_dead_pools
 from studies.money.budget import Limits
 from studies.records.forecasts import Forecast
 from studies.storage.leases import heartbeat

@@ -23,7 +23,7 @@ from tests.support.command_trials import COUNTS, Grants, run, script, spec_of
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 from trainers.commands.kept_folder import put_files
-from trainers.commands.places import own_place
+from trainers.commands.rank_variables import own_place
 from trainers.commands.start import working_folder
 from trainers.failures import CheckpointError, UnreadablePartError
 from trainers.protocol import LostError, OutOfMemoryError, TaskError, TrainingError

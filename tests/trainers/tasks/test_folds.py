@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from automl.launching.quickstart import quickstart
-from automl.launching.reading import with_options_of_new_studies
+from automl.launching.spec_reading import with_options_of_new_studies
 from studies.spec.study_spec import parse_spec
 from tests.automl.exporting import test_standalone as exported
 from tests.support.alone import run_alone

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers.tasks.pictures.augmentation import Augmentation, Mixup
-from trainers.tasks.shared.data_mark import DataMark
+from trainers.tasks.shared.data_fingerprint import DataMark
 
 _GROUPS = 4
 

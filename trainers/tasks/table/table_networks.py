@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trainers.model.grown_model import GrownModel, grows
 from trainers.protocol import Params
 from trainers.tasks.shared import task_options
-from trainers.tasks.shared.data_mark import DataMark
+from trainers.tasks.shared.data_fingerprint import DataMark
 from trainers.tasks.table.columns import Encoding, Matrix, bin_edges
 from trainers.tasks.table.table_space import ARCHITECTURES
 from trainers.tasks.table.tree_growth import TreeOptions

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers.protocol import TaskError
-from trainers.tasks.shared.data_mark import DataMark
+from trainers.tasks.shared.data_fingerprint import DataMark
 from trainers.tasks.table.columns import Matrix
 from trainers.tasks.table.targets import learned_part
 from trainers.tasks.table.tree_growth import Growth, Tree, TreeOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainers.tasks.shared.data_mark import DataMark
+from trainers.tasks.shared.data_fingerprint import DataMark
 from trainers.tasks.words.text_space import count_of
 from trainers.tasks.words.tokens import PAD
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from trainers.protocol import TaskError
-from trainers.tasks.shared.data_mark import DataMark
+from trainers.tasks.shared.data_fingerprint import DataMark
 from trainers.tasks.words.tokens import MASK, PAD
 
 _SPREAD = 0.02

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from trainers.protocol import TaskError
-from trainers.tasks.shared.data_mark import DataMark
+from trainers.tasks.shared.data_fingerprint import DataMark
 from trainers.tasks.words.ngrams import Ngrams
 from trainers.tasks.words.text_space import MOST_WEIGHTS
 

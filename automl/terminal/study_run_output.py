@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from automl.launching.driving import Outcome, Watcher
+from automl.launching.study_run import Outcome, Watcher
 from automl.terminal.chronicle import Chronicle
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
@@ -17,7 +17,7 @@ from automl.terminal.output import console, only_json_on_stdout, print_json, say
 from automl.terminal.progress import Progress
 from automl.terminal.summary import document_of, print_summary
 from automl.terminal.texts import late_views_text
-from reports.states import study_sentence
+from reports.state_wording import study_sentence
 from search_spaces.user_errors import UserError
 from studies.control.machine.state import StudyMachine
 from studies.records.records import StudyRecord

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from automl.launching.probing import TaskFacts, facts_of
-from automl.launching.reading import absolute_task_options, check_outputs, with_absolute_paths
+from automl.launching.spec_reading import absolute_task_options, check_outputs, with_absolute_paths
 from search_spaces.space import Space
 from search_spaces.wording import listed
 from studies.control.assembly import PoolSpec, assemble

@@ -11,7 +11,7 @@ from reports import content
 from reports.page_templates import template
 from reports.recommending import recommendation_lines
 from reports.redacted import redacted
-from search_spaces.outside_text import escaped
+from search_spaces.untrusted_text import escaped
 from studies.records.records import StudyRecord
 from studies.results import analysis
 

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from automl.launching.driving import Outcome, Watcher, drive
 from automl.launching.earlier_studies import with_earlier
-from automl.launching.preparing import Prepared, prepare
+from automl.launching.prepared_study import Prepared, prepare
+from automl.launching.study_run import Outcome, Watcher, drive
 from automl.stored.specs import from_store, stored_form
 from reports.phrases import exact_usd
 from search_spaces.wording import listed, shown

@@ -15,12 +15,12 @@ from trainers.contract.task import Task
 from trainers.data.epoch_plan import share
 from trainers.data.samples import Samples, load_samples
 from trainers.data.streams import StreamSamples
-from trainers.loop.collected_metrics import WholeMetrics
 from trainers.loop.epoch_parts import EpochSums, seconds_to_compute
 from trainers.loop.evaluation import evaluation_sums, latency_ms, own_part, with_derived
 from trainers.loop.gradient_noise import GradientWatch
 from trainers.loop.step_counter import StepCounter
 from trainers.loop.training_state import TrainingState
+from trainers.loop.whole_set_metrics import WholeMetrics
 from trainers.protocol import TEST_PREFIX, NoTestPartError, TaskError, TrialSpec
 from trainers.ranks.process import PeakMemory
 from trainers.ranks.process_group import Group

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from automl.launching.expected_cost import most_slot_seconds
 from automl.launching.model_counting import Counting
-from automl.launching.preparing import Prepared
+from automl.launching.prepared_study import Prepared
 from automl.signals import draining_signals, leave_at_once
 from automl.stored.reporting import REPORT_SECONDS, VIEWS_SECONDS, report_path
 from reports.page import write_report
@@ -31,7 +31,7 @@ from studies.control.machine.state import StudyMachine
 from studies.control.session import Session
 from studies.control.tracker_environment import OwnLogging
 from studies.gangs.on_ray import RayPool
-from studies.gangs.progress_watch import ASK_SECONDS
+from studies.gangs.progress_polling import ASK_SECONDS
 from studies.gangs.rank_environment import handed_over
 from studies.records.records import StudyRecord, ViewRecord
 from studies.redact import redact

@@ -10,7 +10,7 @@ from reports.learning_rates import with_learning_rate
 from reports.phrases import number, value_in_words
 from reports.plotting import cut
 from reports.recommending import confirmed_on_part
-from reports.states import trial_reason
+from reports.state_wording import trial_reason
 from studies.records.plain_rows import flattened
 from studies.records.records import StudyRecord, TrialRecord
 from studies.results import analysis, feasibility
