@@ -90,7 +90,7 @@ def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
     if isinstance(lease, leases.Holder):
         return
     try:
-        from studies.control.machine.endings import cancelled_in_queue  # loads the whole machine
+        from studies.control.machine.trial_endings import cancelled_in_queue  # loads the whole machine
 
         end_queued(store, lease, cancelled_in_queue(trial.id, time.time()))
     finally:

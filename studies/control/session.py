@@ -25,8 +25,8 @@ from studies.control.files.orphans import (
     sizes_of,
     wait_for_ranks,
 )
-from studies.control.machine.endings import ENDS_BY_BUDGET, has_more
 from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_end import ENDS_BY_BUDGET, has_more
 from studies.control.machine.study_setup import StudySetup
 from studies.control.tracker_environment import OwnLogging
 from studies.gangs.pool_protocol import GangPool

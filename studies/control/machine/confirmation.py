@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from search_spaces.user_errors import RunError, StoppedError
 from search_spaces.wording import listed
 from studies.control.controller import Controller, Rows
-from studies.control.machine import endings
+from studies.control.machine import trial_endings
 from studies.control.machine.commands import Command, DrainGang, StartGang, Step
 from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_setup import StudySetup
@@ -132,7 +132,7 @@ class ConfirmingMachine(StudyMachine):
     def _take_in(self, event: Event) -> None:
         if isinstance(event, DrainRequested):  # nothing of a training could go on
             for trial in self.running:
-                endings.cut(self._live, trial, "given up")
+                trial_endings.cut(self._live, trial, "given up")
         elif isinstance(event, GangFailed) and event.failure == "storage":  # others keep no model, or have room for it
             event = replace(event, failure="error")
         elif isinstance(event, Measured) and self._live.registry.held_by(event.trial_id, event.attempt):

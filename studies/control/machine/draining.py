@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from studies.control.machine import endings
+from studies.control.machine import trial_endings
 from studies.control.machine.commands import DrainGang
 from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Attempt, Trial
@@ -71,7 +71,9 @@ class Draining:
         if attempt.started:
             self.drain_gang(trial, attempt, END_SECONDS)
         else:
-            endings.cut(self._live, trial, f"{why} before it trained a step; goes on from epoch {trial.resume_epoch}")
+            trial_endings.cut(
+                self._live, trial, f"{why} before it trained a step; goes on from epoch {trial.resume_epoch}"
+            )
 
     def must_leave(self, attempt: Attempt) -> bool:
         """Return whether an attempt holds a device that will be gone soon."""

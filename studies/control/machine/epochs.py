@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from studies.control.files.kept_files import Milestone
-from studies.control.machine import endings
+from studies.control.machine import trial_endings
 from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Paid, Trial
 from studies.records.records import NANO
@@ -27,11 +27,11 @@ def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
     names = [one.metric for one in columns(live.setup.objectives, live.setup.constraints)]
     if missing := [name for name in names if name not in metrics]:
         message = f"the task gave no metric {missing[0]!r}; it gave {sorted(metrics)}"
-        endings.reject(live, trial, "error", message, waits=waits)
+        trial_endings.reject(live, trial, "error", message, waits=waits)
         return False
     if bad := [name for name in names if not math.isfinite(metrics[name])]:
         message = f"{bad[0]} was {metrics[bad[0]]} at epoch {measurement.epoch}"
-        endings.reject(live, trial, "diverged", message, waits=waits)
+        trial_endings.reject(live, trial, "diverged", message, waits=waits)
         return False
     paid, trial.part = trial.part + paid, Paid()
     trial.epochs_done = measurement.epoch

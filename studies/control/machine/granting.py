@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from studies.control.machine import endings, epochs, starting
+from studies.control.machine import epochs, starting, trial_endings
 from studies.control.machine.budget_account import EPOCHS_AHEAD
 from studies.control.machine.commands import Grant
 from studies.control.machine.draining import Draining
@@ -45,9 +45,9 @@ class Granting:
             return
         epochs.repeat(live, trial, measurement)
         if measurement.complete:
-            endings.complete(live, trial)
+            trial_endings.complete(live, trial)
         elif measurement.ended:
-            endings.pause(live, trial, "drain", "drained; goes on from its last checkpoint")
+            trial_endings.pause(live, trial, "drain", "drained; goes on from its last checkpoint")
         else:
             self._renew_promise(trial, attempt)
 
@@ -58,7 +58,9 @@ class Granting:
         attempt.saved_fraction = part.fraction
         epochs.record_part(self._live, trial, part)
         if part.ended:
-            endings.pause(self._live, trial, "drain", f"drained within epoch {part.epoch}, of which a part is saved")
+            trial_endings.pause(
+                self._live, trial, "drain", f"drained within epoch {part.epoch}, of which a part is saved"
+            )
 
     def progressed(self, trial: Trial, attempt: Attempt, event: Progress) -> None:
         """End a gang with this epoch if its progress shows that no other epoch fits."""
@@ -81,14 +83,14 @@ class Granting:
         live = self._live
         must_stop = self._must_stop(trial, attempt)
         if measurement.epoch >= live.setup.epochs or measurement.complete:
-            endings.complete(live, trial)
+            trial_endings.complete(live, trial)
         elif must_stop and (measurement.epoch == attempt.until or measurement.ended):
             live.decided(trial, must_stop)
-            endings.prune(live, trial, must_stop.reason)
+            trial_endings.prune(live, trial, must_stop.reason)
         elif measurement.epoch == attempt.until:
             self._at_rung(trial, attempt, measurement)
         elif measurement.ended:
-            endings.pause(live, trial, "drain", f"drained after epoch {measurement.epoch}")
+            trial_endings.pause(live, trial, "drain", f"drained after epoch {measurement.epoch}")
         elif must_stop:
             attempt.stop_reason = must_stop.reason
             self._draining.drain_gang(trial, attempt)
@@ -109,12 +111,12 @@ class Granting:
         live.decided(trial, made)
         match made.action:
             case "stop":
-                endings.prune(live, trial, made.reason)
+                trial_endings.prune(live, trial, made.reason)
             case "pause":
                 live.history.paused[trial.started_number] = rung
-                endings.pause(live, trial, "policy", made.reason)
+                trial_endings.pause(live, trial, "policy", made.reason)
             case "continue" if measurement.ended or self._ends_here(attempt):
-                endings.pause(live, trial, "drain", f"drained after epoch {rung}")
+                trial_endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             case "continue":
                 self._grant(trial, attempt, rung)
 
@@ -141,7 +143,7 @@ class Granting:
         """Prune the paused trial (rungs by number) that the policy values least, or the oldest."""
         live = self._live
         number = live.setup.policy.worth_least(replace(live.look(), paused=paused))
-        endings.evict(live, live.registry.numbered(number), limit)
+        trial_endings.evict(live, live.registry.numbered(number), limit)
 
     def _freeing_room(self) -> dict[int, int]:
         """Rungs of paused trials whose end frees room: files that the archive needs as well stay."""
@@ -156,7 +158,7 @@ class Granting:
         """
         live = self._live
         if live.account.chance(trial, live.now, starting=False) < EXPECTED:
-            endings.pause(live, trial, "drain", f"drained after epoch {rung}")
+            trial_endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             return
         live.account.charge_idle(attempt.slots, live.now)  # the gang has waited for this decision
         attempt.promised_until = live.account.promise(trial, live.now, starting=False)

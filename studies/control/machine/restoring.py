@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from studies.control.files.kept_files import Milestone
-from studies.control.machine import endings, epochs
+from studies.control.machine import epochs, trial_endings
 from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Trial
 from studies.records.resume_state import ResumeState
@@ -57,7 +57,7 @@ def pick_up_lost(live: LiveStudy) -> None:
     for trial in live.registry.in_state("running"):
         columns: AttemptColumns = {"outcome": "interrupted", "ended_at": live.now, "charged_until": live.now}
         live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
-        endings.mark_paused(live, trial, "fault", "its controller died; goes on from its last checkpoint")
+        trial_endings.mark_paused(live, trial, "fault", "its controller died; goes on from its last checkpoint")
     running: StudyColumns = {"state": "running", "stop_reason": None, "error": None, "ended_at": None}
     live.outbox.write(StudyChanged(columns=running))
 

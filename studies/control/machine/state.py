@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from studies.control.files.kept_files import Milestone
-from studies.control.machine import endings, restoring, starting
+from studies.control.machine import lost_trials, restoring, starting, study_end, trial_endings
 from studies.control.machine.autoscaling import SlotNeeds, SpareSlots
 from studies.control.machine.budget_account import BudgetAccount
 from studies.control.machine.commands import Outbox, Step
@@ -267,7 +267,7 @@ class StudyMachine:
     def _cancelled(self, event: CancelRequested) -> None:
         trial = self.trials.get(event.trial_id)
         if trial is not None and trial.state in CANCELLABLE_STATES:
-            endings.cancel(self._live, trial)
+            trial_endings.cancel(self._live, trial)
             if not self.draining:  # it may have been what the next free slot would have taken
                 self._next_trial.want_suggestion()
 
@@ -296,21 +296,21 @@ class StudyMachine:
         # Showing that a configuration diverges is the trial's own cost.
         is_train = event.failure == "diverged" and attempt.started
         self._live.account.charge_trial(trial, "train" if is_train else "lost", self.now)
-        endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
+        lost_trials.lose(self._live, trial, event.failure, event.message, counts=event.counts)
         if event.failure == "storage":  # the others would fail, too, and money be spent on epochs that cannot be kept
             self._draining.drain("storage", event.message)
 
     def _tick(self, event: Tick) -> None:
         if self.now >= self.cut_at:
             for trial in self.running:
-                endings.cut(self._live, trial, CUT)
+                trial_endings.cut(self._live, trial, CUT)
             self._draining.drain(self._live.account.binding)
             return
         hung = self._live.watchdog.hung(self.now)
         self._live.account.looked(event.late_seconds)
         for trial in self.running:
             if trial.id in hung:
-                endings.hang(self._live, trial, hung[trial.id])
+                lost_trials.hang(self._live, trial, hung[trial.id])
             elif trial.attempt is not None and self.now >= trial.attempt.promised_until:
                 self._granting.outlived_promise(trial, trial.attempt)
 
@@ -329,13 +329,13 @@ class StudyMachine:
     def _finish(self, reason: StopReason) -> None:
         self.stop_reason = reason
         self.state = ENDS_AS.get(reason, "closed")
-        endings.end_study(self._live, self.state, reason)
+        study_end.end_study(self._live, self.state, reason)
 
     def _step(self) -> Step:
         outbox = self._live.outbox
         if self._live.reference_due:
             self._live.reference_due = False
-            endings.freeze(self._live)
+            study_end.freeze(self._live)
         if outbox.has_changes:
             columns = self._live.account.reserved(self.now, self.now if self.finished else self.reserved_until)
             if columns is not None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from automl.stored.requests import cancel_trial, enqueue_trial
 from studies.control.controller import Controller
-from studies.control.machine.endings import CANCELLED
+from studies.control.machine.trial_endings import CANCELLED
 from studies.money.budget import Limits
 from studies.records.records import TrialRecord
 from studies.search.policy import Policy

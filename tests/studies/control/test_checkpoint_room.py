@@ -9,7 +9,7 @@ import pytest
 
 from studies.control.files.kept_files import CheckpointKeeper, Milestone
 from studies.control.files.orphans import sizes_of
-from studies.control.machine import endings
+from studies.control.machine import trial_endings
 from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Trial
 from studies.control.machine.state import StudyMachine
@@ -80,14 +80,14 @@ def test_a_trial_is_pruned_for_room_only_where_that_frees_some(
 ) -> None:
     """Paused trials wait at rungs, which are milestones: the files of leaders stay as models of the archive anyway."""
     freed: list[int] = []
-    evict = endings.evict
+    evict = trial_endings.evict
 
     def weighing(live: LiveStudy, trial: Trial, limit: str) -> None:
         before = live.keeper.total_bytes
         evict(live, trial, limit)
         freed.append(before - live.keeper.total_bytes)
 
-    monkeypatch.setattr(endings, "evict", weighing)
+    monkeypatch.setattr(trial_endings, "evict", weighing)
     study, _ = largest_total(tmp_path, most_gib)
     assert freed
     assert set(freed) == {GIB}

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from automl.stored.auditing import audit
-from studies.control.machine.endings import ENDS_BY_BUDGET
 from studies.control.machine.state import StudyMachine
+from studies.control.machine.study_end import ENDS_BY_BUDGET
 from studies.control.session import Session
 from studies.money.budget import Limits
 from studies.records.records import NANO

@@ -1,0 +1,58 @@
+"""Ends attempts that were lost or hung, and tries their trials again up to `faults.attempts` times."""
+
+from __future__ import annotations
+
+from search_spaces.untrusted_text import last_line
+from studies.control.machine.commands import KillGang
+from studies.control.machine.live_study import LiveStudy
+from studies.control.machine.live_trials import Trial
+from studies.control.machine.trial_endings import close_attempt, mark_paused, write_failure
+from studies.control.machine.watchdog import no_sign_of_life
+from studies.storage.writing.changes import (
+    TrialChanged,
+    TrialColumns,
+)
+from trainers.protocol import Failure
+
+RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})
+"""Failures after which another attempt may succeed."""
+
+
+def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
+    """Kill a gang that has been silent for too long."""
+    assert trial.attempt is not None  # noqa: S101 - only a trial with a gang can hang
+    live.account.charge_trial(trial, "lost", live.now)
+    live.outbox.order(KillGang(trial_id=trial.id, attempt=trial.attempt.number))
+    lose(live, trial, "timeout", no_sign_of_life(silence_seconds))
+
+
+def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, counts: bool = True) -> None:
+    """End the attempt of a lost gang.
+
+    A lost or hung trial goes on from its checkpoint, up to `faults.attempts` lost attempts; other failures are final.
+    """
+    outcome = failure if counts else "unstarted"
+    if failure == "unreadable":
+        _go_back(live, trial)
+        failure = "lost"
+    elif counts:  # an unreadable file needs no limit: going back ends at the trial's beginning
+        trial.lost_attempts += failure in {"lost", "timeout"}
+        trial.timeouts += failure == "timeout"
+    returns = failure in RETURNS_BY
+    close_attempt(live, trial, outcome if returns else "failed")
+    if returns and trial.lost_attempts < live.setup.faults.attempts:
+        reason = f"{failure}: goes on from epoch {trial.resume_epoch}, attempt {trial.attempts} was lost"
+        mark_paused(live, trial, "fault", reason)
+        live.outbox.write(TrialChanged(trial_id=trial.id, columns={"error": message}))
+        return
+    suffix = f"\n{failure} in {trial.lost_attempts} attempts: {last_line(message)}" if returns else ""
+    write_failure(live, trial, failure, message + suffix)
+
+
+def _go_back(live: LiveStudy, trial: Trial) -> None:
+    """Go back from an unreadable checkpoint to the latest readable milestone, else to the beginning."""
+    earlier = live.keeper.other_than(str(trial.resume_checkpoint), trial.id, trial.resume_epoch)
+    live.outbox.release(live.keeper.go_on_from(trial.id, earlier.path if earlier else None))
+    trial.resume_checkpoint, trial.resume_epoch = (earlier.path, earlier.epoch) if earlier else (None, 0)
+    columns: TrialColumns = {"resume_checkpoint": trial.resume_checkpoint, "resume_epoch": trial.resume_epoch}
+    live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
