@@ -12,6 +12,7 @@ from automl.launching.functions import name_of
 from automl.launching.launch_or_resume import launch_prepared
 from automl.launching.optuna_objectives import is_optuna_objective, training_function_of, with_space_of
 from automl.launching.prepared_study import Prepared, prepare
+from automl.launching.probing import TaskFacts
 from automl.launching.quickstart import HOURS, USD, budget_note
 from automl.launching.spec_reading import parse_with_overrides, read_spec, with_options_of_new_studies
 from automl.python.dataframes import dataframe
@@ -33,7 +34,7 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
-from trainers.contract.training_function import is_training_function, space_of_function
+from trainers.contract.training_function import is_training_function, reported_by, space_of_function
 from trainers.protocol import TaskError
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ def search(
     given = {"hours": HOURS, "usd": USD, "trials": None} if budget is None else budget
     form = {**sections, "study": name, "task": _UNSAVED, "space": space, "budget": given}
     spec = parse_with_overrides(form, source=_SEARCH)
+    facts = TaskFacts(parameters=None, metrics=None, space=None, reported=reported_by(train))
     if is_optuna_objective(train):
         spec = with_space_of(train, spec, _SEARCH)
         train = training_function_of(train, spec)
@@ -234,7 +236,8 @@ def search(
         spec = spec.model_copy(update={"space": _space_of(train)})
     check_against_task(spec, None, None, Space({}), _SEARCH)  # before anything is written
     task, root = name_of(train, folder, name)
-    prepared = prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root)
+    # The function is loaded here already; trying it out in a process of its own would import torch once more.
+    prepared = prepare(spec.model_copy(update={"task": task}), source=_SEARCH, base_folder=root, facts=facts)
     notes = [] if budget is not None else [f"automl.search was given no budget; {budget_note(spec)}"]
     if not is_notebook():  # whose cell shows warnings
         for line in [*notes, *prepared.warnings]:

@@ -32,10 +32,11 @@ log = logging.getLogger(__name__)
 
 
 class Counting:
-    """Counts while the `with` block runs, unless counts are stored or the search needs none (`process` is None)."""
+    """Counts while the `with` block runs, unless counts are stored or of no use (`process` is None)."""
 
     def __init__(self, store: Store, row: sa.Row[Any], prepared: Prepared) -> None:
         self._store, self._study_id, self._spec = store, row.id, prepared.spec
+        self._is_of_use = prepared.has_countable_models and has_model(prepared.spec.search)
         self._space = prepared.spec.space or Space({})
         self._sizes: SizeModel | None = None
         self._python_path, self._is_over = [str(prepared.base_folder)], False
@@ -54,7 +55,7 @@ class Counting:
             self._thread.join()
 
     def __enter__(self) -> Counting:
-        if self._sizes is None and has_model(self._spec.search):
+        if self._sizes is None and self._is_of_use:
             question = json.dumps(_question(self._spec, self._space, self._python_path))
             self.process = _started()
             self._thread = threading.Thread(target=self._take, args=(self.process, question), daemon=True)

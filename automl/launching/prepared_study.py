@@ -52,6 +52,7 @@ class Prepared:
         spec: Spec with its space filled in and its URLs absolute.
         base_folder: Base of relative paths and of the user's own task.
         diagnostics: Files that the ranks of a single training write beside its checkpoints.
+        has_countable_models: False for a training function or a command, whose models nobody sees.
     """
 
     spec: StudySpec
@@ -63,6 +64,7 @@ class Prepared:
     warnings: tuple[str, ...] = ()
     earlier: tuple[EarlierStudy, ...] = ()
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    has_countable_models: bool = True
 
 
 def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts | None = None) -> Prepared:
@@ -113,6 +115,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
         place=place,
         places=places,
         price=price,
+        has_countable_models=task.parameters is not None,
         warnings=(
             *_warnings(spec, places, slots),
             *without,

@@ -94,7 +94,6 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     what_ends = "every trial ends its epoch and is paused"
     with marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):
         try:
-            views.load()  # while the pool starts, so that the first epochs appear soon
             with counting:
                 machine = sessions.run()
             caught_up = _wait_for_views(views, store, spec.study, ran=machine is not None)
@@ -225,12 +224,19 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
 
 
+def _trains(trial: Trial) -> bool:
+    return trial.epochs_done > 0 or (trial.attempt is not None and trial.attempt.started)
+
+
 def _starting_views(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) -> Callable[[StudyMachine], None]:
-    """Start the views with the first commit, and hurry them with the last: they catch up while the pool ends."""
+    """Start the views once a trial trains, and hurry them with the last commit: they catch up while the pool ends.
+
+    They import MLflow, which would take a core from the start of the first trial.
+    """
     started = threading.Event()
 
     def on_commit(machine: StudyMachine) -> None:
-        if not started.is_set():
+        if not started.is_set() and (machine.finished or any(map(_trains, machine.trials.values()))):
             started.set()
             views.start()
         if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk goes on
@@ -271,6 +277,7 @@ def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
         temp_folder=resources.ray_temp_folder,
         grows=grows and joins,
         autoscale=resources.autoscale,
+        has_gangs=prepared.spec.space is None or "world_size" in prepared.spec.space,
         group_timeout_seconds=prepared.spec.faults.group_seconds,
         ask_seconds=min(ASK_SECONDS, prepared.spec.faults.silence_seconds / ASKED_WITHIN_SILENCE),
     )

@@ -139,6 +139,7 @@ class RayPool:
         temp_folder: Folder for the files of a local cluster; Ray's own default if None.
         group_timeout_seconds: Timeout for forming a process group and for collectives.
         backend: Backend of process groups; "auto" is NCCL between GPUs and Gloo between CPUs.
+        has_gangs: Whether trials may train on several ranks, whose groups need a store; it then starts at once.
         ask_seconds: Interval at which ranks are asked for their progress within the epoch.
     """
 
@@ -156,12 +157,14 @@ class RayPool:
         growth_bytes_per_process: int = GROWTH_BYTES_PER_PROCESS,
         grows: bool = False,
         autoscale: bool = False,
+        has_gangs: bool = True,
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
         self._cluster = PoolCluster(
             address=address, temp_folder=temp_folder, device=device, cpus_per_rank=cpus_per_rank
         )
         self._grows, self._autoscale, self._group_timeout_seconds = grows, autoscale, group_timeout_seconds
+        self._has_gangs = has_gangs
         self._backend: Backend = BACKENDS[device] if backend == "auto" else backend
         self._ranks = RankMaker(device, cpus_per_rank, self._backend, environment)
         self._trials_per_process, self._growth_bytes_per_process = trials_per_process, growth_bytes_per_process
@@ -192,7 +195,7 @@ class RayPool:
         """
         self._cluster.open(slots, must_fit=not self._autoscale)
         self._rank_slots.open(slots)
-        if slots > 1 or self._grows:
+        if self._has_gangs and (slots > 1 or self._grows):
             self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
         self._threads.start("slots", self._rank_slots.run, self._cluster.own(), self._lose_all)
         self._threads.start("progress", self._progress.run, self._closed)
@@ -343,6 +346,11 @@ class RayPool:
 
     def _first_assignment(self, gang: Gang) -> RankAssignment:
         """Leaves the ranks' earlier groups first."""
+        if len(gang.slots) > 1:
+            with self._changing:
+                if self._store is None:  # nobody expected a gang
+                    self._store = GroupStore(WARM_UP_DEADLINE_SECONDS)
+                    self._find_store()
         return RankAssignment(
             key=gang.key,
             rank=0,

@@ -30,7 +30,8 @@ def init(address: str | None, **options: Any) -> None:
     on_loopback = address is None or _host_of(address) in _LOOPBACK_NAMES
 
     def start() -> None:
-        with _loopback_stays() if on_loopback else contextlib.nullcontext():
+        starts_here = _vital_processes_only() if address is None else contextlib.nullcontext()
+        with starts_here, _loopback_stays() if on_loopback else contextlib.nullcontext():
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
 
     # `ray.init` warns that it cannot take the handler of SIGTERM, as intended.
@@ -58,6 +59,25 @@ def _loopback_stays() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _vital_processes_only() -> Iterator[None]:
+    """Keep Ray from starting processes that a local study does not use; `ray.init` waits for the first of them.
+
+    They are the server of its dashboard, the monitor of its autoscaler, and the one that copies logs to the driver.
+    """
+    from ray._private.node import Node
+
+    unused = ("start_api_server", "start_monitor", "start_log_monitor")
+    before = {name: getattr(Node, name) for name in unused if hasattr(Node, name)}
+    for name in before:
+        setattr(Node, name, lambda _node, **_options: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
 
 
 def _without_its_signals(start: Callable[[], None]) -> None:

@@ -192,9 +192,6 @@ class ViewsInThisProcess:
     def __init__(self, store_url: str, study: str) -> None:
         self._store_url, self._study = store_url, study
 
-    def load(self) -> None:
-        """There is nothing to load."""
-
     def start(self) -> None:
         """Nothing runs beside the study."""
 

@@ -449,9 +449,6 @@ class NoViews:
     def __init__(self, *_: object) -> None:
         """There is nothing to prepare."""
 
-    def load(self) -> None:
-        """There is nothing to load."""
-
     def start(self) -> None:
         """There is nothing to start."""
 

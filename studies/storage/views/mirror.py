@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -112,17 +111,6 @@ def rebuild(store: Store, study_name: str) -> dict[ViewName, str | None]:
     """Clear all views and mirror the whole study again; returns and raises as `catch_up` does."""
     ask_for_rebuild(store, store.require(study_name).id)
     return catch_up(store, study_name)
-
-
-def load(store: Store, study_name: str) -> None:
-    """Load Optuna and MLflow and make MLflow's database before the first pass, which takes seconds."""
-    for where in progress(store, study_name).values():
-        if where.is_wanted:
-            view = _make_view(where.view, store.url)
-            # What is wrong is said where the view is mirrored.
-            with suppress(Exception):
-                view.load(load_mirrored_study(store, where.study_id))
-            view.close()
 
 
 def keep_report(store: Store, study_name: str, report: Path) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import Progress, forget_errors, progress
-from studies.storage.views.mirror import follow, keep_report, load
+from studies.storage.views.mirror import follow, keep_report
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
-    """A later request of a command, to begin, to hurry, or to keep the report at a path in MLflow and end."""
+    """A later request of a command: to hurry, or to keep the report at a path in MLflow and end."""
 
     hurry: bool = False
     report: str | None = None
@@ -57,7 +57,7 @@ class Wish:
 
 class _Wishes:
     def __init__(self) -> None:
-        self.begun, self.hurried, self.ends = threading.Event(), threading.Event(), threading.Event()
+        self.hurried, self.ends = threading.Event(), threading.Event()
         self.report: str | None = None
         threading.Thread(target=self._read, name="wishes", daemon=True).start()
 
@@ -69,9 +69,7 @@ class _Wishes:
             if wish.report is not None:
                 self.report = wish.report
                 self.ends.set()
-            self.begun.set()
         self.hurried.set()
-        self.begun.set()
 
 
 def main() -> None:
@@ -86,8 +84,6 @@ def main() -> None:
         return wishes.ends.is_set() or is_orphan()
 
     with closing(Store(order.store)) as store:
-        load(store, order.study)
-        wishes.begun.wait()
         follow(store, order.study, is_over, ends_with_study=True, hurried=wishes.hurried)
         if wishes.report is not None:
             keep_report(store, order.study, Path(wishes.report))
@@ -142,16 +138,11 @@ class ViewsProcess:
         """Id of the process, dead or alive; None before the start."""
         return None if self._process is None else self._process.pid
 
-    def load(self) -> None:
-        """Start the process, unless it runs: it loads Optuna and MLflow, which takes seconds, and waits for `start`."""
+    def start(self) -> None:
+        """Start the process, unless it runs; it ends by itself with the study, or with this process."""
+        self._forget_errors()
         if not self.is_running:
             self._process = self._launch(Order(store=self._store_url, study=self._study, parent_pid=os.getpid()))
-
-    def start(self) -> None:
-        """Let the process mirror; it ends by itself with the study, or with this process."""
-        self._forget_errors()
-        self.load()
-        self._wish(Wish())
 
     def hurry(self) -> None:
         """Let the process mirror without rests from now on: a command waits for it, or soon will."""
