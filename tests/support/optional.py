@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 from types import ModuleType
 from typing import NoReturn
@@ -33,3 +33,10 @@ def module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError:
         missing(f"the Python module {name}", _DEV_CURE)
+
+
+def installed(*names: str) -> None:
+    """Call `missing` for a module of an optional dependency that is not there; imports none, which takes seconds."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            missing(f"the Python module {name}", _DEV_CURE)
