@@ -46,21 +46,15 @@ def compared(*lines: dict[str, Any]) -> dict[int, dict[str, Any]]:
 # ---------------------------------------------------------------------- figures
 
 
-def test_times_cheaper_is_the_ratio_of_the_dollars_to_reach_what_they_have() -> None:
+def test_times_cheaper_is_a_ratio_of_dollars_where_both_have_something() -> None:
     theirs = line("they", [[0, 0], [2, 0.2], [4, 0.5], [8, 0.9]])
     ours = line("ours", [[0, 0], [1, 0.4], [2, 0.95]])
     found = compared(ours, theirs)
     assert found[25]["geo_mean_x_cheaper"] == pytest.approx(2 / 1)  # 0.2: at 2 dollars and at 1
     assert found[50]["geo_mean_x_cheaper"] == pytest.approx(4 / 2)  # 0.5: at 4 and at 2
     assert found[100]["geo_mean_x_cheaper"] == pytest.approx(8 / 2)  # 0.9: at 8 and at 2
-
-
-def test_never_reached_is_one_and_a_half_budgets() -> None:
     found = compared(line("ours", [[0, 0], [1, 0.4]]), line("they", [[0, 0], [2, 0.2], [6, 0.5]]))
     assert found[100]["geo_mean_x_cheaper"] == pytest.approx(6 / 15)
-
-
-def test_who_has_nothing_yet_is_left_out() -> None:
     found = compared(line("ours", [[0, 0], [1, 0.4]]), line("they", [[0, 0], [6, 0.4]]))
     assert set(found) == {100}
     assert found[100]["geo_mean_x_cheaper"] == pytest.approx(6.0)
@@ -82,16 +76,13 @@ def test_tasks_weigh_alike_and_the_worst_is_named() -> None:
     assert found["high"] == pytest.approx(8.0)
 
 
-def test_only_studies_of_both_are_compared() -> None:
+def test_only_studies_of_both_with_as_much_money_are_compared() -> None:
     found = compared(
         line("ours", [[0, 0], [1, 0.5]]), line("they", [[0, 0], [2, 0.5]]), line("they", [[0, 0], [9, 0.5]], "other")
     )
     assert found[100]["tasks"] == 1
     assert found[100]["geo_mean_x_cheaper"] == pytest.approx(2.0)
-
-
-def test_budgets_are_problems_of_their_own() -> None:
-    """A study with little money is compared with studies of as much money."""
+    # A study with little money is compared with studies of as much money.
     from search_peers.figures import figures
 
     lines = [

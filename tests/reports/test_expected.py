@@ -78,7 +78,7 @@ def test_bands_begin_where_the_curve_ends(study: StudyRecord) -> None:
     assert figure["data"][0] is band, "the curves lie on top"
 
 
-def test_ends_are_drawn_of_trials_that_may_enter_the_archive() -> None:
+def test_ends_are_drawn_of_trials_that_may_enter_the_archive_and_of_one_objective() -> None:
     promising = with_forecasts(build_study(60), shift=-0.3)
     figure: Any = figures.trade_off(promising, analysis.archive(promising))
     (trace,) = traces(figure, "expected at the last epoch")
@@ -88,9 +88,6 @@ def test_ends_are_drawn_of_trials_that_may_enter_the_archive() -> None:
     hopeless = with_forecasts(build_study(60), shift=50.0, deviation=1e-6)
     cheap = replace(hopeless, objectives=(ERROR, Objective(metric="val_accuracy", direction="maximize")))
     assert not traces(figures.trade_off(cheap, analysis.archive(cheap)), "expected at the last epoch")  # type: ignore[arg-type]
-
-
-def test_one_objective_has_its_uncertainty_at_the_places_of_the_list() -> None:
     optimistic = replace(with_forecasts(build_study(60), shift=-1.0), objectives=(ERROR,))
     figure: Any = figures.trade_off(optimistic, analysis.archive(optimistic))
     (trace,) = traces(figure, "expected at the last epoch")
@@ -131,14 +128,11 @@ def test_few_trials_tell_nothing_of_the_certainty_of_forecasts(trials: int) -> N
         assert trials > 1 or "do not tell" in said
 
 
-def test_forecasts_of_shares_end_where_shares_do() -> None:
+def test_forecasts_of_shares_end_where_shares_do_and_few_are_not_judged() -> None:
     assert interval("val_accuracy", 0.985, 0.9594, 1.011) == (0.9594, 1.0)
     assert interval("val_error", 0.002, -0.01, 0.014) == (0.0, 0.014)
     assert interval("val_mse", 0.5, -0.1, 1.5) == (-0.1, 1.5)
     assert interval("val_error", 1.2, 0.9, 1.5) == (0.9, 1.5), "no share"
-
-
-def test_few_forecasts_are_not_judged() -> None:
     few = with_forecasts(build_study(2, states=("complete",)))
     assert sum(len(t.decisions) for t in few.trials) < FEWEST_CHECKS
     assert calibration(few) is None

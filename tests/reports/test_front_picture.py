@@ -33,15 +33,12 @@ def test_the_picture_has_a_dot_for_each_trial_and_a_diamond_for_each_kept_model(
     assert "nan" not in drawn
 
 
-def test_a_cheaper_model_has_a_larger_error() -> None:
+def test_cheaper_models_have_larger_errors_and_stairs_show_what_lies_between() -> None:
     places = re.findall(r'class="kept" fill="\S+" d="M(\S+) (\S+?)m', drawn_of(build_study(30)))
     ups = [float(y) for _, y in sorted(places, key=lambda place: float(place[0]))]
     assert len(ups) > 1
     assert ups == sorted(ups), "it stands further down, where y is larger"
-
-
-def test_stairs_show_what_is_had_between_two_models() -> None:
-    """Left of a model whose first metric is to be small nothing is as good; right of one whose is to be large."""
+    # Left of a model whose first metric is to be small nothing is as good; right of one whose is to be large.
     plain = build_study(30)
     first, second = plain.objectives
     for direction, order in (("minimize", "H.*V"), ("maximize", "V.*H")):
@@ -67,12 +64,9 @@ def test_values_of_any_size_are_drawn(low: float, high: float) -> None:
     assert "inf" not in drawn
 
 
-def test_of_many_trials_a_sample_is_drawn() -> None:
+def test_of_many_trials_a_sample_is_drawn_and_of_none_nothing() -> None:
     study = build_study(1200, states=("complete",))
     assert drawn_of(study).count('class="dot"') == 500
-
-
-def test_nothing_is_drawn_before_the_first_epoch() -> None:
     study = build_study(1)
     bare = replace(study, trials=tuple(replace(one, epochs=()) for one in study.trials))
     assert not drawn_of(bare)

@@ -63,7 +63,7 @@ def confirmed(number: int, *errors: float) -> tuple[ConfirmationRecord, ...]:
     )
 
 
-def test_what_was_confirmed_stands_beside_it() -> None:
+def test_what_was_confirmed_and_what_differs_stand_beside_the_model() -> None:
     first, expected, neighbours, *_ = recommendation_lines(
         replace(study_of(*FRONT), confirmations=confirmed(1, 0.03, 0.05))
     )
@@ -75,9 +75,6 @@ def test_what_was_confirmed_stands_beside_it() -> None:
     assert "confirmed" not in neighbours
     other = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(2, 0.01, 0.03)))[1]
     assert other.startswith("2@1 has val_error 1 % (confirmed: 2 % ± 1.41 %, test) and is ")
-
-
-def test_a_neighbour_is_told_by_what_differs_from_the_model_to_take() -> None:
     taken = {"lr": 0.1, "kind": "b", "depth": 2}
     given = [{"lr": 0.1, "kind": "a"}, taken, taken, {"lr": 0.1}]
     study = study_of(*(replace(one, params=params) for one, params in zip(FRONT, given, strict=True)))
@@ -121,7 +118,7 @@ def test_report_and_terminal_have_one_order_that_of_what_is_expected() -> None:
     assert "val_error 3 % (0@1)" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_winner_by_luck_is_not_recommended() -> None:
+def test_winners_by_luck_are_not_recommended_and_means_count_beyond_noise() -> None:
     """1@1 looked best by far and was not; 2@1 and 0@1 held what they promised."""
     lucky = replace(
         study_of(*FRONT),
@@ -133,10 +130,7 @@ def test_a_winner_by_luck_is_not_recommended() -> None:
     assert recommendation_lines(lucky)[2] == "The search alone would have named 1@1."
     assert "1@1" not in recommendation_lines(lucky)[3], "it is dominated by now"
     assert found.plain()["instead_of"] == "1@1"
-
-
-def test_confirmed_means_count_as_far_as_they_are_more_than_noise() -> None:
-    """Lost were 0.02 and 0.04, with deviations of nothing, and then of more than the two differ by."""
+    # Lost were 0.02 and 0.04, with deviations of nothing, and then of more than the two differ by.
     sure = replace(study_of(*FRONT), confirmations=(*confirmed(1, 0.04, 0.04), *confirmed(2, 0.05, 0.05)))
     values = expected_values(sure, takeable(sure))
     assert [row[0] for row in values] == pytest.approx([0.1 + 0.03, 0.04, 0.05, 0.5 + 0.03])
@@ -152,7 +146,7 @@ def test_confirmed_means_count_as_far_as_they_are_more_than_noise() -> None:
     assert best_point(alone, "val_error").trial == 2, "one confirmation alone says nothing about the others"
 
 
-def test_what_is_maximized_has_its_better_neighbour_above() -> None:
+def test_better_neighbours_are_above_and_one_objective_has_one_model() -> None:
     def as_accuracy(study: StudyRecord) -> StudyRecord:
         trials = tuple(
             replace(one, epochs=tuple(
@@ -168,20 +162,22 @@ def test_what_is_maximized_has_its_better_neighbour_above() -> None:
     assert found.better is not None
     assert found.worse is not None
     assert found.better.values["val_accuracy"] > found.point.values["val_accuracy"] > found.worse.values["val_accuracy"]
-
-
-def test_one_objective_has_one_model_and_none_has_nothing_to_say() -> None:
     alone = replace(study_of(*FRONT), objectives=study_of().objectives[:1])
     assert recommendation_lines(alone)[0] == "Take 2@1: val_error 1 %."
     assert len(recommendation_lines(alone)) == 2
     assert recommendation_lines(study_of()) == []
 
 
-def test_only_models_that_were_kept_are_recommended() -> None:
+def test_only_models_that_were_kept_are_recommended_and_others_marked() -> None:
     gone = replace(FRONT[1], epochs=(replace(FRONT[1].epochs[0], checkpoint=None),))
     study = study_of(FRONT[0], gone, FRONT[2])
     assert [point.trial for point in takeable(study)] == [0, 2]
     assert knee(study, takeable(study)).trial in {0, 2}
+    console = Console(file=io.StringIO(), width=160)
+    print_summary(console, without_models(study_of(*FRONT), 1), report=None)
+    rows = [line.split("  ") for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    marked = {row[1].strip() for row in rows if "complete, model not kept" in map(str.strip, row)}
+    assert marked == {"1@1"}
 
 
 def without_models(study: StudyRecord, *numbers: int) -> StudyRecord:
@@ -217,24 +213,13 @@ def test_a_study_that_has_kept_no_model_says_what_to_train_again() -> None:
     assert "its command writes the model to a file" not in page
 
 
-def test_models_that_were_not_kept_are_marked_among_those_that_were() -> None:
-    console = Console(file=io.StringIO(), width=160)
-    print_summary(console, without_models(study_of(*FRONT), 1), report=None)
-    rows = [line.split("  ") for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    marked = {row[1].strip() for row in rows if "complete, model not kept" in map(str.strip, row)}
-    assert marked == {"1@1"}
-
-
-def test_values_have_the_units_that_their_names_tell() -> None:
+def test_values_have_units_and_little_dollars_their_seconds() -> None:
     assert value_in_words("val_error", 0.01234) == "1.23 %"
     assert value_in_words("latency_ms", 2.5) == "2.5 ms"
     assert value_in_words("cost_usd", 0.0012) == "$0.0012"
     assert value_in_words("wall_seconds", 75.0) == "1 min 15 s"
     assert value_in_words("val_mse", 6.25) == "6.25 (RMSE 2.5)"
     assert value_in_words("model_parameters", 2.6272e9) == "2,627 M"
-
-
-def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
     assert value_in_words("cost_usd", 0.0012, 43.2) == "$0.0012 (43 s)"
     assert value_in_words("cost_usd", 0.12, 43.2) == "$0.12"
     assert value_in_words("cost_usd", 0.0012, math.nan) == "$0.0012"

@@ -49,12 +49,17 @@ def test_each_device_has_its_own_row_and_epochs_of_a_trial_are_one_bar() -> None
     }  # fmt: skip
 
 
-def test_time_without_a_pool_is_left_out_and_told() -> None:
+def test_time_without_a_pool_is_left_out_and_earlier_versions_say_nothing() -> None:
     study = study_of(charge("train", 0, (0,), 0, 100), charge("train", 1, (0,), 7300, 7400))
     assert [begin for begin, _ in bars(study)[0, "train"]] == pytest.approx([0, 100 / 60], rel=1e-4), "in minutes"
     figure: Any = timeline(study)
     assert "2 h later" in figure["layout"]["annotations"][0]["text"]
     assert "gaps left out" in figure["layout"]["xaxis"]["title"]["text"]
+    study = build_study(6)
+    unknown = replace(study, charges=tuple(replace(one, slot_numbers=()) for one in study.charges))
+    assert timeline(unknown) is None
+    assert "What each device did" not in render(unknown)
+    assert "What each device did" in render(study)
 
 
 def test_a_fault_is_a_mark_with_its_reason() -> None:
@@ -84,23 +89,12 @@ def test_a_long_study_is_divided_into_parts_that_add_up() -> None:
     assert "train 80 %" in drawn[0]["hovertext"][5]
 
 
-def test_the_sentence_counts_the_time_of_all_devices() -> None:
+def test_sentences_count_the_time_of_all_devices_in_full() -> None:
     study = study_of(
         charge("train", 0, (0, 1), 0, 30), charge("idle", None, (0,), 30, 60), charge("idle", None, (1,), 30, 40)
     )
     assert timeline_line(study).startswith(
         "Of 1 min 40 s of all devices together 60 % trained epochs that count and 40 % "
     )
-
-
-def test_charges_of_earlier_versions_do_not_say_where() -> None:
-    study = build_study(6)
-    unknown = replace(study, charges=tuple(replace(one, slot_numbers=()) for one in study.charges))
-    assert timeline(unknown) is None
-    assert "What each device did" not in render(unknown)
-    assert "What each device did" in render(study)
-
-
-def test_a_share_of_nearly_all_is_written_in_full() -> None:
     told = timeline_line(study_of(charge("train", 0, (0,), 0.0, 997.0), charge("idle", None, (0,), 997.0, 1000.0)))
     assert "100 % trained epochs that count and 0.3 % was idle" in told

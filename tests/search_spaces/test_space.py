@@ -165,13 +165,21 @@ def test_a_walk_with_one_change_fails_the_check(
         assert len(caught.value.path) == 1
 
 
-def test_a_chain_of_thousands_is_no_problem() -> None:
+def test_walk_asks_parents_first_also_in_a_chain_of_thousands() -> None:
     chain: dict[str, object] = {"p0": Categorical([0, 1])}
     for index in range(1, 3000):
         chain[f"p{index}"] = Categorical([0, 1]).when(**{f"p{index - 1}": 1})
     space = Space(chain)  # type: ignore[arg-type]
     assert len(space.walk(lambda *_: 1)) == 3000
     assert space.walk(lambda *_: 0) == {"p0": 0}
+    asked = []
+
+    def choose(name: str, parameter: Parameter) -> Value:
+        asked.append(name)
+        return parameter.choices[0] if isinstance(parameter, Categorical) else parameter.high
+
+    optimizer_space().walk(choose)
+    assert asked == ["optimizer", "momentum", "layers", "width2"]
 
 
 def optimizer_space() -> Space:
@@ -194,17 +202,6 @@ def test_python_and_yaml_form_are_one() -> None:
         "beta1": {"type": "float", "low": 0.5, "high": 0.99, "when": {"optimizer": ["adam", "adamw"]}},
         "width2": {"type": "int", "low": 8, "high": 64, "step": 8, "when": {"layers": [2, 3]}},
     }
-
-
-def test_walk_asks_parents_first_even_if_declared_later() -> None:
-    asked = []
-
-    def choose(name: str, parameter: Parameter) -> Value:
-        asked.append(name)
-        return parameter.choices[0] if isinstance(parameter, Categorical) else parameter.high
-
-    optimizer_space().walk(choose)
-    assert asked == ["optimizer", "momentum", "layers", "width2"]
 
 
 @pytest.mark.parametrize(
@@ -352,22 +349,16 @@ def test_a_wrong_space_cannot_be_made(form: object, path: str, parts: list[str])
         assert part in caught.value.problem
 
 
-def test_python_mistakes_are_told_too() -> None:
+def test_python_mistakes_are_told_names_found_and_nothing_can_be_changed() -> None:
     with pytest.raises(SpaceError, match="found 3, allowed: Float, Int or Categorical"):
         Space({"x": 3})  # type: ignore[dict-item]
     with pytest.raises(SpaceError, match="a mapping"):
         Space([])  # type: ignore[arg-type]
-
-
-def test_a_parameter_is_found_by_name() -> None:
     assert optimizer_space().parameter("momentum") == Float(low=0.0, high=0.99)
     with pytest.raises(SpaceError, match="did you mean 'momentum'"):
         optimizer_space().parameter("Momentun")
     assert "layers" in optimizer_space()
     assert eval(repr(optimizer_space()), {"Space": Space}) == optimizer_space()
-
-
-def test_nothing_can_be_changed() -> None:
     with pytest.raises(AttributeError):
         Float(low=0, high=1).low = 2  # type: ignore[misc]
     with pytest.raises(AttributeError):

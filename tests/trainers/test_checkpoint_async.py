@@ -107,8 +107,7 @@ def files_of(checkpoint):
     return [path for path in Path(checkpoint).parent.iterdir() if path.name.startswith(Path(checkpoint).stem)]
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("training", [{}, {"shard": "optimizer"}])
+@pytest.mark.parametrize(("world_size", "training"), [(1, {}), (2, {}), (2, {"shard": "optimizer"})])
 def test_it_goes_on_from_each_part_of_an_epoch_with_the_same_bits(ranks, tmp_path, world_size, training):
     make = partial(spec_with, world_size, training=training, milestones=(), options={"dropout": 0.3})
     whole = on(ranks, world_size, run_trial, make(None))[0]

@@ -32,9 +32,6 @@ def test_the_users_own_modules_are_known_as_they_were_loaded(tmp_path: Path, mon
     assert loaded["own_parts/layers.py"] != hash_of(layers)
 
 
-def test_our_own_code_is_none_of_the_users() -> None:
+def test_our_own_code_is_none_of_the_users_and_the_root_of_a_file_system_is_a_folder() -> None:
     assert not code_files([str(Path(__file__).parents[2] / "trainers")])
-
-
-def test_the_root_of_a_file_system_is_a_folder_like_others() -> None:
     assert code_files([Path(__file__).anchor])

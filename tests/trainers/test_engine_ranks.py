@@ -69,7 +69,7 @@ def test_gradients_are_exchanged_once_a_step_however_many_passes_it_has(pool, ac
     assert [len(exchanges) for exchanges, _ in pool.run(2, _counting_exchanges, spec)] == [steps, steps]
 
 
-def test_small_buckets_are_sent_one_by_one(pool):
+def test_small_buckets_are_sent_one_by_one_and_fp16_gradients_cost_a_little(pool):
     spec = partial(spec_of, 2, options=WIDE, training={"epochs": 1})
     whole, one_bucket = pool.run(2, _counting_exchanges, spec())[0]
     parts, many = pool.run(2, _counting_exchanges, spec(training={"epochs": 1, "bucket_mb": 0.001}))[0]
@@ -77,31 +77,34 @@ def test_small_buckets_are_sent_one_by_one(pool):
     assert set(whole) == {515}
     assert max(parts[1:]) < 515, "after its first step DDP knows the order in which gradients come"
     assert max((one_bucket[name] - many[name]).abs().max().item() for name in many) <= 1e-12
+    spec = partial(spec_of, 2, options=WIDE)
+    exact = pool.run(2, run_trial, spec())[0]
+    halved = pool.run(2, run_trial, spec(training={"compress": "fp16"}))
+    assert 1e-8 < distance(exact, halved[0]) < 1e-2
+    assert distance(*halved) == 0.0
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("shard", "params", "options", "limit"),
+    ("world_size", "shard", "params", "options", "limit"),
     [
-        ("optimizer", SGD, {"n": 50}, 1e-10),
-        ("full", PLAIN, {"n": 45}, 1e-10),
-        ("optimizer", ADAMW, {"n": 50, "kind": "blocks"}, 1e-8),
-        ("full", SGD, {"n": 50, "kind": "blocks", "n_validation": 5}, 1e-10),
+        (2, "optimizer", SGD, {"n": 50}, 1e-10),
+        (4, "full", PLAIN, {"n": 45}, 1e-10),
+        (4, "optimizer", ADAMW, {"n": 50, "kind": "blocks"}, 1e-8),
+        (2, "full", SGD, {"n": 50, "kind": "blocks", "n_validation": 5}, 1e-10),
     ],
 )
-def test_sharding_changes_no_weight(pool, shard, params, options, limit):
+def test_sharding_changes_no_weight(pool, world_size, shard, params, options, limit):  # noqa: PLR0917
     training = {"clip_norm": 0.2}
     alone = run_trial(Group(), spec_of(params=params, options=options, training=training))
-    for world_size in (2, 4):
-        more = {"options": options, "training": training | {"shard": shard, "accumulate": 2}}
-        batch = {"batch_per_rank": 8 // world_size}
-        for rank in pool.run(world_size, run_trial, spec_of(world_size, params=params | batch, **more)):
-            assert distance(alone, rank) <= limit
-            theirs = rank["measurements"][-1].metrics
-            mine = alone["measurements"][-1].metrics
-            assert {name: theirs[name] for name in ("val_loss", "val_error", "train_loss")} == pytest.approx(
-                {name: mine[name] for name in ("val_loss", "val_error", "train_loss")}, rel=1e-6
-            )
+    more = {"options": options, "training": training | {"shard": shard, "accumulate": 2}}
+    for rank in pool.run(
+        world_size, run_trial, spec_of(world_size, params=params | {"batch_per_rank": 8 // world_size}, **more)
+    ):
+        assert distance(alone, rank) <= limit
+        for name in ("val_loss", "val_error", "train_loss"):
+            theirs, mine = (one["measurements"][-1].metrics[name] for one in (rank, alone))
+            assert theirs == pytest.approx(mine, rel=1e-6), name
 
 
 def _state_sizes(trainer):
@@ -115,7 +118,7 @@ def _state_sizes(trainer):
 
 
 @pytest.mark.medium
-def test_each_rank_holds_its_share_only(pool):
+def test_each_rank_holds_its_share_only_and_about_as_much_as_others(pool):
     def sizes(shard):
         spec = spec_of(4, params=ADAMW, options={"kind": "blocks"}, training={"shard": shard, "epochs": 1})
         return pool.run(4, _with_trainer, spec, _state_sizes)
@@ -129,9 +132,6 @@ def test_each_rank_holds_its_share_only(pool):
     of_all = sizes("full")
     assert sum(held for _, held in of_all) == weights
     assert max(held for _, held in of_all) < 0.4 * weights
-
-
-def test_owners_hold_about_as_much():
     assert owners([5, 9, 1, 3], 2) == [1, 0, 1, 1]
     assert owners([7], 3) == [0]
 
@@ -167,18 +167,16 @@ def test_a_sharded_trial_goes_on_at_any_world_size(pool, tmp_path, params, befor
     assert load_model(path, BLOBS, (HERE,))(torch.zeros(1, 5, dtype=torch.float64)).shape == (1, 3)
 
 
-def test_another_effective_batch_does_not_go_on(pool, tmp_path):
+def test_a_cut_pass_goes_on_at_another_world_size_but_not_with_another_batch(pool, tmp_path):
     path = run_trial(Group(), spec_of(milestones=(1,), checkpoint_folder=str(tmp_path)))["measurements"][0].checkpoint
     answers = pool.run(2, run_trial, spec_of(2, params={"batch_per_rank": 16}, resume_from=path))
     assert all(isinstance(answer, CheckpointError) and "16 samples a step, not 32" in str(answer) for answer in answers)
-
-
-def test_fp16_gradients_travel_and_cost_a_little_precision(pool):
-    spec = partial(spec_of, 2, options=WIDE)
-    exact = pool.run(2, run_trial, spec())[0]
-    halved = pool.run(2, run_trial, spec(training={"compress": "fp16"}))
-    assert 1e-8 < distance(exact, halved[0]) < 1e-2
-    assert distance(*halved) == 0.0
+    make = partial(spec_of, params=SGD, training={"epochs": 7, "samples_per_epoch": 20})
+    whole = run_trial(Group(), make())
+    drained = pool.run(2, run_trial, make(2, checkpoint_folder=str(tmp_path)), 1000, 3)[0]["measurements"][-1]
+    assert read_checkpoint(drained.checkpoint)["position"] == {"epoch": 3, "step": 6}
+    for rank in pool.run(4, run_trial, make(4, resume_from=drained.checkpoint)):
+        assert distance(whole, rank) <= 1e-10
 
 
 def _powersgd_traffic(trainer):
@@ -187,7 +185,7 @@ def _powersgd_traffic(trainer):
 
 
 @pytest.mark.medium
-def test_powersgd_sends_less_and_still_learns(pool):
+def test_powersgd_sends_less_still_learns_and_keeps_ranks_of_several_buckets_in_step(pool):
     spec = partial(spec_of, 2, options={**WIDE, "kind": "blocks", "n": 400}, params=SGD)
     training = {"compress": "powersgd", "powersgd_rank": 1}
     before, after, weights = pool.run(2, _with_trainer, spec(training=training), _powersgd_traffic)[0]
@@ -200,9 +198,7 @@ def test_powersgd_sends_less_and_still_learns(pool):
     assert errors[1] < errors[0] + 0.1
     assert errors[1] < compressed["measurements"][0].metrics["val_loss"]
 
-
-def test_powersgd_of_a_model_with_several_buckets_keeps_its_ranks(pool):
-    """Two buckets wait for each other in another order on each rank, and gloo mistakes one for the other."""
+    # Two buckets wait for each other in another order on each rank, and gloo mistakes one for the other.
     training = {"compress": "powersgd", "epochs": 1}
     spec = spec_of(2, options={"width": 768, "kind": "blocks", "dtype": "float32"}, training=training)
     assert distance(*pool.run(2, run_trial, spec)) < 1e-3
@@ -212,16 +208,12 @@ def test_powersgd_of_a_model_with_several_buckets_keeps_its_ranks(pool):
 @pytest.mark.parametrize(
     "training",
     [
-        {"compress": "powersgd"},
-        {"compress": "fp16", "accumulate": 2},
-        {"ema": 0.9},
-        {"samples_per_epoch": 20},
+        {"compress": "powersgd", "ema": 0.9},
+        {"compress": "fp16", "accumulate": 2, "samples_per_epoch": 20, "schedule": "one_cycle"},
         {"lr_scaling": "adascale", "reference_batch": 8},
-        {"precision": "bf16"},
+        {"precision": "bf16", "activation_checkpointing": True},
         {"shard": "optimizer"},
         {"shard": "full"},
-        {"activation_checkpointing": True},
-        {"schedule": "one_cycle"},
     ],
 )
 def test_a_resumed_trial_ends_with_the_bits_of_an_uninterrupted_one(pool, tmp_path, training):
@@ -260,17 +252,8 @@ def test_parameters_without_a_gradient_need_the_option(pool):
     assert distance(found, pool.run(2, run_trial, spec(training={"shard": "full"}))[0]) <= 1e-10
 
 
-def test_a_pass_cut_into_epochs_resumes_at_another_world_size(pool, tmp_path):
-    make = partial(spec_of, params=SGD, training={"epochs": 7, "samples_per_epoch": 20})
-    whole = run_trial(Group(), make())
-    drained = pool.run(2, run_trial, make(2, checkpoint_folder=str(tmp_path)), 1000, 3)[0]["measurements"][-1]
-    assert read_checkpoint(drained.checkpoint)["position"] == {"epoch": 3, "step": 6}
-    for rank in pool.run(4, run_trial, make(4, resume_from=drained.checkpoint)):
-        assert distance(whole, rank) <= 1e-10
-
-
 @pytest.mark.medium
-def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
+def test_noise_scale_and_gain_of_adascale_do_not_depend_on_who_measures_them(pool):
     """Ranks and accumulation make the same small batches, so the estimate is the same."""
 
     def scales(run):
@@ -283,10 +266,6 @@ def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
     assert scales(ranks[0]) == pytest.approx(scales(passes), rel=1e-6)
     assert max(scales(passes)) > 0
     assert max(scales(run_trial(Group(), make(training=training)))) == 0, "one batch a step has nothing to compare"
-
-
-@pytest.mark.medium
-def test_adascale_gains_between_one_and_the_number_of_batches(pool):
     training = {"lr_scaling": "adascale", "reference_batch": 4}
     make = partial(spec_of, params=PLAIN, options={"n": 400})
     gains = [m.metrics["adascale_gain"] for m in pool.run(4, run_trial, make(4, training=training))[0]["measurements"]]
@@ -297,11 +276,16 @@ def test_adascale_gains_between_one_and_the_number_of_batches(pool):
     assert distance(base, run_trial(Group(), passes)) > 1e-4
 
 
-def test_sharded_blocks_can_be_computed_twice(pool):
+def test_sharded_blocks_can_be_computed_twice_and_convolutions_channels_last(pool):
     training = {"activation_checkpointing": True, "shard": "full"}
     spec = spec_of(2, options={"kind": "blocks", "dropout": 0.3}, training=training)
     plain = spec_of(2, options={"kind": "blocks", "dropout": 0.3})
     assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, spec)[0]) <= 1e-12
+    # FSDP2 takes no weights that lie in memory in another order than their own.
+    make = partial(spec_of, 2, params=SGD)
+    plain = replace(make(training={"epochs": 1}), task=f"{__name__}:Images")
+    sharded = replace(make(training={"epochs": 1, "shard": "full", "channels_last": True}), task=plain.task)
+    assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, sharded)[0]) < 1e-6
 
 
 @pytest.mark.medium
@@ -388,11 +372,3 @@ class Images(BaseTask):
         del params
         blocks = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(3)]
         return nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.Flatten(), nn.Linear(8 * 36, 2))
-
-
-def test_convolutions_can_be_sharded_with_channels_last(pool):
-    """FSDP2 takes no weights that lie in memory in another order than their own."""
-    make = partial(spec_of, 2, params=SGD)
-    plain = replace(make(training={"epochs": 1}), task=f"{__name__}:Images")
-    sharded = replace(make(training={"epochs": 1, "shard": "full", "channels_last": True}), task=plain.task)
-    assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, sharded)[0]) < 1e-6

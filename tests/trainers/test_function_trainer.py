@@ -117,11 +117,11 @@ def test_ranks_learn_together_and_the_learning_rate_is_scaled(ranks, tmp_path):
     assert facts.model_parameters == two[0]["measurements"][0].metrics["model_parameters"] == 4 * 8 + 8 + 8 * 3 + 3
 
 
-def test_a_trial_waits_where_it_was_granted_no_more():
+def test_a_trial_may_wait_hand_nothing_over_and_have_enough(tmp_path):
     assert [one.epoch for one in trained(Group(), spec_of(), until=2)["measurements"]] == [1, 2]
-
-
-def test_a_function_may_have_enough(tmp_path):
+    done = trained(Group(), spec_of("keeps_nothing", checkpoint_folder=str(tmp_path)), ends_with=1)
+    assert [(one.epoch, one.checkpoint) for one in done["measurements"]] == [(1, None)]
+    assert list(tmp_path.iterdir()) == []
     done = trained(Group(), spec_of("stops_early", training={"epochs": 9}, checkpoint_folder=str(tmp_path)))
     assert [(one.epoch, one.complete) for one in done["measurements"]] == [(1, False), (2, False), (3, True)]
     assert read_checkpoint(done["measurements"][-1].checkpoint)["position"]["epoch"] == 3
@@ -135,12 +135,6 @@ def test_a_loop_as_people_write_it_ends_in_step(ranks, tmp_path):
         assert [(m.epoch, m.complete) for m in one["measurements"]] == [(1, False), (2, False), (3, True)]
     for name, value in done[0]["weights"].items():
         assert torch.equal(value, done[1]["weights"][name]), f"{name}: buffers are rank 0's"
-
-
-def test_a_function_that_hands_nothing_over_writes_nothing(tmp_path):
-    done = trained(Group(), spec_of("keeps_nothing", checkpoint_folder=str(tmp_path)), ends_with=1)
-    assert [(one.epoch, one.checkpoint) for one in done["measurements"]] == [(1, None)]
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -214,8 +208,7 @@ def test_each_sample_is_shared_out(samples, world_size):
     assert len(list(chain(*dealt))) - samples < world_size
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+@pytest.mark.parametrize(("name", "shuffle"), [("sampler", True), ("batch_sampler", False)])
 def test_a_sampler_of_the_users_is_refused_and_not_left_out(name, shuffle):
     def train(trial):
         chosen = WeightedRandomSampler([1.0, 0.0], 2)

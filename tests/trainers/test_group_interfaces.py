@@ -47,26 +47,20 @@ def found_by_nccl(monkeypatch: pytest.MonkeyPatch, backend: Backend = "nccl") ->
     return found
 
 
-def test_nccl_finds_the_interface_of_the_pool_and_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_finds_the_interface_of_the_pool_or_of_the_user_and_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GROUP_INTERFACE, "eth7")
     assert found_by_nccl(monkeypatch) == ["eth7"]
     assert chosen() == [None, "eth7"], "later groups find it, too"
-
-
-def test_nccl_looks_for_one_itself_where_nobody_knows_how_far_later_groups_reach(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert found_by_nccl(monkeypatch) == [None]
-    assert chosen() == [None, None]
-
-
-def test_what_the_user_has_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GROUP_INTERFACE, "eth7")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
     assert found_by_nccl(monkeypatch) == ["ib0"]
 
 
-def test_a_process_of_gloo_tells_nccl_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_finds_nothing_where_nobody_knows_or_gloo_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert found_by_nccl(monkeypatch) == [None]
+    assert chosen() == [None, None]
     monkeypatch.setenv(GROUP_INTERFACE, "eth7")
     assert found_by_nccl(monkeypatch, "gloo") == [None]
     assert chosen() == [None, None]

@@ -50,7 +50,7 @@ def test_a_rank_without_samples_exchanges_statistics_in_the_format_of_the_others
     assert outputs.dtype == inputs
 
 
-def test_buffers_travel_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_travel_in_one_piece_and_on_the_device_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL refuses a transposed matrix, after a whole epoch that was paid."""
     module, travelled = nn.Module(), []
     module.register_buffer("transposed", torch.arange(6.0).view(2, 3).t())
@@ -65,12 +65,7 @@ def test_buffers_travel_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     assert travelled == [True, True]
     assert module.get_buffer("transposed").tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
     assert module.get_buffer("plain").tolist() == [2.0, 2.0]
-
-
-def test_buffers_that_a_library_has_moved_away_travel_on_the_device_of_the_ranks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Lightning moves its module to the CPU at the end of `fit`, before the last epoch is told."""
+    # Lightning moves its module to the CPU at the end of `fit`, before the last epoch is told.
     travelled: list[torch.device] = []
     monkeypatch.setattr(dist, "broadcast", lambda tensor, _rank: travelled.append(tensor.device))
     monkeypatch.setattr(torch.Tensor, "copy_", lambda *_: None)  # nothing comes back from `meta`, which stands in

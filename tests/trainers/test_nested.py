@@ -75,17 +75,23 @@ def test_tensors_in_containers_are_reached_and_the_containers_keep_their_class(n
         assert in_single_precision(half).name == "name"
 
 
-def test_outputs_of_hugging_face_are_reached() -> None:
+def test_outputs_of_hugging_face_and_what_moves_itself_are_reached_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     outputs: Any = optional.module("transformers.modeling_outputs")
     half = outputs.SequenceClassifierOutput(logits=torch.ones(2, dtype=torch.bfloat16))
     whole = in_single_precision(half)
     assert type(whole) is type(half)
     assert whole.logits.dtype == whole["logits"].dtype == torch.float32
-
-
-def test_a_packed_sequence_moves_itself() -> None:
-    packed = to_device(pack_sequence([torch.ones(3), torch.ones(2)]), CPU)
-    assert packed.batch_sizes.tolist() == [2, 2, 1]
+    meta = torch.device("meta")
+    inside = {"graph": Graph(CPU), "texts": ["a"], "own": OwnDict(graphs=[Graph(CPU)])}
+    graph, (packed, moved) = to_device((Graph(CPU), [pack_sequence([torch.ones(3), torch.ones(2)]), inside]), meta)
+    assert {graph.device, moved["graph"].device, moved["own"]["graphs"][0].device, packed.data.device} == {meta}
+    assert (packed.batch_sizes.tolist(), moved["texts"]) == ([2, 2, 1], ["a"])
+    # A copy from a GPU that goes on while the host does would be read too early.
+    waits: list[bool] = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, _, non_blocking: waits.append(not non_blocking) or self)
+    to_device([torch.ones(1)], CPU)
+    to_device([torch.ones(1)], torch.device("cuda"))
+    assert waits == [True, False]
 
 
 class Graph:
@@ -96,23 +102,6 @@ class Graph:
 
     def to(self, device: torch.device) -> Graph:
         return Graph(device)
-
-
-def test_what_moves_itself_does_so_in_containers_as_well() -> None:
-    meta = torch.device("meta")
-    inside = {"graph": Graph(CPU), "texts": ["a"], "own": OwnDict(graphs=[Graph(CPU)])}
-    graph, (packed, moved) = to_device((Graph(CPU), [pack_sequence([torch.ones(3), torch.ones(2)]), inside]), meta)
-    assert {graph.device, moved["graph"].device, moved["own"]["graphs"][0].device, packed.data.device} == {meta}
-    assert (packed.batch_sizes.tolist(), moved["texts"]) == ([2, 2, 1], ["a"])
-
-
-def test_a_copy_on_the_cpu_is_whole_when_it_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy from a GPU that goes on while the host does would be read too early."""
-    waits: list[bool] = []
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, _, non_blocking: waits.append(not non_blocking) or self)
-    to_device([torch.ones(1)], CPU)
-    to_device([torch.ones(1)], torch.device("cuda"))
-    assert waits == [True, False]
 
 
 class Mappings(Dataset):

@@ -43,14 +43,11 @@ def test_the_gradient_norm_is_what_moved_the_weights(training, params):
     assert figures["gradient_norm"] == pytest.approx(way / 0.1, rel=1e-6)
 
 
-def test_the_norm_is_that_before_clipping():
+def test_the_rate_is_that_of_the_epochs_last_step_and_the_norm_that_before_clipping():
     way, measurement = moved_by_an_epoch(spec_of(options=ONE_STEP, training={**PLAIN, "clip_norm": 0.01}, params=STILL))
     _, free = moved_by_an_epoch(spec_of(options=ONE_STEP, training={**PLAIN, "clip_norm": 1e9}, params=STILL))
     assert way == pytest.approx(0.1 * 0.01, rel=1e-3)
     assert measurement.optimizer["gradient_norm"] == pytest.approx(free.optimizer["gradient_norm"], rel=1e-12)
-
-
-def test_the_rate_is_that_of_the_epochs_last_step():
     measured = run_trial(Group(), spec_of(training={"schedule": "step", "decay_every_epochs": 1, "warmup_epochs": 0}))
     rates = [one.optimizer["learning_rate"] for one in measured["measurements"]]
     assert rates == [pytest.approx(0.1 * 0.1**epoch) for epoch in range(3)]

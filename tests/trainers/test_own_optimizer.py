@@ -74,11 +74,17 @@ def train(task: Blobs, spec: TrialSpec, until: int = 100, group: Group | None = 
         trainer.close()
 
 
-def test_an_optimizer_that_is_the_trainers_trains_the_same_weights() -> None:
+def test_an_optimizer_of_the_task_trains_the_same_weights_and_goes_on_from_a_checkpoint(
+    tmp_path: Path,
+) -> None:
     params = {"momentum": 0.9}
     ours, _ = train(Blobs(), spec_of(params=params))
     own, _ = train(Same(), spec_of(params=params))
     assert all(torch.equal(value, own[name]) for name, value in ours.items())
+    spec = spec_of(milestones=(1,), checkpoint_folder=str(tmp_path))
+    whole, (measured, _) = train(ByLayer(), spec)
+    resumed, _ = train(ByLayer(), replace(spec, resume_from=measured[0].checkpoint))
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
 
 
 def test_groups_keep_the_ratio_of_their_rates_and_the_schedule_is_the_tasks() -> None:
@@ -97,13 +103,6 @@ def test_a_group_may_have_the_rate_0_and_stays_as_it_was(frozen: tuple[int, ...]
     _, (measured, rates) = train(Frozen(*frozen), spec, until=2)
     assert [one.optimizer["learning_rate"] for one in measured] == [rate, rate]
     assert [lr for lr, _ in rates] == [0.0 if number in frozen else 0.05 for number in range(2)]
-
-
-def test_it_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path: Path) -> None:
-    spec = spec_of(milestones=(1,), checkpoint_folder=str(tmp_path))
-    whole, (measured, _) = train(ByLayer(), spec)
-    resumed, _ = train(ByLayer(), replace(spec, resume_from=measured[0].checkpoint))
-    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
 
 
 def _on_rank(group: Group, spec: TrialSpec) -> dict[str, Any]:

@@ -56,7 +56,9 @@ def test_a_rank_that_is_gone_is_given_up(server: StoreServer, started: bool, wor
         here.wait_for_all()
 
 
-def test_one_that_is_heard_of_is_waited_for_however_long(server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rank_is_waited_for_while_it_is_heard_of_or_has_come(
+    server: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
     """By a clock of the test's own: an hour with a beat in each look, then silence for as long as the deadline."""
     with closing(present(server, 0, 2, 60.0)) as here:
         watch = _Watch(here, 0.0)
@@ -68,9 +70,6 @@ def test_one_that_is_heard_of_is_waited_for_however_long(server: StoreServer, ca
         watch.look(3571 + 60.0)
         with pytest.raises(LostError, match="or give a longer deadline"):
             watch.look(3571 + 66.0)
-
-
-def test_who_has_come_need_not_be_heard_of(server: StoreServer) -> None:
     with closing(present(server, 0, 3, 60.0)) as here:
         watch = _Watch(here, 0.0)
         here.store.set("here 1", "yes")
@@ -85,17 +84,14 @@ def _deadline_of_the_store(group: Group, address: StoreAddress) -> tuple[timedel
     return _get_default_store().timeout, client._timeout_seconds  # type: ignore[attr-defined]
 
 
-def test_a_group_gives_its_store_its_own_deadline(ranks: Any, server: StoreServer) -> None:
+def test_a_group_gives_its_store_its_own_deadline_and_gloo_sums_bf16(ranks: Any, server: StoreServer) -> None:
     """NCCL's identifier and DDP's first exchange go over the store."""
     assert ranks.run(2, _deadline_of_the_store, server.address) == [(timedelta(seconds=20), 20.0)] * 2
+    # So `compress: bf16` needs no NCCL between ranks that share GPUs.
+    assert ranks.run(2, _sums_bf16) == [[2.0] * 3] * 2
 
 
 def _sums_bf16(_group: object) -> list[float]:
     values = torch.ones(3, dtype=torch.bfloat16)
     dist.all_reduce(values)
     return [float(value) for value in values]
-
-
-def test_gloo_sums_bf16(ranks: Any) -> None:
-    """So `compress: bf16` needs no NCCL between ranks that share GPUs."""
-    assert ranks.run(2, _sums_bf16) == [[2.0] * 3] * 2

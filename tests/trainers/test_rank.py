@@ -112,21 +112,21 @@ def digits_trial(**changes: object) -> TrialSpec:
     return replace(trial, **changes)  # type: ignore[arg-type]
 
 
-def test_measurements_of_short_epochs_travel_together_and_know_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_of_short_epochs_travel_together_and_of_long_ones_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 3600.0)
     told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
     assert epochs_by_message(told) == [[1, 2, 3, 4]]
     ages = [measurement.age_seconds for message in told if isinstance(message, list) for measurement in message]
     assert ages == sorted(ages, reverse=True)
     assert ages[0] > ages[-1] >= 0.0
-
-
-def test_a_run_whose_patience_is_at_an_end_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 3600.0)
     params, training = {"learning_rate": 1e-30}, {"epochs": 9, "early_stop_patience": 2}
     trial = digits_trial(params=params, training=training)
     told = list(RankProcess(device="cpu", cpus_per_rank=1).run(trial, ASSIGNMENT, 9))
     assert epochs_by_message(told) == [[1, 2, 3]], "sent without waiting for the epoch that was granted"
+    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 0.0)
+    told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
+    assert epochs_by_message(told) == [[1], [2], [3], [4]]
 
 
 @pytest.mark.large
@@ -157,12 +157,6 @@ def test_the_start_of_a_trial_does_not_count_the_end_of_the_one_before(tmp_path:
     assert took >= 6.0
     assert told.seconds < took - 5.0
     rank.close(second.key)
-
-
-def test_a_measurement_of_a_long_epoch_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 0.0)
-    told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
-    assert epochs_by_message(told) == [[1], [2], [3], [4]]
 
 
 def test_what_was_measured_before_a_failure_is_sent_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

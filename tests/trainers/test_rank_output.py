@@ -69,7 +69,7 @@ def output_of(folder: Path, trial: int, rank: int = 0) -> Path:
 
 
 @pytest.mark.medium
-def test_all_that_is_printed_while_a_trial_trains_is_kept_with_it(tmp_path: Path) -> None:
+def test_all_that_is_printed_while_a_trial_trains_is_kept_with_it_of_much_output_the_end(tmp_path: Path) -> None:
     assert run(tmp_path) == "before\nafter\n"
     assert output_of(tmp_path, 0).read_text() == "of Python\nan error\nof a child\nof a library\n"
     assert output_of(tmp_path, 3).read_text() == "of the third\n"
@@ -78,10 +78,6 @@ def test_all_that_is_printed_while_a_trial_trains_is_kept_with_it(tmp_path: Path
     confirming = log_path(tmp_path / "automl_logs/s/trial-00000-seed-5", 1, 0)
     assert confirming.read_text() == "of a training that confirms\n", "what the search has printed stays"
     assert confirming.parent in folders_of_trial(tmp_path, "s", 0)
-
-
-@pytest.mark.medium
-def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:
     run(tmp_path)
     latest = output_of(tmp_path, 2, rank=1)
     kept = Path(f"{latest}.1").read_text() + latest.read_text()
@@ -91,13 +87,9 @@ def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_the_output_of_a_command_is_left_to_its_supervisor(tmp_path: Path) -> None:
+def test_output_of_a_command_is_left_alone_and_a_full_folder_costs_no_trial(tmp_path: Path) -> None:
     assert "of Python" in run(tmp_path, COMMAND)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.medium
-def test_a_folder_that_takes_nothing_costs_no_trial(tmp_path: Path) -> None:
     (tmp_path / "automl_logs").write_text("a file where the folder should be")
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), "digits"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)

@@ -61,25 +61,19 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_a_factor_of_all_parameters_is_another_learning_rate() -> None:
+def test_factors_are_learning_rates_through_the_schedule() -> None:
     slow, (measured, _) = train(Slow(), spec_of(params=ADAM, training=COSINE))
     plain, _ = train(Blobs(), spec_of(params=ADAM | {"learning_rate": 0.005}, training=COSINE))
     assert all(torch.allclose(value, plain[name], atol=1e-12) for name, value in slow.items())
     full, (fully_measured, _) = train(Blobs(), spec_of(params=ADAM, training=COSINE))
     assert not same(slow, full)
     assert measured[0].optimizer["learning_rate"] == fully_measured[0].optimizer["learning_rate"]
-
-
-def test_each_layer_has_its_rate_through_the_schedule() -> None:
     _, (_, groups) = train(ByLayer(), spec_of(params=ADAM, training=COSINE), until=2)
     (high, low) = groups
     assert (high[RATE_FACTOR], low[RATE_FACTOR]) == (1.0, 0.1)
     assert low["lr"] == pytest.approx(high["lr"] / 10)
     assert low["weight_decay"] == high["weight_decay"] == 0.1
     assert 0 < high["lr"] < 0.01
-
-
-def test_without_factors_there_is_one_group_and_the_same_bits() -> None:
     unchanged, (_, groups) = train(Unchanged(), spec_of(params=ADAM))
     plain, _ = train(Blobs(), spec_of(params=ADAM))
     assert same(unchanged, plain)
@@ -89,11 +83,6 @@ def test_without_factors_there_is_one_group_and_the_same_bits() -> None:
 def _resumed(group: Group, spec: TrialSpec) -> list[dict[str, Any]]:
     whole, (measured, _) = train(ByLayer(), spec, group=group)
     return [whole, train(ByLayer(), replace(spec, resume_from=measured[0].checkpoint), group=group)[0]]
-
-
-def test_it_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path: Path) -> None:
-    spec = spec_of(params=ADAM, training=COSINE, milestones=(1,), checkpoint_folder=str(tmp_path))
-    assert same(*_resumed(Group(), spec))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

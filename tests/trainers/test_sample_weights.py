@@ -107,7 +107,7 @@ def test_the_first_step_is_that_of_a_loop_by_hand(ranks):
     assert torch.nn.functional.cosine_similarity(moved, -gradient, dim=0).item() > 1 - 1e-9
 
 
-def test_weights_of_one_change_nothing_and_those_of_metrics_alone_do_not_touch_the_training(ranks):
+def test_weights_of_one_and_those_of_metrics_alone_change_nothing_and_zeros_have_no_loss(ranks):
     plain = run_trial(Group(), spec_of(options={"n": 53}))
     for kind in ("ones", "none"):
         other = trained(ranks, weighed(options={"weights": kind}))
@@ -116,6 +116,7 @@ def test_weights_of_one_change_nothing_and_those_of_metrics_alone_do_not_touch_t
         last = other["measurements"][-1].metrics
         assert last["val_error"] == pytest.approx(plain["measurements"][-1].metrics["val_error"])
     assert last["val_weighed_error"] != pytest.approx(last["val_error"])
+    assert isinstance(trained(ranks, weighed(2, options={"weights": "zeros"})), DivergedError)
 
 
 def test_a_weighed_evaluation_is_the_recorded_one(ranks):
@@ -141,10 +142,6 @@ def test_weights_of_another_form_are_refused(kind, words):
     with pytest.raises(TaskError) as refused:
         run_trial(Group(), weighed(options={"weights": kind}))
     assert words in str(refused.value)
-
-
-def test_a_trial_in_which_nothing_has_a_weight_has_no_loss(ranks):
-    assert isinstance(trained(ranks, weighed(2, options={"weights": "zeros"})), DivergedError)
 
 
 class Copies(TorchDispatchMode):

@@ -86,7 +86,7 @@ def test_writing_into_an_array_is_seen_by_nobody_else(tmp_path):
     assert torch.equal(other.tensor.view(torch.uint8), Holder().tensor.view(torch.uint8))
 
 
-def test_files_that_nobody_holds_are_deleted_by_the_next_one(tmp_path):
+def test_files_that_nobody_holds_are_deleted_and_where_none_can_be_written_all_stays(tmp_path, caplog, monkeypatch):
     holder = Holder()
     share_arrays(holder, tmp_path)
     kept = files(tmp_path)[0]
@@ -99,9 +99,6 @@ def test_files_that_nobody_holds_are_deleted_by_the_next_one(tmp_path):
         assert kept in files(tmp_path)
     left = files(tmp_path)
     assert len(left) == 2, "the held one, and the one that was just written for somebody who is gone"
-
-
-def test_where_no_file_can_be_written_all_stays(tmp_path, caplog, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     held = [pattern(16)]
     share_arrays(held, tmp_path / "file")

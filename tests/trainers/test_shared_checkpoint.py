@@ -37,11 +37,17 @@ def files_in(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.fixture(scope="module")
+def trial_folder(ranks, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "trial"
+    ranks.run(4, run_trial, make(folder))
+    return folder
+
+
 @pytest.fixture
-def saved(ranks, tmp_path):
-    """The checkpoint of a trial's second epoch."""
-    folder = tmp_path / "trial"
-    return Path(ranks.run(4, run_trial, make(folder))[0]["measurements"][1].checkpoint)
+def saved(trial_folder, tmp_path):
+    """The checkpoint of a trial's second epoch, in a folder that a test may spoil."""
+    return Path(shutil.copytree(trial_folder, tmp_path / "trial")) / "epoch-0002.attempt-1.pt"
 
 
 def on(ranks, world_size, spec):
@@ -141,7 +147,13 @@ def test_readers_see_a_whole_model(ranks, tmp_path):
     assert len(storages) == len(mine), "each tensor can be taken from the file without the others"
 
 
-def test_a_deleted_checkpoint_leaves_nothing(saved):
+def test_other_programs_open_a_share_and_a_deleted_checkpoint_leaves_nothing(saved):
+    from safetensors.torch import load_file
+
+    content = open_checkpoint(saved)
+    name, stored = next(iter(content["model"].items()))
+    shares = [load_file(saved.with_name(f"{saved.stem}.rank-{rank}-of-4.bin")) for rank in range(4)]
+    assert torch.equal(torch.cat([share[f"model/{name}"] for share in shares]), stored.whole())
     other = saved.with_name("epoch-0001.attempt-1.pt")
     before = checkpoint_bytes(other)
     delete_checkpoint(saved)
@@ -187,15 +199,6 @@ def test_shares_without_a_main_file_are_no_checkpoint(ranks, saved):
     for answer in ranks.run(4, run_trial, make(saved.parent, resume_from=str(saved))):
         assert isinstance(answer, CheckpointError)
         assert str(answer) == f"checkpoint {saved} is missing"
-
-
-def test_other_programs_open_a_share(saved):
-    from safetensors.torch import load_file
-
-    content = open_checkpoint(saved)
-    name, stored = next(iter(content["model"].items()))
-    shares = [load_file(saved.with_name(f"{saved.stem}.rank-{rank}-of-4.bin")) for rank in range(4)]
-    assert torch.equal(torch.cat([share[f"model/{name}"] for share in shares]), stored.whole())
 
 
 def _rows(header):

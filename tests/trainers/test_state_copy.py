@@ -37,7 +37,7 @@ def content():
     }
 
 
-def test_a_copy_is_equal_and_has_the_same_form() -> None:
+def test_a_copy_is_equal_has_the_same_form_and_does_not_change_with_the_state() -> None:
     given = content()
     copied = StateCopies().of(given)
     assert copied.keys() == given.keys()
@@ -59,9 +59,6 @@ def test_a_copy_is_equal_and_has_the_same_form() -> None:
     torch.save({name: copied[name] for name in copied if name not in {"piece", "plain"}}, file)
     file.seek(0)
     torch.load(file, weights_only=True)
-
-
-def test_what_is_changed_afterwards_is_not_changed_in_the_copy() -> None:
     given = content()
     copied = StateCopies().of(given)
     with torch.no_grad():
@@ -89,7 +86,7 @@ def test_the_memory_of_the_last_copy_serves_again() -> None:
     assert copies.of({"b": state["b"]})["b"].data_ptr() == smaller["a"].data_ptr()
 
 
-def test_ranks_gather_over_a_store_and_leave_nothing_there() -> None:
+def test_ranks_gather_over_a_store_and_one_that_tells_nothing_is_named() -> None:
     store = PrefixStore("some group", HashStore())
     both = threading.Barrier(3)
 
@@ -104,9 +101,6 @@ def test_ranks_gather_over_a_store_and_leave_nothing_there() -> None:
     expected = [[(number, "first") for number in range(3)], [{"second": number} for number in range(3)]]
     assert answers == [expected] * 3
     assert store.num_keys() == 0
-
-
-def test_a_rank_that_tells_nothing_is_named() -> None:
     gather = StoreGather("epoch-0001", Group(rank=0, world_size=3), HashStore(), gather_seconds=0.1)
     with pytest.raises(LostError, match=r"no word of ranks 1, 2 on epoch-0001 within 0\.1 s"):
         gather(0)

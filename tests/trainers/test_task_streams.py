@@ -47,8 +47,7 @@ def seen_in(done, epoch):
     return Counter(number for rank in done for number in rank["seen"][epoch])
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("n", [50, 49, 33])
+@pytest.mark.parametrize(("world_size", "n"), [(1, 50), (2, 49), (4, 50), (4, 33)])
 def test_each_sample_is_trained_on_once_by_one_rank(ranks, world_size, n):
     """The last step has 2 or 1 samples for up to 4 ranks; those without one pass a sample that counts nothing."""
     done = ran(ranks, world_size, stream_spec(world_size, options={"n": n}, training={"epochs": 2}))
@@ -93,14 +92,13 @@ def test_a_stream_trains_to_the_bits_of_a_dataset_in_the_same_order(monkeypatch,
     assert_same_weights(streamed, plain)
 
 
-@pytest.mark.parametrize("training", [{}, KNOWN_END])
-def test_worker_processes_change_no_bit(training):
+@pytest.mark.parametrize(("training", "workers"), [({}, 1), (KNOWN_END, 2)])
+def test_worker_processes_change_no_bit(training, workers):
     options, training = {"n": 49, "dropout": 0.3, "validation": "stream"}, {"epochs": 2, **training}
     here = ran(None, 1, stream_spec(options=options, training=training))[0]
-    for workers in (1, 2):
-        elsewhere = ran(None, 1, stream_spec(options=options, training={**training, "data_workers": workers}))[0]
-        assert_same_weights(here, elsewhere)
-        assert here["measurements"][-1].metrics["val_loss"] == elsewhere["measurements"][-1].metrics["val_loss"]
+    elsewhere = ran(None, 1, stream_spec(options=options, training={**training, "data_workers": workers}))[0]
+    assert_same_weights(here, elsewhere)
+    assert here["measurements"][-1].metrics["val_loss"] == elsewhere["measurements"][-1].metrics["val_loss"]
 
 
 def read_by(rank, workers, *, number=1, skip=0):
@@ -112,15 +110,14 @@ def read_by(rank, workers, *, number=1, skip=0):
     return [[batch[0][:, 0].tolist() for one, batch in step if not one.is_empty] for step in steps]
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_ranks_read_the_same_shares_whatever_their_worker_processes(number):
+@pytest.mark.parametrize(("number", "workers"), [(1, 2), (2, 1)])
+def test_ranks_read_the_same_shares_whatever_their_worker_processes(number, workers):
     by_rank = [read_by(rank, 0, number=number) for rank in range(3)]
     assert Counter(sample for steps in by_rank for step in steps for one in step for sample in one) == Counter(
         range(50)
     )
-    for workers in (1, 2):
-        assert [read_by(rank, workers, number=number) for rank in range(3)] == by_rank
-        assert read_by(1, workers, number=number, skip=3) == by_rank[1][3:]
+    assert [read_by(rank, workers, number=number) for rank in range(3)] == by_rank
+    assert read_by(1, workers, number=number, skip=3) == by_rank[1][3:]
 
 
 def test_an_epoch_of_so_many_samples_goes_on_in_the_stream_and_begins_it_anew(ranks):
@@ -178,12 +175,17 @@ def test_a_trial_goes_on_within_an_epoch(ranks, tmp_path, world_size, options, t
     assert mine["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-12)
 
 
-def test_another_world_size_goes_on_with_the_same_samples(ranks, tmp_path):
+def test_another_world_size_goes_on_and_another_length_of_epochs_is_refused(ranks, tmp_path):
     spec = stream_spec(2, options={"n": 70}, training=KNOWN_END, checkpoint_folder=str(tmp_path))
     whole = ran(ranks, 2, replace(spec, checkpoint_folder=None))[0]
     part = on(ranks, 2, spec, ends_at_step=4)[0]
     shrunk = stream_spec(options={"n": 70}, training=KNOWN_END, resume_from=part["parts"][-1].checkpoint)
     assert_same_weights(whole, ran(None, 1, shrunk)[0], 1e-10)
+    spec = stream_spec(training=KNOWN_END, checkpoint_folder=str(tmp_path))
+    ran(None, 1, spec, end_at=1)
+    other = stream_spec(training={"samples_per_epoch": 16}, resume_from=str(last_checkpoint(tmp_path)))
+    with pytest.raises(CheckpointError, match="samples_per_epoch must stay the same"):
+        ran(None, 1, other)
 
 
 def test_how_many_steps_an_epoch_has_is_known_after_the_first(tmp_path):
@@ -208,8 +210,9 @@ def test_a_stream_that_shares_itself_out_ends_with_the_rank_that_has_least(ranks
     assert Counter(done[0]["seen"][0]) == Counter(range(70))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("validation", ["stream", "shards"])
+@pytest.mark.parametrize(
+    ("world_size", "validation"), [(1, "stream"), (2, "stream"), (2, "shards"), (4, "stream"), (4, "shards")]
+)
 def test_a_validation_stream_is_summed_exactly(ranks, world_size, validation):
     shares = {1: [31], 2: [20, 11], 4: [1, 9, 20, 1]}[world_size]
     given = {"n": 32, "validation": shares if validation == "shards" else "stream", "shuffles": False}
@@ -259,14 +262,6 @@ def test_a_rank_without_samples_is_named(ranks, options, training, message):
     with pytest.raises(TaskError) as caught:
         ran(ranks, 2, stream_spec(2, options=options, training=training))
     assert message in str(caught.value)
-
-
-def test_another_number_of_samples_an_epoch_is_refused(tmp_path):
-    spec = stream_spec(training=KNOWN_END, checkpoint_folder=str(tmp_path))
-    ran(None, 1, spec, end_at=1)
-    other = stream_spec(training={"samples_per_epoch": 16}, resume_from=str(last_checkpoint(tmp_path)))
-    with pytest.raises(CheckpointError, match="samples_per_epoch must stay the same"):
-        ran(None, 1, other)
 
 
 def test_a_stream_is_tried_out_and_counted_without_reading_all_of_it():

@@ -55,9 +55,10 @@ def script(tmp_path, options=None, training=None):
 
 
 @pytest.mark.large
-def test_processes_of_its_own_train_like_one(tmp_path, started):
+def test_processes_of_its_own_which_may_read_their_data_in_others_train_like_one(started):
     measurements, facts = [], []
-    returned = train_locally(spec_of(2), 2, measurements.append, facts.append)
+    spec = spec_of(2, options={"dataset": True}, training={"data_workers": 1})
+    returned = train_locally(spec, 2, measurements.append, facts.append)
     alone = run_trial(Group(), spec_of())["measurements"]
     assert returned == measurements
     losses = [m.metrics["val_loss"] for m in measurements]
@@ -96,15 +97,6 @@ def test_torchrun_launches_the_same_training(tmp_path):
     losses = [float(line.split()[1]) for line in lines if line[0].isdigit()]
     assert losses == pytest.approx([m.metrics["val_loss"] for m in alone], rel=1e-10)
     assert sorted(line for line in lines if line.startswith("rank")) == ["rank 0 25", "rank 1 25"]
-
-
-@pytest.mark.large
-def test_ranks_may_have_processes_that_read_their_data(started):
-    reading = train_locally(spec_of(2, options={"dataset": True}, training={"data_workers": 1}), 2)
-    alone = run_trial(Group(), spec_of())["measurements"]
-    losses = [m.metrics["val_loss"] for m in reading]
-    assert losses == pytest.approx([m.metrics["val_loss"] for m in alone], rel=1e-10)
-    assert not started()
 
 
 @pytest.mark.large

@@ -28,16 +28,13 @@ def test_type_default_and_range_of_an_option_agree(name: str) -> None:
         assert allowed == {TYPES[parameter.kind], *words}
 
 
-def test_spec_and_settings_have_the_options_of_the_one_declaration() -> None:
+def test_spec_settings_and_trials_without_options_have_the_one_declaration_and_its_defaults() -> None:
     keys = [name for name, parameter in TRAINER_PARAMETERS.items() if not parameter.only_in_space]
     assert list(TrainingSpec.model_fields) == ["epochs", *keys]
     assert {name: TrainingSpec.model_fields[name].default for name in keys} == {
         name: TRAINER_PARAMETERS[name].default for name in keys
     }
     assert {option.name for option in fields(Settings)} == {"epochs", *TRAINER_PARAMETERS}
-
-
-def test_a_trial_without_options_is_trained_with_the_declared_defaults() -> None:
     settings = settings_of(spec_of(params={"batch_per_rank": 64}, training={"reference_batch": 64}))
     defaults = TrainerOptions()
     assert {name: getattr(settings, name) for name in TRAINER_PARAMETERS} == {

@@ -92,12 +92,14 @@ def test_a_training_that_goes_on_from_its_weights_grows_the_same_trees() -> None
         assert torch.equal(value, second.state_dict()[name]), name
 
 
-def test_trees_that_have_not_grown_add_nothing() -> None:
+def test_trees_that_have_not_grown_add_nothing_and_too_many_are_refused() -> None:
     rows, _ = table()
     found = model(2)
     assert torch.equal(found(rows), torch.zeros(len(rows), 2))
     found.grow_epoch(rows, torch.zeros(len(rows), dtype=torch.int64), epoch=1, epochs=2, seed=0, threads=1, tick=int)
     assert (found(rows).argmax(1) == 0).all()
+    with pytest.raises(TaskError, match=r"GiB for 30000 trees of 61 nodes and a category of 1000 levels"):
+        BoostedTrees(dense=1, category_sizes=[1000], outputs=100, options=TreeOptions(), meaning="")
 
 
 @pytest.mark.parametrize(
@@ -114,14 +116,11 @@ def test_parameters_out_of_bounds_are_one_line(file: str, params: dict[str, Any]
         trained("tabular", {"train": file}, {**TREES, **params}, epochs=1)
 
 
-def test_trees_that_would_fill_checkpoints_are_refused() -> None:
-    with pytest.raises(TaskError, match=r"GiB for 30000 trees of 61 nodes and a category of 1000 levels"):
-        BoostedTrees(dense=1, category_sizes=[1000], outputs=100, options=TreeOptions(), meaning="")
-
-
-def test_epochs_may_be_more_than_trees(file: str) -> None:
+def test_epochs_may_be_more_than_trees_and_options_of_gradients_are_refused(file: str) -> None:
     _, trainer = trained("tabular", {"train": file, "target": "rich"}, {**TREES, "trees": 3}, epochs=5)
     assert trainer.epoch == 5
+    with pytest.raises(TaskError, match="activation_checkpointing true with a model that is not trained by gradient"):
+        trained("tabular", {"train": file}, {**TREES, "activation_checkpointing": True}, epochs=1)
 
 
 @pytest.fixture
@@ -155,11 +154,6 @@ def test_a_resumed_trial_has_the_weights_of_one_that_was_not_interrupted(file: s
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert again[-1]["val_loss"] == metrics[-1]["val_loss"]
     assert again[-1]["train_loss"] == metrics[-1]["train_loss"]
-
-
-def test_only_options_that_trees_can_follow_are_taken(file: str) -> None:
-    with pytest.raises(TaskError, match="activation_checkpointing true with a model that is not trained by gradient"):
-        trained("tabular", {"train": file}, {**TREES, "activation_checkpointing": True}, epochs=1)
 
 
 def test_where_lightgbm_is_missing_networks_are_searched(file: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_shares_are_quantiles_of_the_beta_distribution(alpha: float) -> None:
     assert np.allclose(found, betaincinv(alpha, alpha, (np.arange(512) + 0.5) / 512), atol=1e-4)
 
 
-def test_an_image_is_mixed_alike_in_any_batch_and_otherwise_in_another_epoch(partners: Partners) -> None:
+def test_an_image_is_mixed_alike_in_any_batch_and_the_loss_is_that_of_both_classes(partners: Partners) -> None:
     mixup = Mixup(1.0, partners, 2)
     mixup.set_epoch_seed(3)
     whole = mixup.draw(partners.pixels)
@@ -63,9 +63,6 @@ def test_an_image_is_mixed_alike_in_any_batch_and_otherwise_in_another_epoch(par
     assert all(torch.equal(one[7:30], other) for one, other in zip(whole, part, strict=True))
     mixup.set_epoch_seed(4)
     assert not torch.equal(mixup.draw(partners.pixels)[1], whole[1])
-
-
-def test_the_loss_is_that_of_both_classes_by_their_shares() -> None:
     logits, targets = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
     others, kept = torch.tensor([2, 1, 0, 0, 2]), torch.tensor([1.0, 0.3, 0.5, 0.2, 0.0])
     counts = torch.zeros(5, 3)

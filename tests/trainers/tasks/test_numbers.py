@@ -84,9 +84,6 @@ def test_studies_scale_as_before_unless_their_spec_says_otherwise(file: str) -> 
     stored: Any = load_task("tabular", {"train": file, "target": "rich", "folds": "auto"})
     asked: Any = load_task("tabular", said)
     assert (stored.encoding.is_robust, asked.encoding.is_robust) == (False, True)
-
-
-def test_another_scaling_is_one_line(file: str) -> None:
     with pytest.raises(TaskLoadError, match=r"task_options\.scaling: found 'minmax', allowed: standard, robust"):
         load_task("tabular", {"train": file, "scaling": "minmax"})
 

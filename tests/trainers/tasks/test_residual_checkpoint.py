@@ -195,14 +195,14 @@ def test_damaged_and_missing_files(folder: Path, tmp_path: Path, name: str) -> N
         assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_becomes_another_network_is_named(folder: Path, file: str) -> None:  # noqa: F811 - a fixture
+def test_a_file_that_becomes_another_network_is_named_and_a_model_without_values_reads_none(
+    folder: Path,  # noqa: F811 - a fixture
+    file: str,
+) -> None:
     task = Vision(str(folder), checkpoint=file)
     torch.save({"a": torch.zeros(1)}, file)
     with pytest.raises(TaskError, match=r"^task_options\.checkpoint: .* found weights of another network"):
         task.model({})
-
-
-def test_a_model_without_values_reads_no_file() -> None:
     with torch.device("meta"):
         body = ResidualBody(layout_of(small(), "a file"))
         fill(body, nn.Linear(512, 2), "/there/is/none")

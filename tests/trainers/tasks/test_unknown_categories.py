@@ -67,15 +67,12 @@ def test_an_unknown_or_missing_category_is_between_the_known_ones(tmp_path: Path
     assert float(found.max()) < 0.8
 
 
-def test_a_level_that_no_training_row_has_is_the_mean_of_the_others(tmp_path: Path) -> None:
+def test_a_level_that_no_training_row_has_is_the_mean_of_the_others_else_it_is_learned(tmp_path: Path) -> None:
     task = Tabular(colours(tmp_path), "y")
     model = after_some_steps(task, 0, steps=2)
     table = model.categories.table.weight
     torch.testing.assert_close(places(model, task.encode(NEW)), table[2:].mean(0).expand(2, -1))
     assert torch.equal(places(model, task.encode([{"c": "level0", "x": 0.0}])), table[2:3])
-
-
-def test_the_unknown_level_is_learned_where_a_training_row_has_it(tmp_path: Path) -> None:
     task = Tabular(colours(tmp_path, ("once", 0.5, "yes"), ("", 0.5, "no")), "y", validation_share=0.001)
     levels = set(task.train_data({})[0][:, -1].tolist())
     assert levels >= {0.0, 1.0}
@@ -83,7 +80,9 @@ def test_the_unknown_level_is_learned_where_a_training_row_has_it(tmp_path: Path
     assert torch.equal(places(model, task.encode(NEW)), model.categories.table.weight[:2])
 
 
-def test_training_rows_are_passed_as_they_were(tmp_path: Path) -> None:
+def test_training_rows_are_passed_as_they_were_and_levels_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = Tabular(colours(tmp_path), "y")
     inputs, _ = task.train_data({})
     model: Any = task.model(OPTIONS)
@@ -91,6 +90,18 @@ def test_training_rows_are_passed_as_they_were(tmp_path: Path) -> None:
     for is_training in (True, False):
         assert torch.equal(places(model.train(is_training), inputs), learned)
     assert set(model.categories.state_dict()) == {"table.weight"}, "checkpoints of before have nothing else"
+    # Models are built by the hundred to count their weights, and rows may be millions.
+    counted: list[int] = []
+
+    def noted(*given: Any) -> Any:
+        counted.append(1)
+        return trained_levels(*given)
+
+    monkeypatch.setattr(tabular, "trained_levels", noted)
+    task = Tabular(colours(tmp_path), "y", folds=3)
+    for _ in range(3):
+        task.model(OPTIONS)
+    assert counted == [1]
 
 
 def test_a_level_of_one_fold_is_unknown_to_the_model_that_does_not_train_on_it(tmp_path: Path) -> None:
@@ -103,21 +114,6 @@ def test_a_level_of_one_fold_is_unknown_to_the_model_that_does_not_train_on_it(t
         table = model.categories.table.weight
         expected = table[2:].mean(0) if number == fold else table[0]
         torch.testing.assert_close(places(model, new)[0], expected)
-
-
-def test_levels_are_counted_once_for_all_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models are built by the hundred to count their weights, and rows may be millions."""
-    counted: list[int] = []
-
-    def noted(*given: Any) -> Any:
-        counted.append(1)
-        return trained_levels(*given)
-
-    monkeypatch.setattr(tabular, "trained_levels", noted)
-    task = Tabular(colours(tmp_path), "y", folds=3)
-    for _ in range(3):
-        task.model(OPTIONS)
-    assert counted == [1]
 
 
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])

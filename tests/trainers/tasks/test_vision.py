@@ -62,7 +62,7 @@ def image_folder(path: Path, count: int = 60, seed: int = 0, mode: str = "RGB", 
     return path
 
 
-def test_idx_files_are_read_as_they_are_and_images_stay_bytes(folder: Path) -> None:
+def test_idx_files_are_read_as_they_are_and_their_normalisation_is_among_the_weights(folder: Path) -> None:
     task = Vision(str(folder))
     pixels, labels = bars(60, 1)
     inputs, targets = task.test_data({})
@@ -71,9 +71,6 @@ def test_idx_files_are_read_as_they_are_and_images_stay_bytes(folder: Path) -> N
     assert torch.equal(targets, torch.from_numpy(labels.astype(np.int64)))
     assert [len(part[1]) for part in task._parts.values()] == [180, 20, 60]
     assert task.classes == ("0", "1")
-
-
-def test_normalisation_is_the_training_images_and_among_the_weights(folder: Path) -> None:
     task = Vision(str(folder))
     weights = task.model({}).state_dict()
     inputs = task.train_data({})[0].double()
@@ -101,7 +98,7 @@ def test_folders_of_images_with_a_test_part(tmp_path: Path) -> None:
     assert said.count("lying") >= 4
 
 
-def test_images_of_many_sizes_are_brought_to_one(tmp_path: Path) -> None:
+def test_images_of_many_sizes_are_brought_to_one_and_bright_ones_of_sixteen_bits_stay_different(tmp_path: Path) -> None:
     image_folder(tmp_path / "a", 20, side=30)
     image_folder(tmp_path / "a" / "more", 0)
     from PIL import Image
@@ -109,6 +106,12 @@ def test_images_of_many_sizes_are_brought_to_one(tmp_path: Path) -> None:
     Image.new("L", (90, 40), 255).save(tmp_path / "a" / "lying" / "wide.png")
     assert Vision(str(tmp_path / "a")).train_data({})[0].shape[2:] == (30, 30)
     assert Vision(str(tmp_path / "a"), size=16, grey=True).train_data({})[0].shape[1:] == (1, 16, 16)
+    from PIL import Image
+
+    image_folder(tmp_path, 20, mode="L")
+    deep = np.linspace(0, 65535, 144).reshape(12, 12).astype(np.uint16)
+    Image.fromarray(deep).save(tmp_path / "lying" / "deep.png")
+    assert len(Vision(str(tmp_path)).encode([tmp_path / "lying" / "deep.png"]).unique()) > 100
 
 
 def test_augmentation_is_for_training_only_and_not_among_the_weights(folder: Path) -> None:
@@ -191,16 +194,7 @@ def test_labels_may_count_from_one_and_files_may_be_named_as_emnist_names_them(f
     assert task.test_data({})[1].tolist() == [0, 1] * 30
 
 
-def test_bright_images_of_sixteen_bits_stay_different(tmp_path: Path) -> None:
-    from PIL import Image
-
-    image_folder(tmp_path, 20, mode="L")
-    deep = np.linspace(0, 65535, 144).reshape(12, 12).astype(np.uint16)
-    Image.fromarray(deep).save(tmp_path / "lying" / "deep.png")
-    assert len(Vision(str(tmp_path)).encode([tmp_path / "lying" / "deep.png"]).unique()) > 100
-
-
-def test_bad_folders(tmp_path: Path) -> None:
+def test_bad_folders_and_what_is_missing(tmp_path: Path) -> None:
     assert "no such folder" in refusal(train=str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
     assert "found 0 sub-folders with images" in refusal(train=str(tmp_path / "empty"))
