@@ -245,7 +245,7 @@ def documented() -> dict[str, str]:
     return dict(row.findall((ROOT / "docs" / "spec.md").read_text(encoding="utf-8")))
 
 
-def test_keys_of_the_spec_are_documented_with_their_defaults_and_no_other() -> None:
+def test_keys_and_parameters_are_documented_with_their_defaults_and_no_other() -> None:
     assert sorted(documented()) == sorted(path for path, _ in leaves(StudySpec))
     texts = documented()
     in_words = {"study", "task", "space", "objectives.metric", "search.pruner"}
@@ -255,9 +255,6 @@ def test_keys_of_the_spec_are_documented_with_their_defaults_and_no_other() -> N
         given = yaml.safe_load(texts[path].strip("`"))
         expected = [] if default == () else default
         assert given == expected, path
-
-
-def test_the_trainers_parameters_are_documented_with_their_defaults() -> None:
     row = re.compile(r"^\| `(\w+)` \| `([^`]+)` \|", re.MULTILINE)
     table = (ROOT / "docs" / "search-spaces.md").read_text(encoding="utf-8").partition("## Parameters")[2]
     texts = dict(row.findall(table))
@@ -266,7 +263,7 @@ def test_the_trainers_parameters_are_documented_with_their_defaults() -> None:
     assert {name: yaml.safe_load(text) for name, text in texts.items()} == own
 
 
-def test_every_spec_of_documentation_and_demo_is_one() -> None:
+def test_every_spec_of_documentation_and_demo_is_one_and_both_forms_agree() -> None:
     specs = [(page.name, block) for page in PAGES for block in blocks(page, "yaml")]
     assert len(specs) >= 3
     for page, block in specs:
@@ -274,9 +271,6 @@ def test_every_spec_of_documentation_and_demo_is_one() -> None:
         assert spec.task
     spec = parse_spec(yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text(encoding="utf-8")))
     assert spec.study == "digits"
-
-
-def test_the_two_forms_of_the_documented_space_agree() -> None:
     page = ROOT / "docs" / "search-spaces.md"
     (code,), (form,) = blocks(page, "python"), blocks(page, "yaml")
     scope: dict[str, Any] = {}

@@ -63,10 +63,7 @@ def test_times_cheaper_is_a_ratio_of_dollars_where_both_have_something() -> None
 def test_tasks_weigh_alike_and_the_worst_is_named() -> None:
     lines = []
     for task, seed, usd in (("good", 0, 8.0), ("good", 1, 8.0), ("good", 2, 8.0), ("bad", 0, 0.5)):
-        lines += [
-            line("ours", [[0, 0], [1, 0.5]], task, seed),
-            line("they", [[0, 0], [usd, 0.5]], task, seed),
-        ]
+        lines += [line("ours", [[0, 0], [1, 0.5]], task, seed), line("they", [[0, 0], [usd, 0.5]], task, seed)]
     found = compared(*lines)[100]
     assert found["geo_mean_x_cheaper"] == pytest.approx(math.sqrt(8.0 * 0.5))
     assert (found["worst_task"], found["tasks"], found["seeds"]) == ("bad", 2, 3)
@@ -410,7 +407,9 @@ class InThisProcess:
         return future
 
 
-def test_a_study_scores_what_its_line_says(tmp_path: Path) -> None:
+def test_a_study_scores_what_its_line_says_and_one_that_raised_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import search
 
     job = search.Job(
@@ -425,9 +424,6 @@ def test_a_study_scores_what_its_line_says(tmp_path: Path) -> None:
     found = steps(study, yardstick(made_up, OBJECTIVES))
     assert kept["validation"][-1][1] == pytest.approx(share_at(found, study.budget_usd), abs=1e-6)
     assert search.key_of(kept) == job.key
-
-
-def test_a_study_whose_contestant_raised_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import search
     from search_peers.policies import CONTESTANTS, Contestant
 
@@ -436,9 +432,5 @@ def test_a_study_whose_contestant_raised_is_no_result(tmp_path: Path, monkeypatc
             raise ValueError("on purpose")
 
     monkeypatch.setitem(CONTESTANTS, "random", Contestant(sampler=lambda setting: Raises(), pruner="none"))
-    job = search.Job(
-        policy="random", task="1", files=(str(write(tmp_path, arrays())),), second="size", prices="uniform", slots=4,
-        seed=0, full_trials=20,
-    )  # fmt: skip
     with pytest.raises(RuntimeError, match="study failed"):
         search.simulated(job)

@@ -211,9 +211,17 @@ def test_the_picker_answers_with_the_best_kept_model_within_the_limits(browser: 
     page.close()
 
 
-def test_rows_of_very_large_studies_come_when_they_are_asked_for(
+def test_rows_of_large_studies_come_after_the_first_chart_or_when_asked_for(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("reports.page.FIRST_ROWS", 20)
+    page = browser.new_page(viewport={"width": 400, "height": 300})
+    page.goto(write_report(hostile(), tmp_path / "report.html").as_uri())
+    assert page.locator("#more").count() == 0
+    page.wait_for_function("() => document.querySelectorAll('#trials tbody tr').length === 30")
+    assert "30 of 30 shown" in page.inner_text("#count")
+    assert page.locator("#trials td img, #trials td script").count() == 0
+    page.close()
     monkeypatch.setattr("reports.page.FIRST_ROWS", 20)
     monkeypatch.setattr("reports.page.MOST_ROWS", 20)
     page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -226,19 +234,6 @@ def test_rows_of_very_large_studies_come_when_they_are_asked_for(
     assert page.locator("#trials td img, #trials td script").count() == 0
     states = page.locator("#trials tbody tr").evaluate_all("rows => rows.map(row => row.dataset.state)")
     assert set(states) <= {"complete", "pruned", "failed"}
-    page.close()
-
-
-def test_rows_of_large_studies_come_after_the_first_chart(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reports.page.FIRST_ROWS", 20)
-    page = browser.new_page(viewport={"width": 400, "height": 300})
-    page.goto(write_report(hostile(), tmp_path / "report.html").as_uri())
-    assert page.locator("#more").count() == 0
-    page.wait_for_function("() => document.querySelectorAll('#trials tbody tr').length === 30")
-    assert "30 of 30 shown" in page.inner_text("#count")
-    assert page.locator("#trials td img, #trials td script").count() == 0
     page.close()
 
 
@@ -421,19 +416,7 @@ def rates_told(study: StudyRecord, trial: TrialRecord) -> list[str]:
     return told
 
 
-def test_models_without_schedule_or_batches_are_not_called_early_nor_drawn() -> None:
-    """Facts of training functions and commands have no samples: the trainer that follows `schedule` counts them."""
-
-    def counted(samples: int) -> list[bool]:
-        trials = (
-            replace(one, attempts=tuple(replace(a, facts={**a.facts, "samples": samples}) for a in one.attempts))
-            for one in build_study(40).trials
-        )
-        study = replace(build_study(40), trials=tuple(trials))
-        return [row.early for row in content.archive_rows(study, analysis.archive(study))]
-
-    assert any(counted(1_197))
-    assert not any(counted(0))
+def test_there_is_no_figure_of_learning_rates_without_batches() -> None:
     study = build_study(9)
     nothing = replace(study, trials=tuple(replace(t, attempts=()) for t in study.trials))
     assert learning_rates(nothing, None) is None

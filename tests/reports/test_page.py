@@ -130,29 +130,24 @@ def test_the_page_says_what_was_found_when_and_what_it_cost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "samples_per_epoch", "follows"),
+    ("facts", "training", "follows"),
     [
-        ({"samples": 60000}, "auto", True),
-        ({"samples": 0}, "auto", False),  # a stream without end, or a command
-        ({"samples": 0}, 1000, True),  # a stream of which each epoch takes so many
-        ({"samples": 0, "models": []}, 1000, False),  # a training function
+        ({"samples": 60000}, {}, True),
+        ({"samples": 60000}, {"schedule": "constant"}, False),
+        ({"samples": 0}, {}, False),  # a stream without end, or a command
+        ({"samples": 0}, {"samples_per_epoch": 1000}, True),  # a stream of which each epoch takes so many
+        ({"samples": 0, "models": []}, {"samples_per_epoch": 1000}, False),  # a training function
     ],
 )
 def test_models_of_those_who_follow_the_schedule_are_early(
-    facts: dict[str, object], samples_per_epoch: object, follows: bool
+    facts: dict[str, object], training: dict[str, object], follows: bool
 ) -> None:
     study = build_study(20)
     attempts = [[replace(one, facts={**one.facts, **facts}) for one in trial.attempts] for trial in study.trials]
     trials = [replace(trial, attempts=own) for trial, own in zip(study.trials, attempts, strict=True)]
-    training = {**study.spec["training"], "samples_per_epoch": samples_per_epoch}  # type: ignore[dict-item]
+    training = {**study.spec["training"], "samples_per_epoch": "auto", **training}  # type: ignore[dict-item]
     page = render(replace(study, trials=trials, spec={**study.spec, "training": training}))
     assert ("mid-schedule" in page) == follows
-
-
-def test_a_constant_schedule_has_no_mid_schedule_note() -> None:
-    study = build_study(20)
-    training = {**study.spec["training"], "schedule": "constant"}  # type: ignore[dict-item]
-    assert "mid-schedule" not in render(replace(study, spec={**study.spec, "training": training}))
 
 
 def test_states_and_ends_are_said_in_words() -> None:

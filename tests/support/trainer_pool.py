@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import traceback
+from functools import partial
 from itertools import count
 
 import torch
@@ -19,7 +20,7 @@ from trainers.loop.trainer import Trainer
 from trainers.protocol import TrainingError, TrialSpec
 from trainers.ranks.group_store import StoreClient
 from trainers.ranks.group_store_server import StoreServer
-from trainers.ranks.process_group import destroy_group, form_group
+from trainers.ranks.process_group import Group, destroy_group, form_group
 
 HERE = str(ROOT)
 BLOBS = "tests.support.trainer_pool:Blobs"
@@ -187,6 +188,30 @@ def weights_of(trainer):
     """Whole copies of a trainer's weights."""
     weights = trainer.module.state_dict()
     return {name: getattr(value, "full_tensor", lambda value=value: value)().clone() for name, value in weights.items()}
+
+
+def distance(one, other):
+    """The largest difference of two trials' weights."""
+    return max((one["weights"][name] - other["weights"][name]).abs().max().item() for name in one["weights"])
+
+
+def assert_equal(one, other, *, ignored=frozenset()):
+    """Assert that two states are the same, down to each tensor's type, strides and values."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one.keys() - ignored:
+            assert_equal(one[name], other[name], ignored=ignored)
+    elif isinstance(one, torch.Tensor):
+        assert (one.dtype, one.stride()) == (other.dtype, other.stride())
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+def on_ranks(ranks, spec, work=run_trial, **more):
+    """Do some work on as many ranks as a trial has: on one in this process, else on those of the pool."""
+    work = partial(work, **more)
+    return [work(Group(), spec)] if spec.world_size == 1 else ranks.run(spec.world_size, work, spec)
 
 
 class Pool:

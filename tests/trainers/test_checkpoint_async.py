@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.support.disks import fill, tiny_disk
-from tests.support.trainer_pool import run_trial, spec_of, weights_of
+from tests.support.trainer_pool import assert_equal, on_ranks, run_trial, spec_of, weights_of
 from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
 from trainers.checkpoints.checkpoint_stores import LocalPlace
 from trainers.checkpoints.checkpoint_writer import FileWriter, Pending
@@ -63,11 +63,6 @@ def trained_ahead(group, spec, *, saves_parts=False):
         trainer.close()
 
 
-def on(pool, world_size, function, spec, **more):
-    work = partial(function, **more)
-    return [work(Group(), spec)] if world_size == 1 else pool.run(world_size, work, spec)
-
-
 def assert_same(one, other):
     assert one["weights"].keys() == other["weights"].keys()
     for name, value in one["weights"].items():
@@ -90,15 +85,15 @@ def test_a_trial_goes_on_from_each_checkpoint_with_the_bits_of_one_that_never_st
     params = {"params": {"batch_per_rank": 4, **optimizer} if "accumulate" in training else optimizer}
     make = partial(spec_with, world_size, options=options, **params)
     plain = make(None, training | {"checkpoint_async": False}, milestones=())
-    whole = on(ranks, world_size, run_trial, plain)[0]
+    whole = on_ranks(ranks, plain, run_trial)[0]
     spec = make(tmp_path, training)
-    saved = on(ranks, world_size, trained_ahead, spec)[0]
+    saved = on_ranks(ranks, spec, trained_ahead)[0]
     assert_same(whole, saved)
     checkpoints = [one.checkpoint for one in saved["measurements"]]
     assert [path is not None for path in checkpoints] == [True] * (EPOCHS - 1) + [False]
     for number, path in enumerate(checkpoints[:-1], start=2):
         again = replace(spec, resume_from=path, attempt=number, training=spec.training | {"checkpoint_async": "auto"})
-        assert_same(whole, on(ranks, world_size, trained_ahead, again)[0])
+        assert_same(whole, on_ranks(ranks, again, trained_ahead)[0])
     sizes = [one.checkpoint_bytes for one in saved["measurements"][:-1]]
     assert sizes == [sum(file.stat().st_size for file in files_of(path)) for path in checkpoints[:-1]]
 
@@ -110,15 +105,15 @@ def files_of(checkpoint):
 @pytest.mark.parametrize(("world_size", "training"), [(1, {}), (2, {}), (2, {"shard": "optimizer"})])
 def test_it_goes_on_from_each_part_of_an_epoch_with_the_same_bits(ranks, tmp_path, world_size, training):
     make = partial(spec_with, world_size, training=training, milestones=(), options={"dropout": 0.3})
-    whole = on(ranks, world_size, run_trial, make(None))[0]
+    whole = on_ranks(ranks, make(None), run_trial)[0]
     spec = make(tmp_path, checkpoint_every_seconds=0.0)
-    saved = on(ranks, world_size, trained_ahead, spec, saves_parts=True)[0]
+    saved = on_ranks(ranks, spec, trained_ahead, saves_parts=True)[0]
     assert_same(whole, saved)
     assert saved["parts"], "nothing was saved within an epoch"
     for number, part in enumerate(saved["parts"], start=2):
         assert part.checkpoint_bytes == sum(file.stat().st_size for file in files_of(part.checkpoint))
         again = replace(spec, resume_from=part.checkpoint, attempt=number, checkpoint_every_seconds=PATIENT)
-        assert_same(whole, on(ranks, world_size, trained_ahead, again)[0])
+        assert_same(whole, on_ranks(ranks, again, trained_ahead)[0])
 
 
 class Gate:
@@ -156,18 +151,6 @@ def trainer_of(spec, content):
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=Group())
     trainer.module.load_state_dict(content["model"])
     return trainer
-
-
-def assert_equal(one, other):
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name in one:
-            assert_equal(one[name], other[name])
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-        assert one.stride() == other.stride()
-    else:
-        assert one == other
 
 
 # ---------------------------------------------------------------------- in a rank's process
@@ -288,7 +271,7 @@ def test_a_real_full_disk_ends_the_trial_as_storage(tmp_path):
         assert told[-1].failure == "storage"
 
 
-def test_the_error_is_raised_where_somebody_waits_for_the_file(tmp_path, monkeypatch):
+def test_the_error_is_raised_where_somebody_waits_for_the_file_and_on_all_ranks(tmp_path, monkeypatch, ranks):
     Gate(monkeypatch, lambda number: refuse(number + 1))
     spec = spec_with(1, tmp_path, milestones=(1,))
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=Group())
@@ -296,9 +279,6 @@ def test_the_error_is_raised_where_somebody_waits_for_the_file(tmp_path, monkeyp
         list(trainer.advance(EPOCHS))
     assert trainer.epoch == 1
     trainer.close()
-
-
-def test_all_ranks_hear_of_a_share_that_one_could_not_write(ranks, tmp_path):
     spec = spec_with(2, tmp_path, {"shard": "optimizer"})
     for rank, told in enumerate(ranks.run(2, partial(trained_with_fault, rank=1), spec)):
         assert isinstance(told, StorageError), (rank, told)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from search_spaces.space import Space
 from studies.spec.checks import check_against_task
 from studies.spec.study_spec import parse_spec, spec_to_mapping
-from tests.support.trainer_pool import BLOBS, HERE, Blobs, Block, run_trial, spec_of
+from tests.support.trainer_pool import BLOBS, HERE, Blobs, Block, distance, run_trial, spec_of
 from trainers.checkpoints.checkpoint import load_model, read_checkpoint
 from trainers.contract.task import BaseTask
 from trainers.data import sample_order
@@ -36,10 +36,6 @@ from trainers.trial_settings import settings_of
 
 CPU = torch.device("cpu")
 DEFAULTS = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
-
-
-def distance(one, other):
-    return max((one["weights"][name] - other["weights"][name]).abs().max().item() for name in one["weights"])
 
 
 def trained(**more):

@@ -166,7 +166,7 @@ def test_what_a_function_must_not_do_is_said_in_one_line(tmp_path, how, words):
     assert [one.epoch for one in course.measurements] == expected
 
 
-def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+def test_checkpoints_and_names_of_something_else_are_refused(tmp_path):
     spec = spec_of(checkpoint_folder=str(tmp_path))
     path = trained(Group(), spec, ends_with=1)["measurements"][0].checkpoint
     other = replace(spec, task=f"{MODULE}:stops_early", resume_from=path)
@@ -175,6 +175,12 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     wider = replace(spec, resume_from=path, params={**spec.params, "width": 9})
     with pytest.raises(CheckpointError, match="is of params"):
         trained(Group(), wider)
+    with pytest.raises(TaskLoadError, match="async function"):
+        load_trainable(f"{MODULE}:waits", {}, FOLDERS)
+    with pytest.raises(TaskLoadError, match="makes no model by itself"):
+        load_task(f"{MODULE}:train", {}, FOLDERS)
+    with pytest.raises(TaskLoadError, match="unknown key 'step'"):
+        load_trainable(f"{MODULE}:train", {"step": 1}, FOLDERS)
 
 
 def test_the_example_learns():
@@ -182,15 +188,6 @@ def test_the_example_learns():
     spec = replace(spec_of(training={"epochs": 8}), task="training_function:train", params=params)
     done = trained(Group(), replace(spec, python_path=(str(EXAMPLES),)))
     assert done["measurements"][-1].metrics["val_error"] < 0.2
-
-
-def test_names_that_are_no_training_function_are_told_apart():
-    with pytest.raises(TaskLoadError, match="async function"):
-        load_trainable(f"{MODULE}:waits", {}, FOLDERS)
-    with pytest.raises(TaskLoadError, match="makes no model by itself"):
-        load_task(f"{MODULE}:train", {}, FOLDERS)
-    with pytest.raises(TaskLoadError, match="unknown key 'step'"):
-        load_trainable(f"{MODULE}:train", {"step": 1}, FOLDERS)
 
 
 @pytest.mark.parametrize(("samples", "world_size"), [(10, 3), (9, 3), (2, 4), (1, 3), (0, 2)])

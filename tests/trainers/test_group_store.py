@@ -29,7 +29,10 @@ def client(server: StoreServer) -> StoreClient:
     return StoreClient(server.address, 5.0)
 
 
-def test_it_does_what_torch_asks_of_a_store(client: StoreClient) -> None:
+@pytest.mark.medium
+def test_it_does_what_torch_asks_of_a_store_and_waits_as_long_as_it_is_told(
+    client: StoreClient, server: StoreServer
+) -> None:
     store = PrefixStore("group", client)
     store.set("a", "one")
     assert store.get("a") == b"one"
@@ -48,12 +51,6 @@ def test_it_does_what_torch_asks_of_a_store(client: StoreClient) -> None:
     store.set("binary", bytes(range(256)) * 4096)
     assert store.get("binary") == bytes(range(256)) * 4096
     assert client.clone().get("group/n") == b"42"
-
-
-@pytest.mark.medium
-def test_waiting_ends_when_another_client_sets_the_value_or_the_time_is_over(
-    server: StoreServer, client: StoreClient
-) -> None:
     other = StoreClient(server.address, 5.0)
     timer = threading.Timer(0.05, lambda: other.set("late", "x"))
     timer.start()
@@ -64,7 +61,10 @@ def test_waiting_ends_when_another_client_sets_the_value_or_the_time_is_over(
     timer.join()
 
 
-def test_nobody_gets_in_without_the_secret(server: StoreServer, client: StoreClient) -> None:
+@pytest.mark.medium
+def test_nobody_gets_in_without_the_secret_and_no_server_without_it_is_trusted(
+    server: StoreServer, client: StoreClient
+) -> None:
     client.set("a", "untouched")
     with pytest.raises(DistNetworkError, match="failed to connect"):
         StoreClient(replace(server.address, secret="guessed"), 5.0)
@@ -79,10 +79,6 @@ def test_nobody_gets_in_without_the_secret(server: StoreServer, client: StoreCli
         assert len(answer) <= 16, "nothing but its random bytes"
     assert client.get("a") == b"untouched"
     assert server.address.secret not in repr(server.address)
-
-
-@pytest.mark.medium
-def test_a_server_without_the_secret_is_not_trusted(server: StoreServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
         address = replace(server.address, port=impostor.getsockname()[1])
 

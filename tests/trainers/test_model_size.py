@@ -39,7 +39,7 @@ from studies.search.pruners.break_even import BreakEven
 from studies.spec.study_spec import parse_spec
 from studies.storage.study_store import Store
 from tests.support import optional
-from tests.support.command_line import InProcess
+from tests.support.command_line import InProcess, ViewsInThisProcess
 from tests.support.simulated_study import smooth_curve
 from tests.support.task_files import HEADER, people, write
 from trainers.contract.task import BaseTask, space_of
@@ -424,31 +424,14 @@ class Waiting(Counting):
         return entered
 
 
-class NoViews:
-    """Stands in for the process that mirrors a study in Optuna and MLflow: this study has no mirror."""
-
-    def __init__(self, *_: object) -> None:
-        """There is nothing to prepare."""
-
-    def load(self) -> None:
-        """There is nothing to load."""
-
-    def start(self) -> None:
-        """There is nothing to start."""
-
-    def hurry(self) -> None:
-        """There is nobody to hurry."""
+class NoViews(ViewsInThisProcess):
+    """This study has no mirror in Optuna and MLflow."""
 
     def wait_until_caught_up(self, _seconds: float) -> bool:
-        """Nobody is behind."""
         return True
 
     def keep_report(self, _report: Path, _seconds: float) -> bool:
-        """There is nobody to keep it."""
         return True
-
-    def stop(self) -> None:
-        """There is nothing to stop."""
 
 
 @pytest.mark.large

@@ -146,7 +146,7 @@ def test_an_object_has_the_bytes_of_the_file_and_the_latest_is_named(object_stor
     assert latest_checkpoint(FOLDER) == f"{FOLDER}/epoch-0002.attempt-1.pt"
 
 
-def test_what_this_machine_wrote_it_does_not_fetch_and_another_fetches_once(
+def test_objects_are_fetched_once_and_large_ones_in_parts_that_are_counted(
     object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     PLACE.write(URL, saving(b"weights" * 1000))
@@ -158,15 +158,6 @@ def test_what_this_machine_wrote_it_does_not_fetch_and_another_fetches_once(
     assert data_fetches(object_store) == 1
     content_of(URL, fresh=True)
     assert data_fetches(object_store) == 2
-
-
-def data_fetches(store: FaultyStore) -> int:
-    return sum(method == "GET" and path.endswith(".pt") for method, path in store.faults.log)
-
-
-def test_large_objects_go_in_parts_and_are_counted_while_they_go(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     from trainers.checkpoints.checkpoint_place import counting
 
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
@@ -178,6 +169,10 @@ def test_large_objects_go_in_parts_and_are_counted_while_they_go(
         in_another_cache(tmp_path, monkeypatch)
         assert content_of(URL) == data
     assert object_store.faults.asked("PUT", "partNumber=3") == 1
+
+
+def data_fetches(store: FaultyStore) -> int:
+    return sum(method == "GET" and path.endswith(".pt") for method, path in store.faults.log)
 
 
 def test_parts_are_read_as_their_checkpoint_names_them_in_any_place(object_store: FaultyStore, tmp_path: Path) -> None:

@@ -74,9 +74,7 @@ def train(task: Blobs, spec: TrialSpec, until: int = 100, group: Group | None = 
         trainer.close()
 
 
-def test_an_optimizer_of_the_task_trains_the_same_weights_and_goes_on_from_a_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_an_optimizer_of_the_task_trains_the_same_weights_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     params = {"momentum": 0.9}
     ours, _ = train(Blobs(), spec_of(params=params))
     own, _ = train(Same(), spec_of(params=params))
@@ -134,12 +132,9 @@ def _sharing(group: Group, spec: TrialSpec) -> Any:
         train(Same(), spec, group=group)
 
 
-def test_its_state_is_not_shared_out(ranks: Pool) -> None:
+def test_its_state_is_not_shared_out_and_a_name_of_no_optimizer_is_refused(ranks: Pool) -> None:
     for one in ranks.run(2, _sharing, spec_of(2, training={"shard": "optimizer"})):
         assert one is None, one
-
-
-def test_a_name_of_no_optimizer_is_refused_with_those_there_are() -> None:
     assert tuple(OPTIMIZERS) == TRAINER_PARAMETERS["optimizer"].choices
     settings = replace(settings_of(spec_of()), optimizer="lion", schedule="constant", warmup_epochs=0)
     with pytest.raises(TaskError, match=r"^optimizer: found 'lion', allowed: sgd, adam, adamw$"):

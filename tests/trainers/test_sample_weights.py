@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.support.trainer_pool import Blobs, run_trial, spec_of
+from tests.support.trainer_pool import Blobs, on_ranks, run_trial, spec_of
 from trainers.contract.task_loading import load_task
 from trainers.loop.evaluation import StepWeights, evaluate
 from trainers.loop.trainer import Trainer
@@ -51,7 +51,7 @@ def weighed(world_size=1, *, options=None, training=None, **more):
 
 
 def trained(ranks, spec):
-    return run_trial(Group(), spec) if spec.world_size == 1 else ranks.run(spec.world_size, run_trial, spec)[0]
+    return on_ranks(ranks, spec)[0]
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of
+from tests.support.trainer_pool import BLOBS, HERE, assert_equal, on_ranks, run_trial, spec_of
 from trainers.checkpoints import shared_checkpoint
 from trainers.checkpoints.checkpoint import check_checkpoint, load_model, open_checkpoint, read_checkpoint
 from trainers.checkpoints.locations import checkpoint_bytes, delete_checkpoint
 from trainers.checkpoints.model_export import export_model, load_exported
 from trainers.checkpoints.stored_tensors import StoredTensor
 from trainers.failures import CheckpointError, StorageError
-from trainers.ranks.process_group import Group
 
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.01}
 
@@ -48,10 +47,6 @@ def trial_folder(ranks, tmp_path_factory):
 def saved(trial_folder, tmp_path):
     """The checkpoint of a trial's second epoch, in a folder that a test may spoil."""
     return Path(shutil.copytree(trial_folder, tmp_path / "trial")) / "epoch-0002.attempt-1.pt"
-
-
-def on(ranks, world_size, spec):
-    return [run_trial(Group(), spec)] if world_size == 1 else ranks.run(world_size, run_trial, spec)
 
 
 @pytest.mark.medium
@@ -93,19 +88,15 @@ def test_any_sharding_goes_on_from_any_other_with_the_same_state(ranks, tmp_path
         return spec_of(of[1], params=params, options={"kind": "blocks"}, training=training, **more)
 
     saving = partial(spec, first, 12 // first[1], checkpoint_folder=str(tmp_path / "one"), milestones=(1,))
-    path = on(ranks, first[1], saving())[0]["measurements"][0].checkpoint
-    answers = on_state(
-        ranks, then[1], spec(then, 12 // then[1], resume_from=path, checkpoint_folder=str(tmp_path / "two"))
+    path = on_ranks(ranks, saving())[0]["measurements"][0].checkpoint
+    answers = on_ranks(
+        ranks, spec(then, 12 // then[1], resume_from=path, checkpoint_folder=str(tmp_path / "two")), save_again
     )
     assert all(answer is None for answer in answers), answers
     (again,) = (tmp_path / "two").glob("*.pt")
     mine, theirs = read_checkpoint(path), read_checkpoint(again)
     for part in ("model", "optimizer", "engine"):
-        assert_equal(mine[part], theirs[part])
-
-
-def on_state(ranks, world_size, spec):
-    return [save_again(Group(), spec)] if world_size == 1 else ranks.run(world_size, save_again, spec)
+        assert_equal(mine[part], theirs[part], ignored={"fused", "foreach"})
 
 
 def save_again(group, spec):
@@ -117,19 +108,6 @@ def save_again(group, spec):
     with trainer._state.evaluated_weights():
         trainer._write_checkpoint()
     trainer.close()
-
-
-def assert_equal(one, other):
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name in one:
-            if name not in {"fused", "foreach"}:
-                assert_equal(one[name], other[name])
-    elif isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
-    else:
-        assert one == other
 
 
 @pytest.mark.medium
@@ -268,8 +246,7 @@ def test_shares_of_the_former_format_are_refused_in_a_line(saved):
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    "shares",
-    [None, [], [[1, 2]], [["a", 1, ""]], {"a": 1}, [[1, 2.0, ""]], [[-1, 0, ""]], [[1, 2, 3]]],
+    "shares", [None, [], [[1, 2]], [["a", 1, ""]], {"a": 1}, [[1, 2.0, ""]], [[-1, 0, ""]], [[1, 2, 3]]]
 )
 def test_hostile_facts_of_shares_are_refused(saved, shares):
     content = torch.load(saved, weights_only=True)

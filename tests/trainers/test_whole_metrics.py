@@ -11,7 +11,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score, MulticlassRecall
 from torchmetrics.regression import PearsonCorrCoef
 
-from tests.support.trainer_pool import Blobs, run_trial, spec_of
+from tests.support.trainer_pool import Blobs, on_ranks, run_trial, spec_of
 from trainers.contract.task_loading import load_task
 from trainers.loop.evaluation import evaluate
 from trainers.protocol import TaskError
@@ -135,7 +135,7 @@ def scored(world_size=1, *, n_validation=31, which="good", training=None):
 
 
 def trained(ranks, spec):
-    return run_trial(Group(), spec) if spec.world_size == 1 else ranks.run(spec.world_size, run_trial, spec)[0]
+    return on_ranks(ranks, spec)[0]
 
 
 def model_of(done, task):

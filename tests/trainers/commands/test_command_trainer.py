@@ -474,19 +474,26 @@ def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_p
 
 
 @pytest.mark.medium
-def test_what_a_command_has_started_is_ended_with_it(tmp_path):
+def test_what_a_command_has_started_is_ended_with_it_and_a_program_is_asked_before(tmp_path):
     script(
         tmp_path,
         f"""
-        import automl, subprocess, sys
+        import automl, pathlib, subprocess, sys
         for new in False, True:
             sleep = [sys.executable, "-c", "import time; time.sleep(600)", "{ASLEEP}"]
             subprocess.Popen(sleep, start_new_session=new)
-        for epoch in range(1, 5):
-            automl.report(epoch=epoch, val_error=0)
+        try:
+            for epoch in range(1, 5):
+                automl.report(epoch=epoch, val_error=0)
+        finally:
+            pathlib.Path("tidied").touch()
         """,
     )
     assert run(spec_of(tmp_path)).epochs == [1, 2, 3, 4]
+    assert left_over() == []
+    (tmp_path / "tidied").unlink()
+    run(spec_of(tmp_path), Grants(until=2))
+    assert (tmp_path / "tidied").exists()
     assert left_over() == []
 
 
@@ -541,23 +548,6 @@ def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path):
         """,
     )
     assert run(spec_of(tmp_path, {"end_seconds": 1})).epochs == [1, 2, 3, 4]
-
-
-@pytest.mark.medium
-def test_a_program_is_asked_before_it_is_ended(tmp_path):
-    script(
-        tmp_path,
-        """
-        import automl, pathlib
-        try:
-            for epoch in range(1, 5):
-                automl.report(epoch=epoch, val_error=0)
-        finally:
-            pathlib.Path("tidied").touch()
-        """,
-    )
-    run(spec_of(tmp_path), Grants(until=2))
-    assert (tmp_path / "tidied").exists()
 
 
 @pytest.mark.medium

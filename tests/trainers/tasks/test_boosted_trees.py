@@ -136,26 +136,6 @@ def test_a_trial_of_trees_learns_and_its_probabilities_are_those_of_a_classifier
     assert trainer.facts.model_parameters == 40 * (15 + 14)
 
 
-def test_a_resumed_trial_has_the_weights_of_one_that_was_not_interrupted(file: str, tmp_path: Path) -> None:
-    options = {"train": file, "target": "rich"}
-    task = load_task("tabular", options)
-    spec = TrialSpec(
-        study="t", trial=0, task="tabular", task_options=options, params=TREES, training={"epochs": 4},
-        checkpoint_folder=str(tmp_path / "checkpoints"), milestones=(2,),
-    )  # fmt: skip
-
-    def run(one: TrialSpec) -> tuple[dict[str, torch.Tensor], list[str | None], list[dict[str, float]]]:
-        trainer = Trainer(one, task, group=Group(device=torch.device("cpu")))
-        measured = list(trainer.advance(4))
-        return trainer.module.state_dict(), [m.checkpoint for m in measured], [dict(m.metrics) for m in measured]
-
-    whole, checkpoints, metrics = run(spec)
-    resumed, _, again = run(replace(spec, resume_from=checkpoints[1], attempt=2))
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    assert again[-1]["val_loss"] == metrics[-1]["val_loss"]
-    assert again[-1]["train_loss"] == metrics[-1]["train_loss"]
-
-
 def test_where_lightgbm_is_missing_networks_are_searched(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Any:
         raise TaskError("architecture: found trees, which need the package lightgbm")

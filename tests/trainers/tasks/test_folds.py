@@ -111,13 +111,12 @@ def test_a_thawed_trial_comes_to_the_same_bits(file: str, tmp_path: Path, archit
     whole, measured = run(spec)
     resumed, again = run(replace(spec, resume_from=measured[1].checkpoint, attempt=2))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    assert again[-1].metrics["val_loss"] == measured[-1].metrics["val_loss"]
+    for name in ("train_loss", "val_loss"):
+        assert again[-1].metrics[name] == measured[-1].metrics[name]
 
 
 @pytest.mark.medium
-def test_an_exported_model_takes_new_rows_alone_and_has_the_metric_of_the_study(
-    tmp_path: Path,
-) -> None:
+def test_an_exported_model_takes_new_rows_alone_and_has_the_metric_of_the_study(tmp_path: Path) -> None:
     train, test = tmp_path / "train.csv", tmp_path / "test.csv"
     write(train, [HEADER, *people(200)])
     write(test, [HEADER, *people(80, seed=1)])

@@ -75,7 +75,7 @@ def test_an_image_is_mixed_alike_in_any_batch_and_the_loss_is_that_of_both_class
         assert torch.allclose(found, kept * first + (1 - kept) * second, atol=1e-6)
 
 
-def test_mixup_is_for_training_only_and_not_among_the_weights(folder: Path) -> None:  # noqa: F811 - a fixture
+def test_mixup_is_for_training_only_and_can_be_learned_from(folder: Path) -> None:  # noqa: F811 - a fixture
     task = Vision(str(folder))
     torch.manual_seed(0)
     plain = task.model(PARAMS)
@@ -88,9 +88,6 @@ def test_mixup_is_for_training_only_and_not_among_the_weights(folder: Path) -> N
     assert task.loss(outputs, targets).shape == task.smoothed_loss(outputs, targets, 0.1).shape == (20,)
     assert torch.equal(mixed.eval()(rows), plain.eval()(rows))
     assert copy.deepcopy(mixed).mixup._partners is mixed.mixup._partners  # the data are there once
-
-
-def test_it_learns_from_mixtures(folder: Path) -> None:  # noqa: F811 - a fixture
     task, trainer = trained("vision", {"train": str(folder)}, {**PARAMS, "mixup": 0.3, "label_smoothing": 0.05}, 8)
     assert metrics_of(task, trainer, "validation")["val_accuracy"] > 0.9
 

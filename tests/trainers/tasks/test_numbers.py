@@ -69,16 +69,13 @@ def test_a_model_that_is_taken_away_scales_as_the_task_does(tails: str, scaling:
     np.testing.assert_allclose(theirs, task.encode(rows).numpy(), rtol=1e-6)
 
 
-def test_weights_of_another_scaling_are_refused_and_those_of_before_keep_their_mark(file: str) -> None:
+def test_weights_of_another_scaling_are_refused_and_studies_scale_as_before(file: str) -> None:
     old, new = Tabular(file, "rich"), Tabular(file, "rich", scaling="robust")
     weights = old.model({}).state_dict()
     meaning = ((old.encoding.numbers, old.encoding.categories, old._target),)
     assert weights["mark.digest"] == zlib.crc32(repr(meaning).encode())
     with pytest.raises(RuntimeError, match="encoded otherwise"):
         new.model({}).load_state_dict(weights)
-
-
-def test_studies_scale_as_before_unless_their_spec_says_otherwise(file: str) -> None:
     assert "scaling" not in quickstart("tabular", {"data": file, "target": "rich"}).spec.task_options
     said = quickstart("tabular", {"data": file, "target": "rich"}, ["task_options.scaling=robust"]).spec.task_options
     stored: Any = load_task("tabular", {"train": file, "target": "rich", "folds": "auto"})

@@ -228,7 +228,7 @@ def test_every_process_gets_the_same_data_and_loads_no_torch(file: str) -> None:
     assert len(digests) == 1
 
 
-def test_the_probe_finds_nothing_wrong_and_a_shallow_copy_shares_the_data(file: str) -> None:
+def test_the_probe_finds_nothing_wrong_copies_share_data_and_no_test_part_is_told(file: str) -> None:
     import copy
 
     task = Tabular(file, "rich")
@@ -238,6 +238,8 @@ def test_the_probe_finds_nothing_wrong_and_a_shallow_copy_shares_the_data(file: 
     assert answer["error"] is None
     assert answer["samples"] == 340
     assert answer["metrics"] == ["val_accuracy", "val_error"]
+    with pytest.raises(TaskError, match="task_options"):
+        Tabular(file, "rich").test_data({})
 
 
 GOOD_ROWS = "x,y\n" + "".join(f"{index},{'ab'[index % 2]}\n" for index in range(40))
@@ -322,11 +324,6 @@ def test_wrong_options(
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
-
-
-def test_without_test_rows_test_data_says_so(file: str) -> None:
-    with pytest.raises(TaskError, match="task_options"):
-        Tabular(file, "rich").test_data({})
 
 
 def test_adult_learns_in_four_epochs() -> None:

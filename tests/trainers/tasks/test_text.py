@@ -120,15 +120,12 @@ def test_padding_changes_nothing_and_tokens_are_masked_only_while_training(file:
     assert torch.equal(model(rows), model(rows))
 
 
-def test_weights_fit_the_task_also_after_it_has_told_how_it_encodes(file: str) -> None:
+def test_weights_fit_the_task_and_the_probe_finds_nothing_wrong(file: str) -> None:
     task = Text(file)
     for params in ({"width": 32}, {"architecture": "ngrams"}, {"architecture": "tfidf"}):
         weights = task.model(params).state_dict()
         task.preprocessing()
         task.model(params).load_state_dict(weights)
-
-
-def test_the_probe_finds_nothing_wrong_and_first_trials_are_in_the_default_space(file: str) -> None:
     answer = probe("text", {"train": file}, [])
     assert answer["error"] is None
     assert answer["metrics"] == ["val_accuracy", "val_error"]

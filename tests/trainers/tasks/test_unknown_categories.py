@@ -67,7 +67,7 @@ def test_an_unknown_or_missing_category_is_between_the_known_ones(tmp_path: Path
     assert float(found.max()) < 0.8
 
 
-def test_a_level_that_no_training_row_has_is_the_mean_of_the_others_else_it_is_learned(tmp_path: Path) -> None:
+def test_a_level_of_no_training_row_or_of_another_fold_is_the_mean_of_the_others(tmp_path: Path) -> None:
     task = Tabular(colours(tmp_path), "y")
     model = after_some_steps(task, 0, steps=2)
     table = model.categories.table.weight
@@ -78,6 +78,15 @@ def test_a_level_that_no_training_row_has_is_the_mean_of_the_others_else_it_is_l
     assert levels >= {0.0, 1.0}
     model = after_some_steps(task, 0, steps=2)
     assert torch.equal(places(model, task.encode(NEW)), model.categories.table.weight[:2])
+    task = Tabular(colours(tmp_path, ("once", 0.5, "yes")), "y", folds=4)
+    inputs, _ = task.train_data({})
+    fold = int(inputs[inputs[:, -2] == 0, -1])
+    models: Any = task.model(OPTIONS)
+    new = task.encode(NEW[:1])
+    for number, model in enumerate(models.eval().models):
+        table = model.categories.table.weight
+        expected = table[2:].mean(0) if number == fold else table[0]
+        torch.testing.assert_close(places(model, new)[0], expected)
 
 
 def test_training_rows_are_passed_as_they_were_and_levels_counted_once(
@@ -102,18 +111,6 @@ def test_training_rows_are_passed_as_they_were_and_levels_counted_once(
     for _ in range(3):
         task.model(OPTIONS)
     assert counted == [1]
-
-
-def test_a_level_of_one_fold_is_unknown_to_the_model_that_does_not_train_on_it(tmp_path: Path) -> None:
-    task = Tabular(colours(tmp_path, ("once", 0.5, "yes")), "y", folds=4)
-    inputs, _ = task.train_data({})
-    fold = int(inputs[inputs[:, -2] == 0, -1])
-    models: Any = task.model(OPTIONS)
-    new = task.encode(NEW[:1])
-    for number, model in enumerate(models.eval().models):
-        table = model.categories.table.weight
-        expected = table[2:].mean(0) if number == fold else table[0]
-        torch.testing.assert_close(places(model, new)[0], expected)
 
 
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])

@@ -174,7 +174,7 @@ def test_damaged_idx_files(folder: Path) -> None:
     assert "found 199 labels, allowed: 200" in refusal(train=str(folder))
 
 
-def test_a_class_with_one_image_and_a_class_that_only_the_test_has(folder: Path) -> None:
+def test_classes_of_one_image_or_of_the_test_alone_are_refused_and_labels_count_from_any(folder: Path) -> None:
     labels = bars(200)[1]
     labels[0] = 2
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
@@ -182,9 +182,6 @@ def test_a_class_with_one_image_and_a_class_that_only_the_test_has(folder: Path)
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(bars(200)[1]))
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(bars(60)[1] + 1))
     assert "found the class 2, allowed: those of the training images, 0, 1" in refusal(train=str(folder))
-
-
-def test_labels_may_count_from_one_and_files_may_be_named_as_emnist_names_them(folder: Path) -> None:
     for part, count, seed in (("train", 200, 0), ("t10k", 60, 1)):
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(bars(count, seed)[1] + 1))
     for path in list(folder.iterdir()):
