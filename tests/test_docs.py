@@ -32,16 +32,8 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
 REACHED_FROM_OTHERS = {"docs/libraries.md", "docs/search-experiments.md"}
 REPLACED = (
-    "believers?",
-    "purse",
-    "roster",
-    "upcoming",
-    "advisor",
-    "break-even price",
-    "soundness",
-    "the coin",
-    "twins?",
-)
+    "believers?", "purse", "roster", "upcoming", "advisor", "break-even price", "soundness", "the coin", "twins?",
+)  # fmt: skip
 PLACEHOLDERS = {"TRIAL@EPOCH": "3@9", "TRIAL": "3", "[TASK]": "", "[STUDY]": ""}
 
 

@@ -50,17 +50,11 @@ def test_the_knee_is_taken_and_its_neighbours_are_told() -> None:
 def confirmed(number: int, *errors: float) -> tuple[ConfirmationRecord, ...]:
     return tuple(
         ConfirmationRecord(
-            trial=number,
-            seed=seed,
-            epoch=1,
-            epochs=1,
-            metrics={"val_error": 0.02, f"{TEST_PREFIX}val_error": error},
-            cost_nano_usd=1,
-            checkpoint=None,
-            confirmed_at=datetime(2026, 1, 1, tzinfo=UTC),
+            trial=number, seed=seed, epoch=1, epochs=1, metrics={"val_error": 0.02, f"{TEST_PREFIX}val_error": error},
+            cost_nano_usd=1, checkpoint=None, confirmed_at=datetime(2026, 1, 1, tzinfo=UTC),
         )
         for seed, error in enumerate(errors)
-    )
+    )  # fmt: skip
 
 
 def test_what_was_confirmed_and_what_differs_stand_beside_the_model() -> None:

@@ -75,16 +75,8 @@ def assert_harmless(shown: str) -> None:
     for character in shown:
         assert character in "\t\n" or unicodedata.category(character) not in {"Cc", "Cs", "Zl", "Zp"}, ascii(character)
         assert unicodedata.bidirectional(character) not in {
-            "LRE",
-            "RLE",
-            "LRO",
-            "RLO",
-            "PDF",
-            "LRI",
-            "RLI",
-            "FSI",
-            "PDI",
-        }
+            "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI",
+        }  # fmt: skip
 
 
 def test_there_is_one_way_to_the_terminal() -> None:

@@ -8,12 +8,10 @@ from search_spaces.untried import untried_choices
 
 SPACE = Space(
     {
-        "kind": Categorical(["a", "b", "c"]),
-        "bins": Categorical([0, 16]).when(kind="b"),
-        "flag": Categorical([True, False]),
-        "rate": Float(low=0.1, high=1.0),
+        "kind": Categorical(["a", "b", "c"]), "bins": Categorical([0, 16]).when(kind="b"),
+        "flag": Categorical([True, False]), "rate": Float(low=0.1, high=1.0),
     }
-)
+)  # fmt: skip
 
 
 def test_choices_are_left_until_a_configuration_has_them() -> None:

@@ -31,15 +31,7 @@ _HEAD_ID = "f" * 51 + "00000"
 
 
 class AutoscalingRay:
-    """A head without CPUs, and up to three nodes of one CPU that come when processes wait for a CPU.
-
-    Args:
-        is_v2: Whether it is Ray's newer autoscaler, which `ray up` and KubeRay use; `ray start` uses the older one.
-
-    Attributes:
-        address: Host and port of the cluster.
-        environment: Variables of processes that join it.
-    """
+    """A head without CPUs, and up to three nodes of one CPU that come when processes wait for a CPU."""
 
     def __init__(self, *, is_v2: bool) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="grows-", dir="/tmp"))  # Ray's sockets need short names

@@ -44,15 +44,10 @@ RECORD = ROOT / "tests" / "golden.json"
 CURVES = SHARED / "curves"
 """Recorded curves are too large for the repository: cases over them are left out where they are missing."""
 SAME_ARITHMETIC = {
-    "OPENBLAS_CORETYPE": "Haswell",
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "MKL_CBWR": "COMPATIBLE",
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+    "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
     "PYTHONHASHSEED": "0",
-}
+}  # fmt: skip
 Lines = tuple[list[str], list[str]]
 """What was decided, and what was said about it."""
 

@@ -162,17 +162,7 @@ def spec_mapping(limits: Limits, epochs: int) -> dict[str, object]:
 
 
 class SimulatedStudy:
-    """One study in one store, driven as often as a test wishes.
-
-    Args:
-        folder: Folder for the SQLite file.
-        url: URL of an empty store in place of that file.
-
-    Attributes:
-        clock: Virtual time; goes on from one controller to the next.
-        on_commit: Called with the state machine after each commit.
-        machine: Of the latest controller.
-    """
+    """One study in one store, driven as often as a test wishes."""
 
     def __init__(
         self,
@@ -303,15 +293,9 @@ class SimulatedStudy:
 
     def _controller(self, pool: SimulatedPool, lease: leases.Lease) -> Controller:
         return Controller(
-            machine=self.machine,
-            pool=pool,
-            store=self.store,
-            suggester=self._suggester(),
-            study_id=self.study_id,
-            lease_token=lease.token,
-            background=False,
-            on_commit=self.on_commit,
-        )
+            machine=self.machine, pool=pool, store=self.store, suggester=self._suggester(), study_id=self.study_id,
+            lease_token=lease.token, background=False, on_commit=self.on_commit,
+        )  # fmt: skip
 
     def _suggester(self) -> Suggester:
         sampler = self._sampler()
@@ -321,25 +305,18 @@ class SimulatedStudy:
         if self.sampler == "cokriging":
             return ModelSuggester(CurveModel(self.problem), seed=self.seed)
         return OptunaSuggester(
-            space=self.space,
-            directions=tuple(o.direction for o in self.objectives),
-            sampler=self.sampler,
-            seed=self.seed,
-            study_attributes=self.store.require("simulated").sampler_attributes,
-        )
+            space=self.space, directions=tuple(o.direction for o in self.objectives), sampler=self.sampler,
+            seed=self.seed, study_attributes=self.store.require("simulated").sampler_attributes,
+        )  # fmt: skip
 
     @property
     def problem(self) -> Problem:
         """What the model of `cokriging` and `break_even` has to know of this study."""
         rungs = decision_rungs(self.epochs)
         return Problem(
-            space=self.space,
-            objectives=self.objectives,
-            constraints=self.constraints,
-            epochs=self.epochs,
-            milestones=milestones(self.epochs, 3, rungs),
-            usd_per_slot_hour=self.price or FREE_USD_PER_SLOT_HOUR,
-        )
+            space=self.space, objectives=self.objectives, constraints=self.constraints, epochs=self.epochs,
+            milestones=milestones(self.epochs, 3, rungs), usd_per_slot_hour=self.price or FREE_USD_PER_SLOT_HOUR,
+        )  # fmt: skip
 
     def _setup(self, limits: Limits) -> StudySetup:
         rungs = self.policy.pruner.rungs(self.epochs)

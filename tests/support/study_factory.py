@@ -70,12 +70,10 @@ class Ledger:
 def sample(rng: random.Random) -> dict[str, object]:
     """Parameters of `SPACE`."""
     params: dict[str, object] = {
-        "learning_rate": 10 ** rng.uniform(-4, 0),
-        "batch_per_rank": int(2 ** rng.uniform(4, 8)),
-        "world_size": rng.choice([1, 2]),
-        "optimizer": rng.choice(["sgd", "adamw"]),
+        "learning_rate": 10 ** rng.uniform(-4, 0), "batch_per_rank": int(2 ** rng.uniform(4, 8)),
+        "world_size": rng.choice([1, 2]), "optimizer": rng.choice(["sgd", "adamw"]),
         "width": int(2 ** rng.uniform(4, 9)),
-    }
+    }  # fmt: skip
     if params["optimizer"] == "sgd":
         params["momentum"] = rng.uniform(0, 0.99)
     return params

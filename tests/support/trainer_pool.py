@@ -132,15 +132,13 @@ class Blobs(BaseTask):
     def model(self, params):
         first, last = nn.Linear(4, self.width), nn.Linear(self.width, 3)
         inside = {
-            "mlp": lambda: [nn.Tanh(), nn.Dropout(self.dropout)],
-            "blocks": lambda: [self._blocks(norm=False)],
-            "norms": lambda: [self._blocks(norm=True)],
-            "compilable": lambda: [self._blocks(PlainBlock, norm=False)],
+            "mlp": lambda: [nn.Tanh(), nn.Dropout(self.dropout)], "blocks": lambda: [self._blocks(norm=False)],
+            "norms": lambda: [self._blocks(norm=True)], "compilable": lambda: [self._blocks(PlainBlock, norm=False)],
             "compilable norms": lambda: [self._blocks(PlainBlock, norm=True)],
             "flat norms": lambda: [Pooled(self.width, nn.BatchNorm1d(self.width))],
             "pooled": lambda: [Pooled(self.width, nn.BatchNorm2d(self.width))],
             "unused": lambda: [nn.Tanh(), Unused(self.width, 2)],
-        }[self.kind]()
+        }[self.kind]()  # fmt: skip
         layers = [first, *inside, last]
         return (Plain if self.kind.startswith("compilable") else Recorder)(*layers).to(self.dtype)
 

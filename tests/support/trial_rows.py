@@ -46,14 +46,7 @@ class Spoiler(Blobs):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedTrial:
-    """What rank 0 tells of a trial.
-
-    Attributes:
-        weights: Digest of each tensor of the checkpoint, by name.
-        peak_memory_bytes: Peak memory of the trial.
-        wall_seconds: Duration of each epoch, from the order to train it to the answer.
-        processor_seconds: Processor time of rank 0's process in each epoch, all threads together.
-    """
+    """What rank 0 tells of a trial."""
 
     weights: dict[str, str]
     peak_memory_bytes: float
@@ -62,11 +55,7 @@ class TrainedTrial:
 
 
 def train_row(specs: list[TrialSpec]) -> list[TrainedTrial]:
-    """Train the specs one after the other in processes that are new, one for each rank.
-
-    Returns:
-        What is told of each spec that writes a checkpoint.
-    """
+    """Train the specs one after the other in processes that are new, one for each rank."""
     store, context = StoreServer(), multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     row, found = next(_numbers), []
@@ -136,11 +125,7 @@ def _import_what_trials_import(*, compiles: bool) -> None:
 def _run(
     process: RankProcess, spec: TrialSpec, rank: int, key: str, store: Any
 ) -> tuple[Measurement | None, list[tuple[float, float]]]:
-    """Train a trial and let it go on after each epoch.
-
-    Returns:
-        Its last measurement, None if it failed as it should; and wall and processor seconds of each epoch.
-    """
+    """Train a trial and let it go on after each epoch."""
     assignment = RankAssignment(key=key, rank=rank, group_id=key, store=store, one_host=True, timeout_seconds=120.0)
     last, seconds, epochs = None, [], int(str(spec.training["epochs"]))
     began = time.perf_counter(), time.process_time()

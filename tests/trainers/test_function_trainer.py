@@ -72,11 +72,9 @@ class Ahead(Granted):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_function_trains_on_while_its_checkpoints_are_written(ranks, tmp_path, world_size):
     spec = spec_of(
-        world_size=world_size,
-        checkpoint_folder=str(tmp_path),
-        milestones=(1, 2, 3),
+        world_size=world_size, checkpoint_folder=str(tmp_path), milestones=(1, 2, 3),
         training={"checkpoint_async": True},
-    )
+    )  # fmt: skip
     whole = on(ranks, replace(spec, checkpoint_folder=None))[0]
     done = [trained_ahead(Group(), spec)] if world_size == 1 else ranks.run(world_size, trained_ahead, spec)
     assert done[0]["epochs_ahead"] > 0, "training waits for the file"

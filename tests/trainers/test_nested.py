@@ -43,13 +43,10 @@ def output(logits: torch.Tensor) -> Output:
 
 
 CONTAINERS: dict[str, Any] = {
-    "dict": lambda logits: {"logits": logits},
-    "subclass of dict": lambda logits: OwnDict(logits=logits),
-    "UserDict": lambda logits: UserDict(logits=logits),
-    "output": output,
-    "named tuple": lambda logits: Named(logits, "name"),
-    "nested": lambda logits: {"inside": [OwnDict(logits=logits)]},
-}
+    "dict": lambda logits: {"logits": logits}, "subclass of dict": lambda logits: OwnDict(logits=logits),
+    "UserDict": lambda logits: UserDict(logits=logits), "output": output,
+    "named tuple": lambda logits: Named(logits, "name"), "nested": lambda logits: {"inside": [OwnDict(logits=logits)]},
+}  # fmt: skip
 
 
 def logits_of(value: Any) -> Any:

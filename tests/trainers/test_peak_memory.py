@@ -117,10 +117,12 @@ def test_a_trial_that_goes_on_with_fewer_ranks_has_the_peak_of_one_that_began_wi
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("task", [BLOBS, FUNCTION])
-def test_the_peak_of_an_earlier_attempt_is_not_forgotten(tmp_path, task):
-    spec = spec_with(tmp_path, task=task)
-    spec = replace(spec, task_options={} if task == FUNCTION else {"n": 16, "n_validation": 8})
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [(BLOBS, {"n": 16, "n_validation": 8}), ("tests.support.training_functions:train", {})],
+)
+def test_the_peak_of_an_earlier_attempt_is_not_forgotten(tmp_path, task, options):
+    spec = replace(spec_with(tmp_path, task=task, width=8), task_options=options)
     (first,) = in_new_processes(spec, 1)
     content = read_checkpoint(first.checkpoint)
     assert content["static"]["peak_memory_bytes"] == pytest.approx(first.metrics["peak_memory_bytes"], rel=0.01)

@@ -49,18 +49,10 @@ class Counting(BaseTask):
 
 def a_trial(folder: Path, number: int, classes: int) -> TrialSpec:
     return TrialSpec(
-        study="s",
-        trial=number,
-        attempt=1,
-        task="counting_task:Counting",
-        task_options={"classes": classes},
-        params={"learning_rate": 0.1},
-        training={"epochs": 2, "warmup_epochs": 0},
-        world_size=1,
-        seed=number,
-        device="cpu",
-        python_path=(str(folder),),
-    )
+        study="s", trial=number, attempt=1, task="counting_task:Counting", task_options={"classes": classes},
+        params={"learning_rate": 0.1}, training={"epochs": 2, "warmup_epochs": 0}, world_size=1, seed=number,
+        device="cpu", python_path=(str(folder),),
+    )  # fmt: skip
 
 
 ASSIGNMENT = RankAssignment(key="0", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
@@ -174,11 +166,9 @@ def test_what_was_measured_before_a_failure_is_sent_before_it(tmp_path: Path, mo
 """
     )
     spec = replace(
-        a_trial(tmp_path, 0, classes=2),
-        task="third_epoch_task:ThirdEpoch",
-        training={"epochs": 4, "warmup_epochs": 0},
+        a_trial(tmp_path, 0, classes=2), task="third_epoch_task:ThirdEpoch", training={"epochs": 4, "warmup_epochs": 0},
         params={"learning_rate": 0.1, "batch_per_rank": 12},
-    )
+    )  # fmt: skip
     *_, measured, failed = messages(RankProcess(device="cpu", cpus_per_rank=1), spec, until=4)
     assert epochs_by_message([measured]) == [[1, 2]]
     assert isinstance(failed, Failed)

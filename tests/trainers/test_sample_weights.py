@@ -35,14 +35,10 @@ class WeighedBlobs(Blobs):
 
     def weights(self, targets):
         return {
-            "classes": {"loss": targets, "val_weighed_error": targets},
-            "ones": {"loss": torch.ones_like(targets)},
-            "none": {"val_weighed_error": targets},
-            "zeros": {"loss": torch.zeros_like(targets)},
-            "unknown": {"val_errors": targets},
-            "scalar": {"loss": targets.sum()},
-            "list": [1.0],
-        }[self.kind_of_weights]
+            "classes": {"loss": targets, "val_weighed_error": targets}, "ones": {"loss": torch.ones_like(targets)},
+            "none": {"val_weighed_error": targets}, "zeros": {"loss": torch.zeros_like(targets)},
+            "unknown": {"val_errors": targets}, "scalar": {"loss": targets.sum()}, "list": [1.0],
+        }[self.kind_of_weights]  # fmt: skip
 
 
 def weighed(world_size=1, *, options=None, training=None, **more):

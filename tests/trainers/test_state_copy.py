@@ -24,17 +24,12 @@ def content():
     tied = torch.ones(3, requires_grad=True)
     model = nn.BatchNorm1d(3)
     return {
-        "weights": weights,
-        "tied": {"one": tied, "other": tied.detach().requires_grad_()},
-        "piece": Piece(rows=torch.zeros(2, 2), first=2, shape=(4, 2)),
-        "model": model.state_dict(),
-        "parameter": nn.Parameter(torch.ones(2)),
-        "plain": [1, 2.5, "text", None, (True, b"bytes"), {3}],
-        "generator": random.getstate(),
-        "empty": torch.empty(0, 3),
-        "row": torch.arange(1000.0)[3:5],
+        "weights": weights, "tied": {"one": tied, "other": tied.detach().requires_grad_()},
+        "piece": Piece(rows=torch.zeros(2, 2), first=2, shape=(4, 2)), "model": model.state_dict(),
+        "parameter": nn.Parameter(torch.ones(2)), "plain": [1, 2.5, "text", None, (True, b"bytes"), {3}],
+        "generator": random.getstate(), "empty": torch.empty(0, 3), "row": torch.arange(1000.0)[3:5],
         "number": torch.tensor(7),
-    }
+    }  # fmt: skip
 
 
 def test_a_copy_is_equal_has_the_same_form_and_does_not_change_with_the_state() -> None:

@@ -21,12 +21,9 @@ from trainers.tasks.pictures.resnet import Layout, ResidualBody, fill, layout_of
 from trainers.tasks.vision import Vision
 
 PUBLISHED = {
-    18: ((2, 2, 2, 2), False, 11_689_512),
-    34: ((3, 4, 6, 3), False, 21_797_672),
-    50: ((3, 4, 6, 3), True, 25_557_032),
-    101: ((3, 4, 23, 3), True, 44_549_160),
-    152: ((3, 8, 36, 3), True, 60_192_808),
-}
+    18: ((2, 2, 2, 2), False, 11_689_512), 34: ((3, 4, 6, 3), False, 21_797_672), 50: ((3, 4, 6, 3), True, 25_557_032),
+    101: ((3, 4, 23, 3), True, 44_549_160), 152: ((3, 8, 36, 3), True, 60_192_808),
+}  # fmt: skip
 """Blocks, whether they have bottlenecks, and parameters with the head of 1,000 classes, as torchvision lists them."""
 
 
