@@ -63,16 +63,11 @@ def test_a_network_learns_in_every_number_format(precision: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"channels_last": True},
-        {"fused": False},
-        {"tf32": False},
-        {"cudnn_benchmark": False},
-        {"activation_checkpointing": True},
-        {"accumulate": 2},
-        {"compile": True},
+        {"channels_last": True}, {"fused": False}, {"tf32": False}, {"cudnn_benchmark": False},
+        {"activation_checkpointing": True}, {"accumulate": 2}, {"compile": True},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_an_option_changes_speed_and_not_what_is_learnt(options: dict[str, Any]) -> None:
     plain = trained(spec_of(**EXACT))[-1]
     other = trained(spec_of(**(EXACT | options)))[-1]

@@ -133,13 +133,10 @@ def train(trial: automl.Trial) -> None:
 @pytest.mark.parametrize(
     ("example", "library"),
     [
-        ("training_function", "torch"),
-        ("gan", "torch"),
-        ("with_lightning", "lightning"),
-        ("with_hugging_face", "accelerate"),
-        ("with_accelerate", "accelerate"),
+        ("training_function", "torch"), ("gan", "torch"), ("with_lightning", "lightning"),
+        ("with_hugging_face", "accelerate"), ("with_accelerate", "accelerate"),
     ],
-)
+)  # fmt: skip
 def test_a_loop_of_ones_own_computes_on_the_gpu(folder: Folder, example: str, library: str) -> None:
     """A loop beside which nothing was ever on the GPU fails."""
     pytest.importorskip(library)

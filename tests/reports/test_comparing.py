@@ -75,15 +75,11 @@ def test_only_keys_that_differ_are_told_however_large_a_space_is() -> None:
 @pytest.mark.parametrize(
     ("values", "texts"),
     [
-        ((0.99991, 0.99994), ["0.99991", "0.99994"]),
-        ((0.1, 0.25), ["0.1", "0.25"]),
-        ((1, True), ["1", "True"]),
-        ((1, "1"), ["1", "'1'"]),
-        ((1e-5, 1.0004e-5), ["1e-05", "1.0004e-05"]),
-        ((1, 1.0), None),
+        ((0.99991, 0.99994), ["0.99991", "0.99994"]), ((0.1, 0.25), ["0.1", "0.25"]), ((1, True), ["1", "True"]),
+        ((1, "1"), ["1", "'1'"]), ((1e-5, 1.0004e-5), ["1e-05", "1.0004e-05"]), ((1, 1.0), None),
         ((None, "absent"), None),
     ],
-)
+)  # fmt: skip
 def test_values_that_differ_look_different(values: tuple[object, object], texts: list[str] | None) -> None:
     study = build_study(1)
     given = [{} if value == "absent" else {"ema": value} for value in values]

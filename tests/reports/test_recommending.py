@@ -223,18 +223,13 @@ def test_values_have_units_and_little_dollars_their_seconds() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "base", "expected"),
     [
-        ("cost_usd", 1.0, 5.0, "5 times cheaper"),
-        ("cost_usd", 5.0, 1.0, "5 times as expensive"),
-        ("latency_ms", 1.3, 1.0, "30 % slower"),
-        ("wall_seconds", 1.3, 1.0, "30 % slower to train"),
-        ("model_parameters", 1e6, 2e6, "2 times smaller"),
-        ("model_parameters", 1e4, 1.2345e6, "120 times smaller"),
-        ("cost_usd", 1.997, 1.0, "100 % more expensive"),
-        ("val_loss", 0.9, 1.0, "10 % lower in val_loss"),
-        ("val_loss", 1.0, 1.0, "the same in val_loss"),
-        ("score", -1.0, 2.0, "at score -1"),
+        ("cost_usd", 1.0, 5.0, "5 times cheaper"), ("cost_usd", 5.0, 1.0, "5 times as expensive"),
+        ("latency_ms", 1.3, 1.0, "30 % slower"), ("wall_seconds", 1.3, 1.0, "30 % slower to train"),
+        ("model_parameters", 1e6, 2e6, "2 times smaller"), ("model_parameters", 1e4, 1.2345e6, "120 times smaller"),
+        ("cost_usd", 1.997, 1.0, "100 % more expensive"), ("val_loss", 0.9, 1.0, "10 % lower in val_loss"),
+        ("val_loss", 1.0, 1.0, "the same in val_loss"), ("score", -1.0, 2.0, "at score -1"),
     ],
-)
+)  # fmt: skip
 def test_comparisons_are_said_as_people_say_them(name: str, value: float, base: float, expected: str) -> None:
     assert compared_in_words(Objective(metric=name), value, base) == expected
 

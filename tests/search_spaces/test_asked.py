@@ -54,14 +54,10 @@ def test_other_seeds_trials_and_names_draw_other_values() -> None:
 @pytest.mark.parametrize(
     "domain",
     [
-        float_domain(1e-4, 1.0, log=True),
-        float_domain(-1.0, 3.0),
-        float_domain(0.0, 0.9, step=0.3),
-        int_domain(1, 8, log=True),
-        int_domain(3, 11, step=4),
-        choice_domain(["a", "b", "c"]),
+        float_domain(1e-4, 1.0, log=True), float_domain(-1.0, 3.0), float_domain(0.0, 0.9, step=0.3),
+        int_domain(1, 8, log=True), int_domain(3, 11, step=4), choice_domain(["a", "b", "c"]),
     ],
-)
+)  # fmt: skip
 def test_values_are_spread_as_those_of_optunas_random_sampler(domain: Any) -> None:
     import optuna
 

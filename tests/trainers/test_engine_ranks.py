@@ -131,12 +131,10 @@ def test_each_rank_holds_its_share_only_and_about_as_much_as_others(ranks):
 @pytest.mark.parametrize(
     ("params", "before", "after"),
     [
-        (SGD, ("none", 4), ("full", 2)),
-        (PLAIN, ("full", 4), ("optimizer", 2)),
-        (ADAMW, ("optimizer", 4), ("full", 1)),
+        (SGD, ("none", 4), ("full", 2)), (PLAIN, ("full", 4), ("optimizer", 2)), (ADAMW, ("optimizer", 4), ("full", 1)),
         (ADAMW, ("full", 2), ("none", 4)),
     ],
-)
+)  # fmt: skip
 def test_a_sharded_trial_goes_on_at_any_world_size(ranks, tmp_path, params, before, after):
     options = {"kind": "blocks"}
 

@@ -389,13 +389,11 @@ def test_a_store_that_throttles_is_asked_again_and_one_without_an_answer_told(
 @pytest.mark.parametrize(
     ("answer", "says", "is_lasting"),
     [
-        ((503, "SlowDown"), "SlowDown|reduce", False),
-        ((500, "InternalError"), "InternalError", False),
-        ((403, "InvalidAccessKeyId"), "InvalidAccessKeyId", True),
-        ((403, "AccessDenied"), "AccessDenied", True),
+        ((503, "SlowDown"), "SlowDown|reduce", False), ((500, "InternalError"), "InternalError", False),
+        ((403, "InvalidAccessKeyId"), "InvalidAccessKeyId", True), ((403, "AccessDenied"), "AccessDenied", True),
         ((404, "NoSuchBucket"), f"s3://{BUCKET} does not exist", True),
     ],
-)
+)  # fmt: skip
 def test_what_a_store_refuses_is_its_fault_and_not_the_trials(
     object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     answer: tuple[int, str], says: str, *, is_lasting: bool,

@@ -72,13 +72,10 @@ def test_each_rank_writes_its_share_and_nothing_else_is_left(ranks, tmp_path, sh
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        (("full", 4), ("full", 2)),
-        (("full", 3), ("optimizer", 3)),
-        (("optimizer", 4), ("none", 1)),
-        (("none", 2), ("full", 4)),
-        (("full", 4), ("full", 1)),
+        (("full", 4), ("full", 2)), (("full", 3), ("optimizer", 3)), (("optimizer", 4), ("none", 1)),
+        (("none", 2), ("full", 4)), (("full", 4), ("full", 1)),
     ],
-)
+)  # fmt: skip
 def test_any_sharding_goes_on_from_any_other_with_the_same_state(ranks, tmp_path, first, then):
     """Whoever reads a checkpoint writes the same whole tensors again."""
     params = ADAMW | {"batch_per_rank": 1}
@@ -197,22 +194,17 @@ def _first(header):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda header: _with_first_row(header, 0, ["model", ["x"]]),
-        lambda header: _with_first_row(header, 0, []),
-        lambda header: _with_first_row(header, 1, [2**70, 2**70]),
-        lambda header: _with_first_row(header, 2, 1),
+        lambda header: _with_first_row(header, 0, ["model", ["x"]]), lambda header: _with_first_row(header, 0, []),
+        lambda header: _with_first_row(header, 1, [2**70, 2**70]), lambda header: _with_first_row(header, 2, 1),
         lambda header: _with_first_row(header, 0, ["format", "x"]),
-        lambda header: _with_first_row(header, 0, ["spec", "x"]),
-        lambda header: _first(header).update(dtype="I9"),
-        lambda header: _first(header).update(shape=[-1]),
-        lambda header: _first(header).update(shape=[]),
+        lambda header: _with_first_row(header, 0, ["spec", "x"]), lambda header: _first(header).update(dtype="I9"),
+        lambda header: _first(header).update(shape=[-1]), lambda header: _first(header).update(shape=[]),
         lambda header: _first(header).update(data_offsets=[0, 10**9]),
         lambda header: _first(header).update(data_offsets=[8, 16]),
-        lambda header: header.pop(next(iter(_rows(header)))),
-        lambda header: header.update(__metadata__={}),
+        lambda header: header.pop(next(iter(_rows(header)))), lambda header: header.update(__metadata__={}),
         lambda header: header.clear(),
     ],
-)
+)  # fmt: skip
 def test_a_hostile_header_is_refused(saved, change):
     content = torch.load(saved, weights_only=True)
     share = saved.with_name(f"{saved.stem}.rank-0-of-4.bin")

@@ -153,14 +153,11 @@ def test_a_pause_after_an_epoch_changes_no_bit(ranks, tmp_path, world_size, opti
 @pytest.mark.parametrize(
     ("world_size", "options", "training", "step"),
     [
-        (1, {"dropout": 0.3, "kind": "flat norms", "n": 33}, {}, 2),
-        (2, {"dropout": 0.3}, {}, 6),
-        (2, {"dropout": 0.3}, {**KNOWN_END, "schedule": "cosine"}, 5),
-        (2, {"counts": [30, 40]}, {}, 3),
-        (2, {"counts": [32, 32]}, {}, 4),
-        (1, {"counts": [70]}, {"data_workers": 2}, 3),
+        (1, {"dropout": 0.3, "kind": "flat norms", "n": 33}, {}, 2), (2, {"dropout": 0.3}, {}, 6),
+        (2, {"dropout": 0.3}, {**KNOWN_END, "schedule": "cosine"}, 5), (2, {"counts": [30, 40]}, {}, 3),
+        (2, {"counts": [32, 32]}, {}, 4), (1, {"counts": [70]}, {"data_workers": 2}, 3),
     ],
-)
+)  # fmt: skip
 def test_a_trial_goes_on_within_an_epoch(ranks, tmp_path, world_size, options, training, step):  # noqa: PLR0917
     """Also after the last step of a pass, of which nobody knew that it is the last."""
     spec = stream_spec(world_size, options={"n": 70, **options}, training=training, checkpoint_folder=str(tmp_path))

@@ -291,12 +291,10 @@ def test_the_probe_tries_the_example_and_builds_no_whole_model_where_trials_do_n
 @pytest.mark.parametrize(
     "parameter",
     [
-        Int(low=1, high=5),
-        Int(low=2, high=12, step=5),
-        Float(low=0.0, high=1.0, step=0.25),
+        Int(low=1, high=5), Int(low=2, high=12, step=5), Float(low=0.0, high=1.0, step=0.25),
         Int(low=1, high=3, log=True),
     ],
-)
+)  # fmt: skip
 def test_drawn_numbers_are_all_of_the_allowed_ones(parameter):
     generator = random.Random(0)
     drawn = [draw_number(parameter, generator) for _ in range(500)]
