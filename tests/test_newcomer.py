@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.support import newcomer
+from tests.support.command_line import InProcess
 from tests.support.newcomer import Newcomer
 
 OTHER_HOST = "needs another host"
@@ -273,10 +275,14 @@ def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
     assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 21
 
 
-@pytest.mark.medium
-def test_limits_and_a_backup(tmp_path: Path) -> None:
-    person = Newcomer(tmp_path)
-    said = [person.types(command) for command in MONEY]
-    assert said[-1].splitlines() == ["project vision: $0 of $400 are spent", "user ann: $0 of $50 are spent"]
-    assert "compared row by row" in person.types(BACKUP)
+def test_limits_and_a_backup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AUTOML_STORE", raising=False)
+    here = InProcess(tmp_path, capsys, monkeypatch)
+    answers = [here.run(*shlex.split(command)[1:]) for command in (*MONEY, BACKUP)]
+    assert [code for code, _, _ in answers] == [0] * 4, answers
+    *_, (_, listed, _), (_, out, err) = answers
+    assert listed.splitlines() == ["project vision: $0 of $400 are spent", "user ann: $0 of $50 are spent"]
+    assert "compared row by row" in out + err
     assert (tmp_path / "backup-2026-11-25.db").exists()

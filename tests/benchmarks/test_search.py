@@ -339,7 +339,8 @@ def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: P
 
     curves = folder_of_curves(tmp_path)
     asked = search.arguments_of(["--curves", str(curves), "--seeds", "0", "--slots", "2", "--seconds", "size",
-                                 "--prices", "uniform", "--policies", "ours,ours_after_two"])  # fmt: skip
+                                 "--prices", "uniform", "--policies", "ours,ours_after_two",
+                                 "--full-trials", "6"])  # fmt: skip
     jobs = search.jobs_of(asked, search.tasks_in(curves, "all"))
     before = {job.task: [Path(file).stem for (file,) in job.before] for job in jobs if job.policy != "ours"}
     assert before == {"1": ["2", "3"], "2": ["3", "1"], "3": ["1", "2"]}, "a pooled task has no siblings"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from dataclasses import replace
 
@@ -37,7 +38,12 @@ def spec_of(name, world_size=1, **more):
         ("returns at once", 1, "returned without a loop over trial.epochs(...), on rank 1"),
     ],
 )
-def test_a_rank_that_the_others_wait_for_in_vain_ends_the_trial_with_a_line_that_names_it(how, rank, words):
+def test_a_rank_that_the_others_wait_for_in_vain_ends_the_trial_with_a_line_that_names_it(
+    how, rank, words, monkeypatch
+):
+    context = multiprocessing.get_context("forkserver")  # new interpreters would load torch each
+    context.set_forkserver_preload([__name__])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
     spec = spec_of("out_of_step", task_options={"how": how, "on": rank})
     told = []
     with pytest.raises(TaskError) as refused:
