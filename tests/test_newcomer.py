@@ -275,6 +275,7 @@ def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
     assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 21
 
 
+@pytest.mark.medium
 def test_limits_and_a_backup(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from tests.gpu.gpu_trials import DEVICE, EXACT, KIND, needs_gpu, on_gpu, spec_of, trained
+from tests.support.trainer_pool import messages_of
 from trainers.checkpoints.checkpoint import read_checkpoint
 from trainers.contract.task_loading import load_task
 from trainers.local.batch_log import BatchLog
 from trainers.loop.trainer import Trainer
 from trainers.model.precision import exact_products, set_fast_math
-from trainers.protocol import Measurement, RankAssignment, TrialSpec
+from trainers.protocol import Measurement, TrialSpec
 from trainers.ranks.process_group import Group
-from trainers.ranks.rank_messages import Began, Failed
+from trainers.ranks.rank_messages import Failed
 from trainers.ranks.rank_process import RankProcess
 from trainers.trial_settings import Settings
 
@@ -34,19 +35,8 @@ def rank() -> RankProcess:
 
 def run(rank: RankProcess, spec: TrialSpec) -> Measurement | Failed:
     """Train a spec to its end in a rank's process and return the last measurement, or its failure."""
-    assignment = RankAssignment(
-        key=f"{spec.trial}-{id(spec)}", rank=0, group_id="", store=None, one_host=True, timeout_seconds=60.0
-    )
-    last: Measurement | Failed | None = None
-    for message in rank.run(spec, assignment, 3):
-        if isinstance(message, Failed):
-            last = message
-        elif not isinstance(message, Began):
-            last = message[-1]
-            if last.epoch == 3:
-                rank.close(assignment.key)
-    assert last is not None
-    return last
+    *_, last = messages_of(rank, spec, 3, f"{spec.trial}-{id(spec)}")
+    return last if isinstance(last, Failed) else last[-1]
 
 
 FORMATS = ["fp32", "bf16", *(["fp16"] if KIND == "cuda" else [])]

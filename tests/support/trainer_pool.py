@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 from trainers.contract.task import BaseTask
 from trainers.contract.task_loading import load_task
 from trainers.loop.trainer import Trainer
-from trainers.protocol import TrainingError, TrialSpec
+from trainers.protocol import RankAssignment, TrainingError, TrialSpec
 from trainers.ranks.group_store import StoreClient
 from trainers.ranks.group_store_server import StoreServer
 from trainers.ranks.process_group import Group, destroy_group, form_group
@@ -210,6 +210,15 @@ def on_ranks(ranks, spec, work=run_trial, **more):
     """Do some work on as many ranks as a trial has: on one in this process, else on those of the pool."""
     work = partial(work, **more)
     return [work(Group(), spec)] if spec.world_size == 1 else ranks.run(spec.world_size, work, spec)
+
+
+def messages_of(process, spec, until, key="0", **assignment):
+    """Yield what a rank's process tells until a trial has come so far, where it is over."""
+    given = {"rank": 0, "group_id": "", "store": None, "timeout_seconds": 60.0, "one_host": True} | assignment
+    for message in process.run(spec, RankAssignment(key=key, **given), until):
+        yield message
+        if isinstance(message, list) and message[-1].epoch == until:
+            process.close(key)
 
 
 class Pool:

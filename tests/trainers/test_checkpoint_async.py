@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.support.disks import fill, tiny_disk
-from tests.support.trainer_pool import assert_equal, on_ranks, run_trial, spec_of, weights_of
+from tests.support.trainer_pool import assert_equal, messages_of, on_ranks, run_trial, spec_of, weights_of
 from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
 from trainers.checkpoints.checkpoint_stores import LocalPlace
 from trainers.checkpoints.checkpoint_writer import FileWriter, Pending
@@ -25,7 +25,7 @@ from trainers.contract.task_loading import load_task
 from trainers.failures import StorageError
 from trainers.loop import epoch_parts
 from trainers.loop.trainer import Trainer
-from trainers.protocol import EpochPart, Measurement, RankAssignment
+from trainers.protocol import EpochPart, Measurement
 from trainers.ranks.process_group import Group
 from trainers.ranks.rank_messages import Failed, Outgoing
 from trainers.ranks.rank_process import RankProcess
@@ -158,12 +158,7 @@ def trainer_of(spec, content):
 
 def run(process, spec, until):
     """Yield what a rank's process tells, until the trial has come so far."""
-    key = f"async-{next(_keys)}"
-    assignment = RankAssignment(key=key, group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
-    for message in process.run(spec, assignment, until):
-        yield message
-        if isinstance(message, list) and message[-1].epoch == until:
-            process.close(key)
+    return messages_of(process, spec, until, f"async-{next(_keys)}")
 
 
 def measured(messages):

@@ -250,9 +250,9 @@ def test_noise_scale_and_gain_of_adascale_do_not_depend_on_who_measures_them(ran
 
     training = {"epochs": 6, "lr_scaling": "none"}
     make = partial(spec_of, options={"n": 800})
-    ranks = ranks.run(4, run_trial, make(4, training=training))
+    several = ranks.run(4, run_trial, make(4, training=training))
     passes = run_trial(Group(), make(params={"batch_per_rank": 4}, training=training | {"accumulate": 4}))
-    assert scales(ranks[0]) == pytest.approx(scales(passes), rel=1e-6)
+    assert scales(several[0]) == pytest.approx(scales(passes), rel=1e-6)
     assert max(scales(passes)) > 0
     assert max(scales(run_trial(Group(), make(training=training)))) == 0, "one batch a step has nothing to compare"
     training = {"lr_scaling": "adascale", "reference_batch": 4}

@@ -21,9 +21,9 @@ import torch._dynamo
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
 
-from tests.support.trainer_pool import HERE, spec_of
+from tests.support.trainer_pool import HERE, messages_of, spec_of
 from trainers.loop.trainer import Trainer
-from trainers.protocol import RankAssignment, TaskError, TrialSpec
+from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process import Remains, cpus_of_each_gpu, free_memory
 from trainers.ranks.process_group import Group
 from trainers.ranks.process_state import ProcessState
@@ -271,19 +271,10 @@ class Greedy(Blobs):
 """
 
 
-def told(rank: RankProcess, spec: TrialSpec) -> list[Any]:
-    """Train to the end and return the last metrics, or the failure."""
-    key = f"{spec.trial}-{id(spec)}"
-    assignment = RankAssignment(key=key, group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
-    last: Any = None
-    for message in rank.run(spec, assignment, 3):
-        if isinstance(message, Failed):
-            return message
-        if isinstance(message, list):
-            last = message[-1].metrics["val_loss"]
-            if message[-1].epoch == 3:
-                rank.close(key)
-    return last
+def told(rank: RankProcess, spec: TrialSpec) -> Any:
+    """Train to the end and return the last validation loss, or the failure."""
+    *_, last = messages_of(rank, spec, 3, f"{spec.trial}-{id(spec)}")
+    return last if isinstance(last, Failed) else last[-1].metrics["val_loss"]
 
 
 def test_a_trial_that_spoils_its_process_does_not_spoil_the_next(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from studies.gangs.available_slots import own_cpus
 from tests.support.command_trials import script, spec_of
+from tests.support.trainer_pool import messages_of
 from trainers.failures import CheckpointError, StorageError
 from trainers.protocol import RankAssignment, TrialSpec
 from trainers.ranks.rank_messages import Began, Failed
@@ -58,28 +58,13 @@ def a_trial(folder: Path, number: int, classes: int) -> TrialSpec:
 ASSIGNMENT = RankAssignment(key="0", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
 
 
-def messages(rank: RankProcess, spec: TrialSpec, *, until: int) -> Iterator[object]:
-    for message in rank.run(spec, ASSIGNMENT, until):
-        yield message
-        if isinstance(message, list) and message[-1].epoch == until:
-            rank.close(ASSIGNMENT.key)
-
-
 def epochs_by_message(told: list[object]) -> list[list[int]]:
     return [[measurement.epoch for measurement in message] for message in told if isinstance(message, list)]
 
 
 def train(rank: RankProcess, spec: TrialSpec) -> list[float]:
-    assignment = RankAssignment(
-        key=f"{spec.trial}", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True
-    )
-    losses = []
-    for message in rank.run(spec, assignment, until=2):
-        assert not isinstance(message, Exception)
-        if isinstance(message, list):
-            losses += [measurement.metrics["val_loss"] for measurement in message]
-            if message[-1].epoch == 2:
-                rank.close(assignment.key)
+    told = messages_of(rank, spec, 2, key=f"{spec.trial}")
+    losses = [one.metrics["val_loss"] for message in told if isinstance(message, list) for one in message]
     assert len(losses) == 2
     return losses
 
@@ -106,7 +91,7 @@ def digits_trial(**changes: object) -> TrialSpec:
 
 def test_measurements_of_short_epochs_travel_together_and_of_long_ones_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 3600.0)
-    told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
+    told = list(messages_of(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), 4))
     assert epochs_by_message(told) == [[1, 2, 3, 4]]
     ages = [measurement.age_seconds for message in told if isinstance(message, list) for measurement in message]
     assert ages == sorted(ages, reverse=True)
@@ -117,7 +102,7 @@ def test_measurements_of_short_epochs_travel_together_and_of_long_ones_at_once(m
     told = list(RankProcess(device="cpu", cpus_per_rank=1).run(trial, ASSIGNMENT, 9))
     assert epochs_by_message(told) == [[1, 2, 3]], "sent without waiting for the epoch that was granted"
     monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 0.0)
-    told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
+    told = list(messages_of(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), 4))
     assert epochs_by_message(told) == [[1], [2], [3], [4]]
 
 
@@ -169,7 +154,7 @@ def test_what_was_measured_before_a_failure_is_sent_before_it(tmp_path: Path, mo
         a_trial(tmp_path, 0, classes=2), task="third_epoch_task:ThirdEpoch", training={"epochs": 4, "warmup_epochs": 0},
         params={"learning_rate": 0.1, "batch_per_rank": 12},
     )  # fmt: skip
-    *_, measured, failed = messages(RankProcess(device="cpu", cpus_per_rank=1), spec, until=4)
+    *_, measured, failed = messages_of(RankProcess(device="cpu", cpus_per_rank=1), spec, 4)
     assert epochs_by_message([measured]) == [[1, 2]]
     assert isinstance(failed, Failed)
     assert "third epoch" in failed.message

@@ -11,6 +11,7 @@ import sys
 import psutil
 import pytest
 
+from tests.support.served import free_port
 from tests.support.trainer_pool import HERE, run_trial, spec_of
 from tests.support.waiting import is_gone, wait_until
 from trainers.local.local_training import train_locally
@@ -20,6 +21,7 @@ from trainers.ranks.process_group import Group
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
+from tests.support.served import free_port
 from tests.support.trainer_pool import spec_of
 from trainers.local.local_training import train_locally
 
@@ -90,7 +92,7 @@ def test_one_rank_needs_no_process():
 @pytest.mark.slow  # `automl train` under torchrun runs always
 def test_torchrun_launches_the_same_training(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1",
-               f"--master-port={_free_port()}", script(tmp_path)]  # fmt: skip
+               f"--master-port={free_port()}", script(tmp_path)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     lines = done.stdout.splitlines()
     alone = run_trial(Group(), spec_of())["measurements"]
@@ -113,10 +115,3 @@ def test_no_rank_outlives_its_parent(tmp_path, sign):
         parent.communicate(timeout=120)
     assert parent.returncode == -sign
     wait_until(lambda: all(is_gone(rank) for rank in ranks), "not all ranks have ended")
-
-
-def _free_port():
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
