@@ -276,9 +276,7 @@ def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_limits_and_a_backup(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_and_a_backup(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.delenv("AUTOML_STORE", raising=False)
     here = InProcess(tmp_path, capsys, monkeypatch)
     answers = [here.run(*shlex.split(command)[1:]) for command in (*MONEY, BACKUP)]

@@ -162,9 +162,7 @@ def test_contestants_of_other_environments_play(tmp_path: Path, name: str) -> No
         pytest.param("gp_unpruned_prices_known", DOLLARS, marks=pytest.mark.slow),
     ],
 )
-def test_the_unpruned_gp_is_a_rival_to_be_reckoned_with(
-    tmp_path: Path, name: str, objectives: tuple[Objective, ...]
-) -> None:
+def test_the_unpruned_gp_is_a_rival_to_be_reckoned_with(tmp_path, name, objectives) -> None:
     by = yardstick(table(tmp_path, count=300), objectives)
     shares = {
         policy: [steps(contest(tmp_path, policy, objectives=objectives, seed=seed), by)[-1].share for seed in range(4)]
@@ -353,9 +351,7 @@ def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: P
 
 
 @pytest.mark.medium
-def test_what_is_there_is_not_simulated_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_there_is_not_simulated_again(tmp_path, monkeypatch, capsys) -> None:
     import search
 
     arguments = [
@@ -408,9 +404,7 @@ class InThisProcess:
         return future
 
 
-def test_a_study_scores_what_its_line_says_and_one_that_raised_is_no_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_scores_what_its_line_says_and_one_that_raised_is_no_result(tmp_path, monkeypatch) -> None:
     import search
 
     job = search.Job(

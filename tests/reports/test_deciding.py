@@ -154,9 +154,7 @@ def with_metric(name: str, *values: float) -> StudyRecord:
         ("paid_usd", (0.000005, 2.5), "$", 1.0, "$0.000005 to $2.50"),
     ],
 )
-def test_a_limit_is_typed_in_the_unit_that_its_hint_shows(
-    name: str, values: tuple[float, ...], unit: str, scale: float, hint: str
-) -> None:
+def test_a_limit_is_typed_in_the_unit_that_its_hint_shows(name, values, unit, scale, hint) -> None:
     study = with_metric(name, *values)
     (found,) = picking.limits(study, analysis.archive(study))
     assert (found.unit, found.scale, found.hint) == (unit, scale, hint)
@@ -211,9 +209,7 @@ def test_the_picker_answers_with_the_best_kept_model_within_the_limits(browser: 
     page.close()
 
 
-def test_rows_of_large_studies_come_after_the_first_chart_or_when_asked_for(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_large_studies_come_after_the_first_chart_or_when_asked_for(browser, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("reports.page.FIRST_ROWS", 20)
     page = browser.new_page(viewport={"width": 400, "height": 300})
     page.goto(write_report(hostile(), tmp_path / "report.html").as_uri())

@@ -139,9 +139,7 @@ def test_the_page_says_what_was_found_when_and_what_it_cost() -> None:
         ({"samples": 0, "models": []}, {"samples_per_epoch": 1000}, False),  # a training function
     ],
 )
-def test_models_of_those_who_follow_the_schedule_are_early(
-    facts: dict[str, object], training: dict[str, object], follows: bool
-) -> None:
+def test_models_of_those_who_follow_the_schedule_are_early(facts, training, follows) -> None:
     study = build_study(20)
     attempts = [[replace(one, facts={**one.facts, **facts}) for one in trial.attempts] for trial in study.trials]
     trials = [replace(trial, attempts=own) for trial, own in zip(study.trials, attempts, strict=True)]

@@ -157,9 +157,7 @@ def test_channels_last_changes_the_order_in_memory_and_no_result() -> None:
 @pytest.mark.parametrize(
     ("channels", "size", "strides"), [(4, 1, (4, 1, 4, 4)), (4, 3, (36, 1, 12, 4)), (1, 3, (9, 9, 3, 1))]
 )
-def test_weights_have_the_strides_in_which_a_gpu_gives_their_gradients(
-    channels: int, size: int, strides: tuple[int, ...]
-) -> None:
+def test_weights_have_the_strides_in_which_a_gpu_gives_their_gradients(channels, size, strides) -> None:
     """Else DDP copies each gradient, and warns."""
     model = nn.Conv2d(channels, 8, size)
     assert with_channels_last(model) is model

@@ -56,9 +56,7 @@ def test_nccl_finds_the_interface_of_the_pool_or_of_the_user_and_keeps_it(monkey
     assert found_by_nccl(monkeypatch) == ["ib0"]
 
 
-def test_nccl_finds_nothing_where_nobody_knows_or_gloo_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nccl_finds_nothing_where_nobody_knows_or_gloo_is_used(monkeypatch) -> None:
     assert found_by_nccl(monkeypatch) == [None]
     assert chosen() == [None, None]
     monkeypatch.setenv(GROUP_INTERFACE, "eth7")
@@ -67,9 +65,7 @@ def test_nccl_finds_nothing_where_nobody_knows_or_gloo_is_used(
 
 
 @pytest.mark.parametrize(("one_host", "interface"), [(True, "lo"), (False, None)])
-def test_a_rank_whose_process_has_one_group_keeps_nccl_where_that_is(
-    one_host: bool, interface: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_whose_process_has_one_group_keeps_nccl_where_that_is(one_host, interface, monkeypatch) -> None:
     class Presence:
         store, deadline_seconds = None, 1.0
 
@@ -82,9 +78,7 @@ def test_a_rank_whose_process_has_one_group_keeps_nccl_where_that_is(
 
 
 @pytest.mark.parametrize(("address", "interface"), [(None, "lo"), ("10.0.0.1:6379", None)])
-def test_ranks_of_a_cluster_of_our_own_know_their_interface(
-    address: str | None, interface: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_of_a_cluster_of_our_own_know_their_interface(address, interface, monkeypatch) -> None:
     found = []
     monkeypatch.setattr(pool_cluster, "join_or_start", lambda *_, **__: found.append(os.environ.get(GROUP_INTERFACE)))
     cluster = PoolCluster(address=address, temp_folder=None, device="cuda", cpus_per_rank=1)

@@ -30,9 +30,7 @@ def client(server: StoreServer) -> StoreClient:
 
 
 @pytest.mark.medium
-def test_it_does_what_torch_asks_of_a_store_and_waits_as_long_as_it_is_told(
-    client: StoreClient, server: StoreServer
-) -> None:
+def test_it_does_what_torch_asks_of_a_store_and_waits_as_long_as_it_is_told(client, server) -> None:
     store = PrefixStore("group", client)
     store.set("a", "one")
     assert store.get("a") == b"one"
@@ -62,9 +60,7 @@ def test_it_does_what_torch_asks_of_a_store_and_waits_as_long_as_it_is_told(
 
 
 @pytest.mark.medium
-def test_nobody_gets_in_without_the_secret_and_no_server_without_it_is_trusted(
-    server: StoreServer, client: StoreClient
-) -> None:
+def test_nobody_gets_in_without_the_secret_and_no_server_without_it_is_trusted(server, client) -> None:
     client.set("a", "untouched")
     with pytest.raises(DistNetworkError, match="failed to connect"):
         StoreClient(replace(server.address, secret="guessed"), 5.0)

@@ -229,9 +229,7 @@ def model_of(
 
 
 @pytest.mark.medium
-def test_sizes_and_bounds_on_them_are_forecast_before_any_trial_has_run(
-    sizes: SizeModel, others: list[Counted]
-) -> None:
+def test_sizes_and_bounds_on_them_are_forecast_before_any_trial_has_run(sizes, others) -> None:
     model = model_of(sizes, ERROR, SIZE)
     model.learn([], refit=True)
     mean, sd, kind = model.untried(model.features([one.params for one in others])).statics[1]
@@ -435,9 +433,7 @@ class NoViews(ViewsInThisProcess):
 
 
 @pytest.mark.large
-def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_counts_beside_its_trials_and_resume_does_not_again(tmp_path, monkeypatch) -> None:
     store, prepared = prepared_in(tmp_path)
     monkeypatch.setattr(study_run, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
     monkeypatch.setattr(study_run, "Counting", Waiting)
@@ -459,9 +455,7 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     store.close()
 
 
-def test_a_dry_run_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_writes_nothing(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.delenv("AUTOML_STORE", raising=False)
     here = InProcess(tmp_path, capsys, monkeypatch)
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SPEC))

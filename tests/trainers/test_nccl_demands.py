@@ -38,9 +38,7 @@ class Recording(nn.SyncBatchNorm):
     ("inputs", "exchanged"),
     [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64, torch.float64)],
 )
-def test_a_rank_without_samples_exchanges_statistics_in_the_format_of_the_others(
-    inputs: torch.dtype, exchanged: torch.dtype
-) -> None:
+def test_a_rank_without_samples_exchanges_statistics_in_the_format_of_the_others(inputs, exchanged) -> None:
     norm = Recording(3).to(exchanged)
     network = Network(norm, Settings(sync_batch_norm=True), Group())
     with network.without_statistics():

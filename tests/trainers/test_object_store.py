@@ -71,9 +71,7 @@ def in_another_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str 
 # ---------------------------------------------------------------------- written and read
 
 
-def test_a_training_goes_on_elsewhere_from_the_store_with_the_same_bits(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_goes_on_elsewhere_from_the_store_with_the_same_bits(object_store, tmp_path, monkeypatch) -> None:
     local = run_trial(Group(), spec_of(milestones=(1, 3), checkpoint_folder=str(tmp_path)))["measurements"]
     spec = spec_of(milestones=(1, 3), checkpoint_folder=FOLDER)
     stored = run_trial(Group(), spec)["measurements"]
@@ -146,9 +144,7 @@ def test_an_object_has_the_bytes_of_the_file_and_the_latest_is_named(object_stor
     assert latest_checkpoint(FOLDER) == f"{FOLDER}/epoch-0002.attempt-1.pt"
 
 
-def test_objects_are_fetched_once_and_large_ones_in_parts_that_are_counted(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_are_fetched_once_and_large_ones_in_parts_that_are_counted(object_store, tmp_path, monkeypatch) -> None:
     PLACE.write(URL, saving(b"weights" * 1000))
     content_of(URL)
     assert data_fetches(object_store) == 0
@@ -205,9 +201,7 @@ def test_parts_are_read_as_their_checkpoint_names_them_in_any_place(object_store
 
 
 @pytest.mark.medium
-def test_ranks_that_read_at_once_fetch_once(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_read_at_once_fetch_once(object_store, tmp_path, monkeypatch) -> None:
     PLACE.write(URL, saving(os.urandom(2**20)))
     in_another_cache(tmp_path, monkeypatch)
     program = "import hashlib; from trainers.checkpoints.checkpoint_stores import place_of\n"
@@ -224,9 +218,7 @@ def test_ranks_that_read_at_once_fetch_once(
     assert data_fetches(object_store) == 1
 
 
-def test_copies_that_are_damaged_or_of_an_object_written_again_are_not_read(
-    object_store: FaultyStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_copies_that_are_damaged_or_of_an_object_written_again_are_not_read(object_store, tmp_path, caplog) -> None:
     for data in (b"one", b"two", b"six"):
         PLACE.write(URL, saving(data))
         assert content_of(URL) == data
@@ -292,9 +284,7 @@ def test_a_disk_that_others_have_filled_takes_a_checkpoint_in_place_of_copies(
         assert list(disk.glob("*.copy")), "what was written last is read here"
 
 
-def test_a_cache_that_cannot_be_written_is_a_fault_of_the_disk(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_a_fault_of_the_disk(object_store, tmp_path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     in_another_cache(tmp_path, monkeypatch, "file/cache")
     with pytest.raises(StorageError, match="Not a directory"):
@@ -322,9 +312,7 @@ def test_an_upload_without_its_manifest_is_no_checkpoint(object_store: FaultySto
 
 @pytest.mark.medium
 @pytest.mark.parametrize("stalled", [".pt", "partNumber=2", ".manifest"])
-def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(
-    object_store: FaultyStore, stalled: str
-) -> None:
+def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(object_store, stalled) -> None:
     from studies.control.files.orphans import delete_orphans, find_orphans
 
     def is_stalled(method: str, path: str) -> bool:
@@ -354,9 +342,7 @@ def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(
     assert object_store.keys() == object_store.uploads() == []
 
 
-def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(
-    object_store: FaultyStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(object_store, caplog) -> None:
     from studies.control.files.orphans import find_orphans
 
     write_atomically({"a": 1}, URL)
@@ -368,9 +354,7 @@ def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(
 # ---------------------------------------------------------------------- a store that fails
 
 
-def test_a_store_that_throttles_is_asked_again_and_one_without_an_answer_told(
-    object_store: FaultyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_throttles_is_asked_again_and_one_without_an_answer_told(object_store, monkeypatch) -> None:
     left = [2]
 
     def refuses(_method: str, _path: str) -> tuple[int, str] | None:
@@ -446,9 +430,7 @@ def test_a_manifest_that_is_none_is_damage_and_deletes_nothing_else(object_store
     assert object_store.keys() == ["some/study/x.pt", "some/study/x.pt.manifest"]
 
 
-def test_an_object_with_other_bytes_is_damage(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_with_other_bytes_is_damage(object_store, tmp_path, monkeypatch) -> None:
     write_atomically({"a": 1}, URL)
     in_another_cache(tmp_path, monkeypatch)
     object_store.faults.changes = lambda path, body: body[:-1] + b"?" if path.endswith(".pt") else body

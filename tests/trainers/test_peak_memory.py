@@ -61,16 +61,19 @@ def peaks(measured):
     ("changes", "more"),
     [
         pytest.param({"training": {"ema": 0.9}}, {"optimizer": "adamw"}, id="average"),
-        pytest.param({"world_size": 2, "training": {"shard": "optimizer"}}, {"optimizer": "adamw"}, id="zero1"),
-        pytest.param({"task": FUNCTION}, {}, id="function"),
+        pytest.param(
+            {"world_size": 2, "training": {"shard": "optimizer", "epochs": 2}}, {"optimizer": "adamw"}, id="zero1"
+        ),
+        pytest.param({"task": FUNCTION, "training": {"epochs": 2}}, {}, id="function"),
     ],
 )
 @pytest.mark.xdist_group("ranks")
 def test_a_trial_that_pauses_after_each_epoch_has_the_peak_of_one_that_does_not(tmp_path, changes, more):
     spec = spec_with(tmp_path / "whole", **changes, **more)
-    whole = peaks(in_new(spec, EPOCHS))
+    epochs = spec.training["epochs"]
+    whole = peaks(in_new(spec, epochs))
     paused, path = [], None
-    for attempt in range(1, EPOCHS + 1):
+    for attempt in range(1, epochs + 1):
         now = replace(spec, attempt=attempt, resume_from=path, checkpoint_folder=str(tmp_path / "paused"))
         (measured,) = in_new(now, attempt)
         paused, path = paused + peaks([measured]), measured.checkpoint

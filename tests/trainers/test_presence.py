@@ -56,9 +56,7 @@ def test_a_rank_that_is_gone_is_given_up(server: StoreServer, started: bool, wor
         here.wait_for_all()
 
 
-def test_a_rank_is_waited_for_while_it_is_heard_of_or_has_come(
-    server: StoreServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rank_is_waited_for_while_it_is_heard_of_or_has_come(server, caplog) -> None:
     """By a clock of the test's own: an hour with a beat in each look, then silence for as long as the deadline."""
     with closing(present(server, 0, 2, 60.0)) as here:
         watch = _Watch(here, 0.0)

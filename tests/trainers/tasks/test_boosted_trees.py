@@ -102,20 +102,6 @@ def test_trees_that_have_not_grown_add_nothing_and_too_many_are_refused() -> Non
         BoostedTrees(dense=1, category_sizes=[1000], outputs=100, options=TreeOptions(), meaning="")
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"trees": 10.5}, "trees: found 10.5, allowed: a whole number from 1"),
-        ({"leaves": 1}, "leaves: found 1, allowed: a whole number from 2"),
-        ({"row_share": 2.0}, "row_share: found 2.0, allowed: a number from 0.001 to 1"),
-        ({"tree_rate": -1}, "tree_rate: found -1"),
-    ],
-)
-def test_parameters_out_of_bounds_are_one_line(file: str, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(TaskError, match=message):
-        trained("tabular", {"train": file}, {**TREES, **params}, epochs=1)
-
-
 def test_epochs_may_be_more_than_trees_and_options_of_gradients_are_refused(file: str) -> None:
     _, trainer = trained("tabular", {"train": file, "target": "rich"}, {**TREES, "trees": 3}, epochs=5)
     assert trainer.epoch == 5

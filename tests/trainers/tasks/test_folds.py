@@ -21,7 +21,7 @@ from trainers.contract.task_loading import load_task
 from trainers.loop.evaluation import evaluate
 from trainers.loop.trainer import Trainer
 from trainers.model.grown_model import grows
-from trainers.protocol import TaskError, TrialSpec
+from trainers.protocol import TrialSpec
 from trainers.ranks.process_group import Group
 from trainers.tasks.table.targets import Target
 from trainers.tasks.tabular import Tabular
@@ -135,20 +135,6 @@ def test_an_exported_model_takes_new_rows_alone_and_has_the_metric_of_the_study(
     for answer, row in zip(answers, expected.tolist(), strict=True):
         assert list(answer["probabilities"].values()) == pytest.approx(row, abs=1e-5)
     assert "answered by the one model of the trial that had not seen it" in (out / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"folds": 0}, "task_options.folds: found 0, allowed: auto, or a whole number from 1 to 20"),
-        ({"folds": "many"}, "task_options.folds: found 'many'"),
-        ({"folds": True}, "task_options.folds: found True"),
-        ({"folds": 2, "query": "city", "target": "age"}, "task_options.folds: found 2 beside query"),
-    ],
-)
-def test_wrong_folds_are_one_line(file: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(TaskError, match=message):
-        Tabular(**{"train": file, "target": "rich", **options})
 
 
 def test_few_rows_have_folds_by_auto_and_in_new_studies(file: str) -> None:

@@ -32,9 +32,7 @@ def partners() -> Partners:
     return Partners(torch.from_numpy(pixels)[:, None], torch.from_numpy(labels).long())
 
 
-def test_partners_are_training_images_with_their_classes_and_shares_are_of_the_beta_distribution(
-    partners: Partners,
-) -> None:
+def test_partners_are_training_images_with_their_classes_and_shares_are_of_the_beta_distribution(partners) -> None:
     mixup = Mixup(0.4, partners, 2)
     mixup.set_epoch_seed(3)
     others, shares, counts = mixup.draw(partners.pixels)

@@ -315,9 +315,7 @@ def test_train_and_test_must_fit(tmp_path: Path, file: str) -> None:
         ({"train": "x", "header": "maybe"}, ("task_options.header", "'maybe'")),
     ],
 )
-def test_wrong_options(
-    options: dict[str, Any], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_wrong_options(options, words, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TaskLoadError) as caught:
         load_task("tabular", options)
@@ -384,11 +382,37 @@ def test_members_of_an_ensemble_answer_apart_while_they_train_and_together_after
     torch.testing.assert_close(task.smoothed_loss(apart, targets, 0.1), smoothed.mean(0))
 
 
-def test_first_trials_are_in_the_default_space_and_unknown_architectures_refused(file: str) -> None:
+def test_first_trials_are_in_the_default_space(file: str) -> None:
     task = Tabular(file, "rich")
     trials = task.first_trials()
     assert [one["architecture"] for one in trials] == ["trees", "tabm"]
     for one in trials:
         task.space().check(one)
-    with pytest.raises(TaskError, match="architecture: found 'forest', allowed: mlp, residual, tabm, trees"):
-        Tabular(file, "rich").model({"architecture": "forest"})
+
+
+TREES = {"architecture": "trees"}
+
+
+@pytest.mark.parametrize(
+    ("options", "params", "message"),
+    [
+        ({"folds": 0}, {}, "task_options.folds: found 0, allowed: auto, or a whole number from 1 to 20"),
+        ({"folds": "many"}, {}, "task_options.folds: found 'many'"),
+        ({"folds": True}, {}, "task_options.folds: found True"),
+        ({"folds": 2, "query": "city", "target": "age"}, {}, "task_options.folds: found 2 beside query"),
+        ({"scaling": "minmax"}, {}, "task_options.scaling: found 'minmax', allowed: standard, robust"),
+        ({}, {"architecture": "forest"}, "architecture: found 'forest', allowed: mlp, residual, tabm, trees"),
+        ({}, {"waves": 1.5}, "waves: found 1.5, allowed: a whole number from 0 to 256"),
+        ({}, {"waves": -1}, "waves: found -1, allowed"),
+        ({}, {"waves": 8, "wave_scale": 0}, "wave_scale: found 0, allowed: a number from 0.001 to 100"),
+        ({}, {**TREES, "trees": 10.5}, "trees: found 10.5, allowed: a whole number from 1"),
+        ({}, {**TREES, "leaves": 1}, "leaves: found 1, allowed: a whole number from 2"),
+        ({}, {**TREES, "row_share": 2.0}, "row_share: found 2.0, allowed: a number from 0.001 to 1"),
+        ({}, {**TREES, "tree_rate": -1}, "tree_rate: found -1"),
+    ],
+)
+def test_options_and_parameters_out_of_bounds_are_one_line(file, options, params, message) -> None:
+    with pytest.raises(TaskError) as caught:
+        Tabular(**{"train": file, "target": "rich", **options}).model(params)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -256,9 +256,7 @@ def test_dropout_of_a_checkpoint_can_be_set_in_every_architecture(file: str, che
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_learning_rates_fall_from_the_last_layer_of_a_checkpoint_to_its_embeddings(
-    file: str, checkpoint: tuple[str, str]
-) -> None:
+def test_learning_rates_fall_from_the_last_layer_of_a_checkpoint_to_its_embeddings(file, checkpoint) -> None:
     architecture, folder = checkpoint
     options = {"train": file, "checkpoint": folder, "longest": 32}
     task = Text(file, checkpoint=folder, longest=32)

@@ -89,9 +89,7 @@ def test_a_level_of_no_training_row_or_of_another_fold_is_the_mean_of_the_others
         torch.testing.assert_close(places(model, new)[0], expected)
 
 
-def test_training_rows_are_passed_as_they_were_and_levels_counted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_rows_are_passed_as_they_were_and_levels_counted_once(tmp_path, monkeypatch) -> None:
     task = Tabular(colours(tmp_path), "y")
     inputs, _ = task.train_data({})
     model: Any = task.model(OPTIONS)
