@@ -132,7 +132,6 @@ def test_every_command_is_documented_with_its_options() -> None:
     both = text + (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
-        assert command is not None
         assert f"| `automl {name}" in text, name
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:

@@ -43,9 +43,6 @@ def compared(*lines: dict[str, Any]) -> dict[int, dict[str, Any]]:
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------------- figures
-
-
 def test_times_cheaper_is_a_ratio_of_dollars_where_both_have_something() -> None:
     theirs = line("they", [[0, 0], [2, 0.2], [4, 0.5], [8, 0.9]])
     ours = line("ours", [[0, 0], [1, 0.4], [2, 0.95]])
@@ -118,9 +115,6 @@ def test_regret_calibration_and_latency() -> None:
     assert [(row["trials_from"], row["p50_ms"]) for row in document["latency"]] == [(0, 3.0), (50, 9.0)]
     assert "| size | validation | they |" in printed(document)
     json.dumps(document, allow_nan=False)
-
-
-# ---------------------------------------------------------------------- contestants
 
 
 def contest(folder: Path, name: str, **changes: Any) -> SimulatedStudy:
@@ -301,9 +295,6 @@ def test_forecasts_are_compared_with_what_would_have_come(tmp_path: Path) -> Non
     # Curves without noise, a floor and a rate for all: after some trials a forecast is close.
     late = np.array(calibration.forecasts[-40:])
     assert np.median(np.abs(late[:, 1] - late[:, 3])) < 0.1
-
-
-# ---------------------------------------------------------------------- the program
 
 
 def folder_of_curves(folder: Path) -> Path:

@@ -56,13 +56,9 @@ def forecasting(percent: float) -> StudyRecord:
     return replace(study, trials=(*study.trials[:-1], replace(study.trials[-1], decisions=(last,))))
 
 
-# ---------------------------------------------------------------------------- the headline
-
-
 def test_the_headline_says_what_more_money_buys_in_full() -> None:
     tiles = {one.label: one for one in content.facts(forecasting(40.0))}
     found = outlook(forecasting(40.0))
-    assert found is not None
     assert tiles["More money"].value == f"+{found.percent:.2g} %"
     assert f"the last {usd(found.usd)} made it {found.last_percent:.2g} %" in tiles["More money"].note
     assert 0.0 <= found.last_percent <= 100.0
@@ -106,9 +102,6 @@ def test_the_headline_has_no_overrun_of_confirmations_and_names_what_mattered() 
     first = max(shares, key=shares.__getitem__)
     assert line.startswith(f"What mattered most for val_error: {first} ({shares[first]:.0%})")
     assert line in " ".join("".join(read(render(study)).text).split())
-
-
-# ---------------------------------------------------------------------------- the picker
 
 
 def test_limits_are_asked_for_in_the_direction_of_the_objective() -> None:
@@ -233,9 +226,6 @@ def test_rows_of_large_studies_come_after_the_first_chart_or_when_asked_for(brow
     page.close()
 
 
-# ---------------------------------------------------------------------------- hypervolume
-
-
 def test_hypervolume_is_a_share_of_what_is_known_and_goes_on_with_the_forecast() -> None:
     study = forecasting(40.0)
     spent = study.cost_nano_usd / 1e9
@@ -254,9 +244,6 @@ def test_no_forecast_is_drawn_where_there_is_none_or_the_step_is_too_large(perce
     assert outlook(study) is None
     assert len(hypervolume(study)["data"]) == 1  # type: ignore[arg-type]
     assert outlook_in_words(study) == ""
-
-
-# ---------------------------------------------------------------------------- marks
 
 
 def test_marks_have_their_reasons_broken_into_lines_and_escaped() -> None:
@@ -278,9 +265,6 @@ def test_marks_have_their_reasons_broken_into_lines_and_escaped() -> None:
     assert "<b>" not in text
 
 
-# ---------------------------------------------------------------------------- what pruning saved
-
-
 def saved(*, continued: int, found: int) -> StudyRecord:
     """A study of whose stopped trials some went on by chance, and of these some gave a model of the archive."""
     study = build_study(40, states=("complete", "pruned"))
@@ -296,7 +280,6 @@ def saved(*, continued: int, found: int) -> StudyRecord:
 def test_savings_are_the_epochs_that_stopped_trials_did_not_train() -> None:
     study = saved(continued=0, found=0)
     found = savings(study, analysis.archive(study))
-    assert found is not None
     pruned = [t for t in study.started if t.state == "pruned"]
     assert found.stopped == len(pruned)
     assert found.epochs == sum(20 - len(t.epochs) for t in pruned)
@@ -316,14 +299,10 @@ def test_what_was_missed_is_estimated_from_trials_that_went_on_by_chance(found: 
     study = saved(continued=2, found=found)
     archive = analysis.archive(study)
     told = savings(study, archive)
-    assert told is not None
     assert (told.continued, told.found) == (2, found)
     assert told.missed == told.stopped * found / 2
     assert said in savings_lines(study, archive)[1]
     assert said in " ".join(render(study).split())
-
-
-# ---------------------------------------------------------------------------- parameters together
 
 
 def test_parallel_coordinates_and_the_surface_show_the_parameters_that_matter() -> None:
@@ -345,7 +324,6 @@ def test_parallel_coordinates_and_the_surface_show_the_parameters_that_matter() 
     assert len(contour["z"]) == len(contour["y"])
     assert len(dots["x"]) == 60
     taken = recommended(build_study(60))
-    assert taken is not None
     assert star["x"][0] == pytest.approx(taken.params["learning_rate"], rel=1e-3)
 
 
@@ -357,7 +335,6 @@ def test_the_scaling_rule_goes_through_the_recommended_model() -> None:
     )
     study = replace(study, trials=ruled)
     taken = recommended(study)
-    assert taken is not None
     found: Any = learning_rates(study, taken)
     (line,) = [trace for trace in found["data"] if trace["mode"] == "lines"]
     assert line["name"] == f"sqrt rule through trial {taken.point.trial}"
@@ -371,7 +348,6 @@ def test_trials_without_a_learning_rate_of_their_own_are_not_drawn_by_it() -> No
     """As boosted trees in a space that has a rate for networks: what the trainer was given says nothing of them."""
     study = build_study(40)
     taken = recommended(study)
-    assert taken is not None
     chosen = study.started[taken.point.trial]
     trees = replace(chosen, params={name: one for name, one in chosen.params.items() if name != "learning_rate"})
     mixed = replace(study, trials=tuple(trees if one is chosen else one for one in study.trials))

@@ -33,7 +33,6 @@ FRONT = (trial(0, (0.10, 1.0)), trial(1, (0.02, 2.0)), trial(2, (0.01, 9.0)), tr
 def test_the_knee_is_taken_and_its_neighbours_are_told() -> None:
     study = study_of(*FRONT, trial(4, (0.3, 3.0)))
     found = recommended(study)
-    assert found is not None
     assert (str(found), str(found.better), found.worse) != ("", "", None)
     assert found.plain() == {
         "trial": 1, "epoch": 1, "values": {"val_error": 0.02, "cost_usd": 2.0}, "params": {"lr": 0.1},
@@ -119,7 +118,6 @@ def test_winners_by_luck_are_not_recommended_and_means_count_beyond_noise() -> N
         confirmations=(*confirmed(0, 0.10, 0.10), *confirmed(1, 0.11, 0.13), *confirmed(2, 0.01, 0.01)),
     )
     found = recommended(lucky)
-    assert found is not None
     assert (str(found) != "1@1", found.instead_of is not None and found.instead_of.trial) == (True, 1)
     assert recommendation_lines(lucky)[2] == "The search alone would have named 1@1."
     assert "1@1" not in recommendation_lines(lucky)[3], "it is dominated by now"
@@ -152,9 +150,6 @@ def test_better_neighbours_are_above_and_one_objective_has_one_model() -> None:
         return replace(study, trials=trials, objectives=(ACCURACY, *study.objectives[1:]))
 
     found = recommended(as_accuracy(study_of(*FRONT)))
-    assert found is not None
-    assert found.better is not None
-    assert found.worse is not None
     assert found.better.values["val_accuracy"] > found.point.values["val_accuracy"] > found.worse.values["val_accuracy"]
     alone = replace(study_of(*FRONT), objectives=study_of().objectives[:1])
     assert recommendation_lines(alone)[0] == "Take 2@1: val_error 1 %."
@@ -253,7 +248,6 @@ def test_objectives_that_are_compared_in_the_same_words_are_named() -> None:
 def test_a_confirmed_model_that_misses_a_constraint_is_not_praised(reached: float, is_missed: bool) -> None:
     study = build_study(60, constraints=(Constraint(metric="val_accuracy", min=0.8),))
     found = recommended(study)
-    assert found is not None
     seeds = tuple(
         replace(
             one, epoch=found.point.epoch,
@@ -300,5 +294,4 @@ def test_the_command_writes_a_model_that_stands_alone_where_there_can_be_one(tas
     study = build_study(20)
     study = replace(study, spec={**study.spec, "task": task})
     found = recommended(study)
-    assert found is not None
     assert command_of(study, found.point) == f"automl export digits {found} --out {out}"

@@ -120,9 +120,6 @@ SPECS: Mapping[str, tuple[Any, ...]] = {
 KILLED_AFTER_COMMITS = 30
 
 
-# ---------------------------------------------------------------------- tables
-
-
 @functools.cache
 def made_up() -> CurveTable:
     """A numeric space of two parameters, twelve epochs."""
@@ -163,9 +160,6 @@ def taskset() -> CurveTable:
     """Two measured tables as one: noisy, and a fifth of it diverged."""
     names = ("patch32_GRU64_avg_bs128.npz", "patch128_LSTM128_bs64.npz")
     return pooled([read_table(CURVES / "taskset" / name) for name in names])
-
-
-# ---------------------------------------------------------------------- recording
 
 
 def available() -> tuple[str, ...]:

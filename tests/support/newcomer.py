@@ -107,9 +107,6 @@ def _replaced(command: str, instead: Mapping[str, str]) -> str:
     return command
 
 
-# ---------------------------------------------------------------------------- files that the pages name
-
-
 def digits(folder: Path, **budget: object) -> None:
     """`digits.yaml`, that of the demo with a smaller budget."""
     spec = yaml.safe_load((EXAMPLES / "digits.yaml").read_text(encoding="utf-8"))

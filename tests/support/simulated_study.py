@@ -61,9 +61,6 @@ Params = Mapping[str, Any]
 CurveOf = Callable[[Params, int], Curve]
 
 
-# ---------------------------------------------------------------------- learning curves
-
-
 def smooth_curve(params: Params, world_size: int, *, epochs: int = 27, equal_epochs: bool = False) -> Curve:
     """Error falls as 1 / epoch towards a floor that depends on the parameters; wider costs more.
 
@@ -85,9 +82,6 @@ def noisy_curve(params: Params, world_size: int, *, epochs: int = 27, seed: int 
         s * (rng.uniform(0.3, 1.5) if rng.random() < 0.9 else rng.uniform(1.5, 4.0)) for s in smooth.epoch_seconds
     )
     return Curve(metrics=metrics, epoch_seconds=seconds)
-
-
-# ---------------------------------------------------------------------- a study in a store
 
 
 class Killed(BaseException):
@@ -392,9 +386,6 @@ def check_epochs(record: StudyRecord) -> None:
         assert trial.state != "running"
         assert all(a.outcome != "running" for a in trial.attempts)
         assert (trial.failure is not None) == (trial.state == "failed")
-
-
-# ---------------------------------------------------------------------- without a store, for many studies
 
 
 def drive(machine: StudyMachine, pool: SimulatedPool, params_of: Callable[[int], Params]) -> list[Step]:

@@ -153,9 +153,6 @@ def trainer_of(spec, content):
     return trainer
 
 
-# ---------------------------------------------------------------------- in a rank's process
-
-
 def run(process, spec, until):
     """Yield what a rank's process tells, until the trial has come so far."""
     return messages_of(process, spec, until, f"async-{next(_keys)}")
@@ -315,6 +312,5 @@ def test_after_a_death_during_a_write_the_trial_goes_on_from_the_checkpoint_befo
     process.kill()
     process.join(SECONDS)
     left = last_checkpoint(tmp_path)
-    assert left is not None
     assert left.name == "epoch-0001.attempt-1.pt"
     assert_same(whole, trained_ahead(Group(), replace(spec, resume_from=str(left), attempt=2)))

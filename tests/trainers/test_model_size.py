@@ -55,9 +55,6 @@ MLP = {"architecture": "mlp", "width": 48, "depth": 2}
 CNN = {"architecture": "cnn", "channels": 9}
 
 
-# ---------------------------------------------------------------------- the numbers
-
-
 @pytest.mark.parametrize("params", [MLP, CNN, {}], ids=["mlp", "cnn", "default"])
 def test_what_is_counted_is_what_a_training_measures(params: dict[str, Any]) -> None:
     spec = TrialSpec(study="t", trial=0, task="digits", params=params, training={"epochs": 1})
@@ -168,9 +165,6 @@ def test_the_process_answers_and_says_what_is_wrong(tmp_path: Path) -> None:
     assert wrong["error"] == probe("loud:Quiet", {}, [str(tmp_path)])["error"]
 
 
-# ---------------------------------------------------------------------- examples
-
-
 TREE = Space.from_dict(
     {
         "learning_rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
@@ -193,9 +187,6 @@ def test_examples_are_of_the_space_always_the_same_and_none_comes_twice() -> Non
     small = Space.from_dict({"width": {"type": "categorical", "choices": [16, 32, 64]}})
     assert sorted(one["width"] for one in examples_of(small)) == [16, 32, 64]  # type: ignore[type-var]
     assert examples_of(Space({})) == [{}]
-
-
-# ---------------------------------------------------------------------- what the search learns
 
 
 def rows_of(configurations: list[dict[str, Any]]) -> list[Counted]:
@@ -308,9 +299,6 @@ def test_few_examples_and_sizes_to_be_maximised_do_no_harm(others: list[Counted]
     assert model.untried(model.features([MLP])).statics[1][1].min() > 1.0
 
 
-# ---------------------------------------------------------------------- where it stays
-
-
 SPEC: dict[str, Any] = {
     "study": "counted", "task": "digits", "space": TREE.to_dict(), "training": {"epochs": 9}, "mlflow": "off",
     "search": {"sampler": "cokriging", "pruner": "break_even"}, "budget": {"trials": 6}, "resources": {"slots": 2},
@@ -330,13 +318,11 @@ def test_what_was_counted_is_found_again_and_not_counted_twice(tmp_path: Path, s
         assert first.process is not None
         first.wait()
     found = first.sizes()
-    assert found is not None
     assert set(map(by_params, found.examples)) <= set(map(by_params, sizes.examples))
     assert len(found.examples) > 8
     with Counting(store, store.require("counted"), prepared) as again:
         assert again.process is None
     there = again.sizes()
-    assert there is not None
     assert there.examples == found.examples
     x = np.random.default_rng(0).random((5, Encoder(TREE).width))
     assert there.covariates(x).tolist() == found.covariates(x).tolist(), "what is suggested is the same"
@@ -354,7 +340,6 @@ def test_a_study_that_ends_first_leaves_it_to_the_next(tmp_path: Path) -> None:
     store, prepared = prepared_in(tmp_path)
     with Counting(store, find_or_create(store, prepared), prepared) as counting:
         process = counting.process
-    assert process is not None
     assert process.returncode is not None, "nothing goes on behind the user's back"
     assert store.require("counted").counted_examples is None
     store.close()
@@ -399,7 +384,6 @@ def test_a_task_that_dies_while_it_is_counted_leaves_nothing_to_count(tmp_path: 
     with Counting(store, row, dying) as counting:
         counting.wait()
     found = counting.sizes()
-    assert found is not None
     assert found.examples == ()
     assert store.require("counted").counted_examples == [], "it would die again"
     store.close()

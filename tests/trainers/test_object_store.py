@@ -68,9 +68,6 @@ def in_another_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str 
     monkeypatch.setenv("AUTOML_CACHE_FOLDER", str(tmp_path / name))
 
 
-# ---------------------------------------------------------------------- written and read
-
-
 def test_a_training_goes_on_elsewhere_from_the_store_with_the_same_bits(object_store, tmp_path, monkeypatch) -> None:
     local = run_trial(Group(), spec_of(milestones=(1, 3), checkpoint_folder=str(tmp_path)))["measurements"]
     spec = spec_of(milestones=(1, 3), checkpoint_folder=FOLDER)
@@ -197,9 +194,6 @@ def test_parts_are_read_as_their_checkpoint_names_them_in_any_place(object_store
         place.open_part(path, part)
 
 
-# ---------------------------------------------------------------------- copies on this machine
-
-
 @pytest.mark.medium
 def test_ranks_that_read_at_once_fetch_once(object_store, tmp_path, monkeypatch) -> None:
     PLACE.write(URL, saving(os.urandom(2**20)))
@@ -295,9 +289,6 @@ def test_a_cache_that_cannot_be_written_is_a_fault_of_the_disk(object_store, tmp
     assert object_store.keys() == []
 
 
-# ---------------------------------------------------------------------- interrupted
-
-
 def test_an_upload_without_its_manifest_is_no_checkpoint(object_store: FaultyStore) -> None:
     object_store.faults.refuses = lambda method, path: (
         (403, "AccessDenied") if method == "PUT" and path.endswith(".manifest") else None
@@ -349,9 +340,6 @@ def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(object_store, 
     object_store.faults.refuses = lambda _method, path: (403, "AccessDenied") if "?uploads" in path else None
     assert len(find_orphans(f"s3://{BUCKET}/some/study", [], is_running=False)) == 2
     assert "uploads that were never finished cannot be listed (s3://checkpoints: AccessDenied" in caplog.text
-
-
-# ---------------------------------------------------------------------- a store that fails
 
 
 def test_a_store_that_throttles_is_asked_again_and_one_without_an_answer_told(object_store, monkeypatch) -> None:
@@ -445,9 +433,6 @@ def test_errors_of_a_store_cross_processes_and_hide_what_is_secret(monkeypatch: 
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountKey=hush")
     said = stores.without_secrets(f"no {SECRET} at https://me:pw@host/ with AccountKey=hush")
     assert said == "no *** at https://***@host/ with ***"
-
-
-# ---------------------------------------------------------------------- listings that lag behind
 
 
 def test_a_listing_that_lies_changes_what_is_tidied_up_and_nothing_else(object_store: FaultyStore) -> None:

@@ -235,9 +235,6 @@ def test_each_class_has_a_row_to_train_on() -> None:
         assert counts[2] >= (rows > 2)
 
 
-# ---------------------------------------------------------------------- texts
-
-
 def test_quotation_marks_and_bytes_are_text_to_the_exported_model_too(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     lines = [f"{number % 2}\t{text}" for number in range(10) for text in ('"I loved it.', 'Really."', '"all of it"')]
@@ -300,9 +297,6 @@ def test_spaces_and_line_breaks_are_the_same_tokens_everywhere(tmp_path: Path, n
 def test_a_model_of_before_takes_texts_as_they_are() -> None:
     rows = TextRows(form_of(byte_tokenizer(), longest=32, pad=0))
     assert len({tuple(rows.encode(text, 0).numbers) for text in ("film\nbad", "film\r\nbad", "film\nbad ")}) == 3
-
-
-# ---------------------------------------------------------------------- lines
 
 
 def test_lines_may_end_as_on_an_old_mac_but_not_within_a_cell(tmp_path: Path) -> None:

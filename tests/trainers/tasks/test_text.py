@@ -262,7 +262,6 @@ def test_learning_rates_fall_from_the_last_layer_of_a_checkpoint_to_its_embeddin
     task = Text(file, checkpoint=folder, longest=32)
     model = task.model({})
     factors = task.rate_factors(model, {"layer_rate_decay": 0.5})
-    assert factors is not None
     embeddings = "network." + EMBEDDINGS.get(architecture, f"{architecture}.embeddings.word_embeddings.weight")
     assert factors[embeddings] == 0.25
     layer = [factor for name, factor in factors.items() if ".0." in name]
@@ -285,7 +284,6 @@ def test_a_decay_of_rates_needs_layers_and_a_dropout_an_architecture_that_has_on
     task = Text(file)
     transformer, grams = task.model({"depth": 2}), task.model({"architecture": "ngrams"})
     factors = task.rate_factors(transformer, {"layer_rate_decay": 0.5})
-    assert factors is not None
     assert factors["tokens.weight"] == 0.125
     assert factors["blocks.1.attention_in.weight"] == 0.5
     assert "head.weight" not in factors
