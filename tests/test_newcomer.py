@@ -149,7 +149,7 @@ RUN = {
     *OWN_TASK, *OWN_DATA, SAVED_SPEC, OWN_TABLE, *TRAININGS, *COMPARED, *STUDY, DELETED, *COMPLETION, CONFIRMED,
     PROMOTED, *REGISTRY, IMAGE, *PEOPLE, PREDICTED, *MONEY, BACKUP,
 }  # fmt: skip
-pytestmark = pytest.mark.xdist_group("newcomer")
+pytestmark = [pytest.mark.xdist_group("newcomer"), pytest.mark.medium, pytest.mark.timeout(1500)]
 
 
 def test_every_command_of_the_documents_is_run_or_has_a_reason() -> None:
@@ -174,9 +174,7 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     assert (tmp_path / "artifacts" / "moons" / "report.html").exists()
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_data_of_ones_own(tmp_path: Path) -> None:
     newcomer.table(tmp_path / "train.csv", rows=800, seed=0)
     newcomer.table(tmp_path / "test.csv", rows=200, seed=1)
@@ -193,9 +191,7 @@ def test_data_of_ones_own(tmp_path: Path) -> None:
             file.unlink()  # the next study may have the same name
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_what_clusters_read_is_written(tmp_path: Path) -> None:
     newcomer.digits(tmp_path, trials=10)
     person = Newcomer(tmp_path)
@@ -205,27 +201,21 @@ def test_what_clusters_read_is_written(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} >= {"digits.sbatch", "digits-rayjob", "automl-compose"}
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("command", TRAININGS)
 def test_one_training(command: str, tmp_path: Path) -> None:
     newcomer.moons(tmp_path)
     Newcomer(tmp_path).types(command)
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("command", COMPARED)
 def test_world_sizes_compared(command: str, tmp_path: Path) -> None:
     newcomer.mnist(tmp_path / "mnist")
     Newcomer(tmp_path).types(command)
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_a_study_from_launch_to_deletion(tmp_path: Path) -> None:
     newcomer.digits(tmp_path, trials=10)
     person = Newcomer(tmp_path)
@@ -239,9 +229,7 @@ def test_a_study_from_launch_to_deletion(tmp_path: Path) -> None:
     assert (tmp_path / ".config" / "fish" / "completions" / "automl.fish").stat().st_size > 100
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_a_model_goes_to_the_registry_and_answers(tmp_path: Path) -> None:
     newcomer.moons(tmp_path)
     person = Newcomer(tmp_path)
@@ -259,9 +247,7 @@ def test_a_model_goes_to_the_registry_and_answers(tmp_path: Path) -> None:
     assert (tmp_path / "moons-image" / "Dockerfile").exists()
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
     newcomer.table(tmp_path / "train.csv", rows=600, seed=0)
     newcomer.table(tmp_path / "new.csv", rows=20, seed=2)
@@ -275,7 +261,6 @@ def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
     assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 21
 
 
-@pytest.mark.medium
 def test_limits_and_a_backup(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.delenv("AUTOML_STORE", raising=False)
     here = InProcess(tmp_path, capsys, monkeypatch)

@@ -364,7 +364,6 @@ def test_in_a_browser_without_network(browser: Any, tmp_path: Path) -> None:
     page.close()
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("name", ["empty", "all diverged", "one", pytest.param("four", marks=pytest.mark.slow)])
 def test_unusual_studies_in_a_browser(browser: Any, tmp_path: Path, name: str) -> None:
     page, troubles = opened(browser, unusual()[name], tmp_path)
@@ -393,7 +392,6 @@ ALL_DRAWN = (
 TO_DRAW = "() => [...document.querySelectorAll('.figure')].filter(box => !box.closest('[hidden]')).length"
 
 
-@pytest.mark.medium
 def test_charts_are_drawn_when_they_come_near_and_all_when_printing(browser: Any, tmp_path: Path) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
@@ -405,7 +403,6 @@ def test_charts_are_drawn_when_they_come_near_and_all_when_printing(browser: Any
     page.close()
 
 
-@pytest.mark.medium
 def test_a_chart_is_drawn_in_a_turn_of_its_own(browser: Any, tmp_path: Path) -> None:
     """Else a row of panels that comes into view at once would stop the page."""
     page = browser.new_page(viewport={"width": 1280, "height": 20_000})
@@ -423,7 +420,6 @@ def test_a_chart_is_drawn_in_a_turn_of_its_own(browser: Any, tmp_path: Path) -> 
     page.close()
 
 
-@pytest.mark.medium
 def test_a_browser_that_does_not_watch_draws_everything(browser: Any, tmp_path: Path) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     troubles: list[str] = []

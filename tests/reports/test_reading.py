@@ -53,7 +53,6 @@ def test_the_command_of_the_recommended_model_is_in_sight_on_a_telephone(browser
     page.context.close()
 
 
-@pytest.mark.medium
 def test_buttons_and_tables_are_reached_and_worked_by_keys(browser: Any, tmp_path: Path) -> None:
     page = opened(browser, write_report(build_study(30), tmp_path / "report.html"))
     page.locator(".tabs button").nth(1).focus()

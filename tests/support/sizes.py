@@ -204,7 +204,8 @@ def mark(text: str, sizes: Mapping[str, str]) -> str:
             continue
         marks = {ast.unparse(one).removeprefix("pytest.mark.") for one in node.decorator_list} & set(order)
         size = sizes[node.name]
-        if size == "small" or any(order.index(one) >= order.index(size) for one in marks):
+        usual = "medium" if STARTING & {one.arg for one in node.args.args} else "small"
+        if size in (usual, "small") or any(order.index(one) >= order.index(size) for one in marks):
             continue
         first = min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
         old = [f"@pytest.mark.{one}\n" for one in marks]

@@ -1,7 +1,5 @@
 """Checkpoints that a thread writes while training goes on: what is in them, and when they are told of."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os
@@ -69,7 +67,6 @@ def assert_same(one, other):
         assert torch.equal(value, other["weights"][name]), name
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [

@@ -1,7 +1,5 @@
 """Options of one rank: each does something, and the equations behind them hold."""
 
-from __future__ import annotations
-
 import math
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """Options of several ranks: each does something, and none changes what is learned more than it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 
@@ -53,7 +51,6 @@ def _counting_exchanges(group, spec):
         trainer.close()
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(("accumulate", "batch", "steps"), [(1, 8, 12), (2, 4, 12), (4, 2, 12), (4, 1, 21)])
 def test_gradients_are_exchanged_once_a_step_however_many_passes_it_has(ranks, accumulate, batch, steps):
     spec = spec_of(2, params={"batch_per_rank": batch}, training={"accumulate": accumulate})
@@ -75,7 +72,6 @@ def test_small_buckets_are_sent_one_by_one_and_fp16_gradients_cost_a_little(rank
     assert distance(*halved) == 0.0
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("world_size", "shard", "params", "options", "limit"),
     [
@@ -108,7 +104,6 @@ def _state_sizes(trainer):
     )
 
 
-@pytest.mark.medium
 def test_each_rank_holds_its_share_only_and_about_as_much_as_others(ranks):
     def sizes(shard):
         spec = spec_of(4, params=ADAMW, options={"kind": "blocks"}, training={"shard": shard, "epochs": 1})
@@ -127,7 +122,6 @@ def test_each_rank_holds_its_share_only_and_about_as_much_as_others(ranks):
     assert owners([7], 3) == [0]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("params", "before", "after"),
     [
@@ -173,7 +167,6 @@ def _powersgd_traffic(trainer):
     return state.total_numel_before_compression, state.total_numel_after_compression, weights_of(trainer)
 
 
-@pytest.mark.medium
 def test_powersgd_sends_less_still_learns_and_keeps_ranks_of_several_buckets_in_step(ranks):
     spec = partial(spec_of, 2, options={**WIDE, "kind": "blocks", "n": 400}, params=SGD)
     training = {"compress": "powersgd", "powersgd_rank": 1}
@@ -193,7 +186,6 @@ def test_powersgd_sends_less_still_learns_and_keeps_ranks_of_several_buckets_in_
     assert distance(*ranks.run(2, run_trial, spec)) < 1e-3
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "training",
     [
@@ -241,7 +233,6 @@ def test_parameters_without_a_gradient_need_the_option(ranks):
     assert distance(found, ranks.run(2, run_trial, spec(training={"shard": "full"}))[0]) <= 1e-10
 
 
-@pytest.mark.medium
 def test_noise_scale_and_gain_of_adascale_do_not_depend_on_who_measures_them(ranks):
     """Ranks and accumulation make the same small batches, so the estimate is the same."""
 
@@ -277,7 +268,6 @@ def test_sharded_blocks_can_be_computed_twice_and_convolutions_channels_last(ran
     assert distance(ranks.run(2, run_trial, plain)[0], ranks.run(2, run_trial, sharded)[0]) < 1e-6
 
 
-@pytest.mark.medium
 def test_compiled_ranks_learn_the_same(ranks):
     make = partial(TrialSpec, study="test", trial=0, task="digits", world_size=2)
     params = {"learning_rate": 0.05, "batch_per_rank": 32}
@@ -296,7 +286,6 @@ def test_compiled_ranks_may_checkpoint_their_activations(ranks):
     assert distance(*both) == 0.0
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "training", [{"clip_norm": 0.2, "ema": 0.9, "accumulate": 2}, {"activation_checkpointing": True}]
 )
@@ -330,7 +319,6 @@ def _formats(group, spec):
         handle.remove()
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(("kind", "limit", "accumulate"), [("blocks", 1e-6, 2), ("norms", 0.05, 1)])
 def test_weights_can_be_gathered_in_the_format_of_training(ranks, kind, limit, accumulate):
     options = {"kind": kind, "dtype": "float32", "n": 48}

@@ -1,7 +1,5 @@
 """A trial may stop within an epoch: it goes on from there, and ends as if it had never stopped."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import replace
@@ -70,7 +68,6 @@ def assert_same_weights(one, other, limit=0.0):
         assert (value - other["weights"][name]).abs().max().item() <= limit, name
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [

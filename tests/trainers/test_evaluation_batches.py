@@ -1,7 +1,5 @@
 """How many samples an evaluation passes at once: many small ones, and no more than training if outputs are large."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Training functions whose ranks are out of step, or only look so, and what facts say of state that is not kept."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Training functions in real ranks: metrics, checkpoints, ends, and what is refused."""
 
-from __future__ import annotations
-
 import signal
 import time
 import weakref

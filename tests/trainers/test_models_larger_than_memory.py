@@ -4,8 +4,6 @@ A limit L of the kernel (`RLIMIT_DATA`) bounds what a rank gets beyond its memor
 state has 3 L bytes, of which four ranks hold 0.75 L each. With SGD the weights alone are 1.5 L, with AdamW 0.75 L.
 """
 
-from __future__ import annotations
-
 import gc
 import resource
 import zlib

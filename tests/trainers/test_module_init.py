@@ -1,7 +1,5 @@
 """Models that are built without memory and get their first values block by block."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -36,7 +34,6 @@ def initial(group, spec):
     return run_trial(group, spec, until=0)["weights"]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["mlp", "blocks", "norms"])
 def test_first_weights_depend_neither_on_ranks_nor_on_sharding(ranks, kind):
     def spec(world_size, **training):

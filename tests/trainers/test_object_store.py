@@ -194,7 +194,6 @@ def test_parts_are_read_as_their_checkpoint_names_them_in_any_place(object_store
         place.open_part(path, part)
 
 
-@pytest.mark.medium
 def test_ranks_that_read_at_once_fetch_once(object_store, tmp_path, monkeypatch) -> None:
     PLACE.write(URL, saving(os.urandom(2**20)))
     in_another_cache(tmp_path, monkeypatch)
@@ -301,7 +300,6 @@ def test_an_upload_without_its_manifest_is_no_checkpoint(object_store: FaultySto
     assert caught.value.failure == "error"
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("stalled", [".pt", "partNumber=2", ".manifest"])
 def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(object_store, stalled) -> None:
     from studies.control.files.orphans import delete_orphans, find_orphans

@@ -1,7 +1,5 @@
 """Learning rate and gradient norm of an epoch, against what the weights and the schedule say."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The peak memory of a trial is that of the training, however often it was paused and went on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import count
 

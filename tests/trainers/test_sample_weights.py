@@ -1,7 +1,5 @@
 """Samples that count several times, as sequences of several tokens do: means are over the weights of all ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -49,7 +49,6 @@ def saved(trial_folder, tmp_path):
     return Path(shutil.copytree(trial_folder, tmp_path / "trial")) / "epoch-0002.attempt-1.pt"
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("shard", ["full", "optimizer"])
 def test_each_rank_writes_its_share_and_nothing_else_is_left(ranks, tmp_path, shard):
     measured = ranks.run(4, run_trial, make(tmp_path, shard=shard))[0]["measurements"]
@@ -68,7 +67,6 @@ def test_each_rank_writes_its_share_and_nothing_else_is_left(ranks, tmp_path, sh
     assert isinstance(content["optimizer"]["state"][0]["exp_avg"], StoredTensor)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("first", "then"),
     [
@@ -107,7 +105,6 @@ def save_again(group, spec):
     trainer.close()
 
 
-@pytest.mark.medium
 def test_readers_see_a_whole_model(ranks, tmp_path):
     spec = make(tmp_path, training={"epochs": 2})
     result = ranks.run(4, run_trial, spec)[0]
@@ -190,7 +187,6 @@ def _first(header):
     return header[next(iter(_rows(header)))]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "change",
     [
@@ -236,7 +232,6 @@ def test_shares_of_the_former_format_are_refused_in_a_line(saved):
         load_model(saved, BLOBS, (HERE,))
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "shares", [None, [], [[1, 2]], [["a", 1, ""]], {"a": 1}, [[1, 2.0, ""]], [[-1, 0, ""]], [[1, 2, 3]]]
 )
@@ -252,7 +247,6 @@ def _in_other_folders(group, spec):
     return run_trial(group, replace(spec, checkpoint_folder=spec.checkpoint_folder + ("-mine" * (group.rank == 2))))
 
 
-@pytest.mark.medium
 def test_ranks_that_do_not_see_one_folder_are_told_so(ranks, tmp_path):
     answers = ranks.run(4, _in_other_folders, make(tmp_path / "a"))
     words = "rank 0 does not see epoch-0001.attempt-1.rank-2-of-4.bin of rank 2"
@@ -276,14 +270,12 @@ def _on_a_full_disk(group, spec):
         module.write_share = usual
 
 
-@pytest.mark.medium
 def test_a_share_that_cannot_be_written_is_every_ranks_storage_error(ranks, tmp_path):
     answers = ranks.run(4, _on_a_full_disk, make(tmp_path))
     assert all(isinstance(answer, StorageError) and "No space left" in str(answer) for answer in answers)
     assert files_in(tmp_path) == []
 
 
-@pytest.mark.medium
 def test_a_main_file_never_names_shares_of_another_write(ranks, saved):
     """An attempt that dies between its shares and its main file leaves no main file of an earlier one."""
     kept = saved.parent.parent / "kept"

@@ -1,7 +1,5 @@
 """Datasets of unknown length in training functions: shared out, in step, and without a hang."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

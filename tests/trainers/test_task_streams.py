@@ -1,7 +1,5 @@
 """A task's streams of unknown length: the steps, shares, bits and errors are those of other data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Training on this machine without Ray: processes, torchrun, interrupts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What several real ranks do together must be what one process does alone."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 

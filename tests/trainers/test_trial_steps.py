@@ -1,7 +1,5 @@
 """Steps that a training function leaves to the engine, and models whose weights its ranks share out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

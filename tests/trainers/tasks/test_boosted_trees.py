@@ -140,7 +140,6 @@ def _train_as_rank(group: Group, spec: TrialSpec) -> dict[str, torch.Tensor]:
     return {**trainer.module.state_dict(), "losses": torch.stack(losses)}
 
 
-@pytest.mark.medium
 def test_two_ranks_have_the_same_trees(file: str, ranks: Any) -> None:
     spec = TrialSpec(
         study="t", trial=0, task="tabular", task_options={"train": file, "target": "rich"}, params=TREES,
