@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from search_spaces.derived_seeds import derived_seed, derived_uniform, fresh_seed
 from search_spaces.parameters import Categorical, Float, Int, Parameter, SpaceError, Value, same
 from search_spaces.space import Space
+from search_spaces.untried import untried_choices
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 NAMES = [f"p{index}" for index in range(8)]
@@ -370,3 +372,34 @@ def test_a_value_alone_is_a_parameter_with_one_choice(value: Value) -> None:
     assert Space.from_dict(space.to_dict()) == space
     assert space.to_dict()["fixed"] == {"type": "categorical", "choices": [value]}
     space.check({"width": 3, "fixed": value})
+
+
+def test_derived_numbers_tell_their_parts_apart_are_spread_and_never_change() -> None:
+    seeds = {derived_seed("ask", a, b) for a in range(30) for b in range(30)}
+    assert len(seeds) == 900
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    assert derived_seed(1, 23) != derived_seed(12, 3)
+    assert derived_seed("ask", 0, 0) == 1528054851
+    assert derived_seed("candidate", 7, 12) == 2809151448
+    assert fresh_seed("confirm", 0, 3, 1) == 1298528258
+    assert all(0 <= fresh_seed("confirm", 5, trial, 0) < 2**31 for trial in range(100))
+    numbers = [derived_uniform(0, trial, 3) for trial in range(400)]
+    assert all(0.0 <= number < 1.0 for number in numbers)
+    assert abs(sum(numbers) / len(numbers) - 0.5) < 0.05
+    assert derived_uniform(0, 4, 9) == 0.3084699918035769
+
+
+SPACE = Space(
+    {
+        "kind": Categorical(["a", "b", "c"]), "bins": Categorical([0, 16]).when(kind="b"),
+        "flag": Categorical([True, False]), "rate": Float(low=0.1, high=1.0),
+    }
+)  # fmt: skip
+
+
+def test_choices_are_left_until_a_configuration_has_them() -> None:
+    assert untried_choices(SPACE, []) == {"kind": ["a", "b", "c"], "bins": [0, 16], "flag": [True, False]}
+    tried = [{"kind": "b", "bins": 0, "flag": True, "rate": 0.2}, {"kind": "a", "flag": True, "rate": 0.3}]
+    assert untried_choices(SPACE, tried) == {"kind": ["c"], "bins": [16], "flag": [False]}
+    assert untried_choices(SPACE, tried, conditional=False) == {"kind": ["c"], "flag": [False]}
+    assert untried_choices(Space({"rate": Float(low=0.1, high=1.0)}), tried) == {}

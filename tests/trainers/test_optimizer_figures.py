@@ -1,14 +1,19 @@
-"""Learning rate and gradient norm of an epoch, against what the weights and the schedule say."""
+"""Figures of an epoch: rate, norm of the gradient and time of exchanges; and what PowerSGD leaves as it was."""
 
 import math
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.trainer_pool import run_trial, spec_of, weights_of
 from trainers.contract.task_loading import load_task
-from trainers.loop.step_counter import GradientNorms
+from trainers.loop.step_counter import ExchangeTimes, GradientNorms
 from trainers.loop.trainer import Trainer
+from trainers.model import gradient_compression
+from trainers.model.gradient_compression import Compression
 from trainers.ranks.process_group import Group
 
 PLAIN = {"warmup_epochs": 0, "schedule": "constant"}
@@ -68,3 +73,76 @@ def test_norms_of_many_steps_are_squared_and_averaged_without_those_that_overflo
     assert norms.root_mean_square() == pytest.approx(math.sqrt(3001 * 6001 / 6))
     norms.begin_epoch()
     assert norms.root_mean_square() is None
+
+
+class Hooked:
+    """Takes the hook as DDP does."""
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        self.state, self.hook = state, hook
+
+
+def draws(state: Any, bucket: Any) -> str:
+    """Do what torch's hook does where it has no matrices of the step before."""
+    if bucket.index() not in state.p_memory_dict:
+        state.p_memory_dict[bucket.index()] = torch.zeros(1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(state.rng.randint(1_000_000_000))
+    return "future"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_goes_on_drawing_where_it_was(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, calls = {"seed": 5}, []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: gpu.update(seed=seed))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _: calls.append("get") or gpu["seed"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda seed, _: calls.append("set") or gpu.update(seed=seed))
+    monkeypatch.setattr(gradient_compression, "powerSGD_hook", draws)
+    ddp: Any = Hooked()
+    compression = Compression(ddp, "powersgd", 1)
+    bucket = SimpleNamespace(index=lambda: 0, buffer=lambda: SimpleNamespace(device=torch.device(device)))
+    for _ in range(2):
+        compression.begin_epoch()
+        assert [ddp.hook(ddp.state, bucket) for _ in range(3)] == ["future"] * 3
+    if device == "cuda":
+        assert gpu == {"seed": 5}
+        assert calls == ["get", "set"] * 2, "once in an epoch for each bucket"
+    else:
+        assert calls == []
+
+
+class Timed:
+    """Keeps the mean of the steps that torch times, as DDP's logger does."""
+
+    def __init__(self, *, always: int = 10) -> None:
+        self.rate, self._always, self._step = 100, always, 0
+        self._times: list[float] = []
+
+    def steps(self, count: int, seconds: float) -> None:
+        for _ in range(count):
+            self._step += 1
+            if self._step <= self._always or self._step % self.rate == 0:
+                self._times.append(seconds)
+
+    def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
+        self.rate = rate
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        if not self._times:
+            return {}
+        return {"iteration": self._step, "avg_backward_comm_time": int(1e9 * sum(self._times) / len(self._times))}
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_an_epoch_has_the_mean_of_its_own_exchanges(on_cpu: bool) -> None:
+    ddp = Timed()
+    times = ExchangeTimes(cast("DistributedDataParallel", ddp), on_cpu=on_cpu)
+    assert times.mean_seconds() == 0.0
+    ddp.steps(250, 0.9)  # a cold start
+    assert times.mean_seconds() == pytest.approx(0.9)
+    ddp.steps(307, 0.002)
+    assert times.mean_seconds() == pytest.approx(0.002, rel=1e-4)
+    ddp.steps(4, 0.5)
+    assert times.mean_seconds() == pytest.approx(0.5 if ddp.rate == 10 else 0.002, rel=1e-4)
+    ddp.steps(3, 0.7)  # none of which is timed
+    assert times.mean_seconds() == pytest.approx(0.5 if ddp.rate == 10 else 0.002, rel=1e-4)

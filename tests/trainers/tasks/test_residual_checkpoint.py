@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.support.task_files import metrics_of, trained
 from tests.support.trainer_pool import run_trial
-from tests.trainers.tasks.test_vision import folder, image_folder  # noqa: F401 - a fixture
+from tests.trainers.tasks.test_vision import image_folder
 from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.local.try_out_task import probe
 from trainers.model.model_size import count
@@ -67,13 +67,9 @@ def test_normalisation_is_batch_norm_with_the_statistics_of_the_file() -> None:
     assert torch.allclose(body.train().bn1(values), theirs.eval()(values), atol=1e-5)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("ending", ["pt", "safetensors"])
-@pytest.mark.parametrize("has_bottlenecks", [False, True])
+@pytest.mark.parametrize(("ending", "has_bottlenecks"), [("pt", True), ("safetensors", False)])
 def test_the_body_is_the_files_and_the_head_too_if_it_has_as_many_classes(
-    folder: Path,  # noqa: F811 - a fixture
-    tmp_path: Path,
-    ending: str,
-    has_bottlenecks: bool,
+    folder: Path, tmp_path: Path, ending: str, has_bottlenecks: bool
 ) -> None:
     path = str(tmp_path / f"weights.{ending}")
     for classes in (2, 5):
@@ -91,7 +87,7 @@ def test_the_body_is_the_files_and_the_head_too_if_it_has_as_many_classes(
         assert (classes == 2) == torch.equal(found["head.1.bias"], weights["fc.bias"][:2])
 
 
-def test_it_is_fine_tuned_and_keeps_its_statistics(folder: Path, file: str) -> None:  # noqa: F811 - a fixture
+def test_it_is_fine_tuned_and_keeps_its_statistics(folder: Path, file: str) -> None:
     options = {"train": str(folder), "checkpoint": file}
     params = {"optimizer": "adamw", "learning_rate": 1e-3, "batch_per_rank": 32, "mixup": 0.2}
     task, trainer = trained("vision", options, params, 5)
@@ -103,7 +99,7 @@ def test_it_is_fine_tuned_and_keeps_its_statistics(folder: Path, file: str) -> N
     assert any("10 layers" in line for line in task.describe())  # type: ignore[attr-defined]
 
 
-def test_two_ranks_train_as_one_does(folder: Path, file: str, ranks: Any) -> None:  # noqa: F811 - a fixture
+def test_two_ranks_train_as_one_does(folder: Path, file: str, ranks: Any) -> None:
     def spec(world_size: int) -> TrialSpec:
         return TrialSpec(
             study="test", trial=0, task="vision", task_options={"train": str(folder), "checkpoint": file},
@@ -158,7 +154,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_other_files_are_one_line(folder: Path, tmp_path: Path, what: str) -> None:  # noqa: F811 - a fixture
+def test_other_files_are_one_line(folder: Path, tmp_path: Path, what: str) -> None:
     content, message = BAD[what]
     path = tmp_path / "bad.pt"
     torch.save(content, path)
@@ -167,7 +163,7 @@ def test_other_files_are_one_line(folder: Path, tmp_path: Path, what: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:  # noqa: F811 - a fixture
+def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:
     trap = tmp_path / "it ran"
     for name, write in (("zip.pt", torch.save), ("plain.pth", lambda one, path: path.write_bytes(pickle.dumps(one)))):
         write({"conv1.weight": Hostile(str(trap))}, tmp_path / name)
@@ -180,7 +176,7 @@ def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:  # noq
 
 
 @pytest.mark.parametrize("name", ["bad.pt", "bad.safetensors"])
-def test_damaged_and_missing_files(folder: Path, tmp_path: Path, name: str) -> None:  # noqa: F811 - a fixture
+def test_damaged_and_missing_files(folder: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     for content, message in ((None, "found no such file"), (b"PK\3\4 and no more", "found ")):
         if content is not None:
@@ -193,8 +189,7 @@ def test_damaged_and_missing_files(folder: Path, tmp_path: Path, name: str) -> N
 
 
 def test_a_file_that_becomes_another_network_is_named_and_a_model_without_values_reads_none(
-    folder: Path,  # noqa: F811 - a fixture
-    file: str,
+    folder: Path, file: str
 ) -> None:
     task = Vision(str(folder), checkpoint=file)
     torch.save({"a": torch.zeros(1)}, file)
