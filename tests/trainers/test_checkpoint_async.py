@@ -1,11 +1,16 @@
-"""Checkpoints that a thread writes while training goes on: what is in them, and when they are told of."""
+"""Checkpoints that a thread writes while training goes on, and the copies of the state that it writes."""
+
+from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
+import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -13,17 +18,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 from tests.support.disks import fill, tiny_disk
 from tests.support.trainer_pool import assert_equal, messages_of, on_ranks, run_trial, spec_of, weights_of
 from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
 from trainers.checkpoints.checkpoint_stores import LocalPlace
 from trainers.checkpoints.checkpoint_writer import FileWriter, Pending
+from trainers.checkpoints.state_copy import StateCopies
+from trainers.checkpoints.stored_tensors import Piece
 from trainers.contract.task_loading import load_task
 from trainers.failures import StorageError
 from trainers.loop import epoch_parts
 from trainers.loop.trainer import Trainer
-from trainers.protocol import EpochPart, Measurement
+from trainers.protocol import EpochPart, LostError, Measurement
+from trainers.ranks.gather_over_store import StoreGather
 from trainers.ranks.process_group import Group
 from trainers.ranks.rank_messages import Failed, Outgoing
 from trainers.ranks.rank_process import RankProcess
@@ -311,3 +321,85 @@ def test_after_a_death_during_a_write_the_trial_goes_on_from_the_checkpoint_befo
     left = last_checkpoint(tmp_path)
     assert left.name == "epoch-0001.attempt-1.pt"
     assert_same(whole, trained_ahead(Group(), replace(spec, resume_from=str(left), attempt=2)))
+
+
+def content():
+    weights = torch.arange(24.0).view(2, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+    tied = torch.ones(3, requires_grad=True)
+    model = nn.BatchNorm1d(3)
+    return {
+        "weights": weights, "tied": {"one": tied, "other": tied.detach().requires_grad_()},
+        "piece": Piece(rows=torch.zeros(2, 2), first=2, shape=(4, 2)), "model": model.state_dict(),
+        "parameter": nn.Parameter(torch.ones(2)), "plain": [1, 2.5, "text", None, (True, b"bytes"), {3}],
+        "generator": random.getstate(), "empty": torch.empty(0, 3), "row": torch.arange(1000.0)[3:5],
+        "number": torch.tensor(7),
+    }  # fmt: skip
+
+
+def test_a_copy_is_equal_has_the_same_form_and_does_not_change_with_the_state() -> None:
+    given = content()
+    copied = StateCopies().of(given)
+    assert copied.keys() == given.keys()
+    assert torch.equal(copied["weights"], given["weights"])
+    assert copied["weights"].stride() == given["weights"].stride()
+    assert copied["tied"]["one"] is copied["tied"]["other"], "a file would have it twice"
+    assert copied["tied"]["one"].requires_grad
+    assert (copied["piece"].first, copied["piece"].shape) == (2, (4, 2))
+    assert type(copied["model"]) is type(given["model"])
+    assert copied["model"]._metadata == given["model"]._metadata
+    assert isinstance(copied["parameter"], nn.Parameter)
+    assert copied["plain"] == given["plain"]
+    assert copied["generator"] == given["generator"]
+    assert copied["empty"].shape == (0, 3)
+    assert copied["row"].tolist() == [3.0, 4.0]
+    assert copied["row"].untyped_storage().nbytes() < 100, "of a large memory only the part that is meant is copied"
+    assert copied["number"] == 7
+    file = io.BytesIO()
+    torch.save({name: copied[name] for name in copied if name not in {"piece", "plain"}}, file)
+    file.seek(0)
+    torch.load(file, weights_only=True)
+    given = content()
+    copied = StateCopies().of(given)
+    with torch.no_grad():
+        given["weights"].zero_()
+        given["tied"]["one"].zero_()
+        given["piece"].rows.fill_(9.0)
+    given["plain"].append(1)
+    given["tied"]["new"] = 1
+    assert copied["weights"].sum() == 276.0
+    assert copied["tied"]["one"].sum() == 3.0
+    assert copied["piece"].rows.sum() == 0.0
+    assert len(copied["plain"]) == 6
+    assert "new" not in copied["tied"]
+
+
+def test_the_memory_of_the_last_copy_serves_again() -> None:
+    copies = StateCopies()
+    state = {"a": torch.ones(1000), "b": torch.zeros(1000)}
+    first = {value.data_ptr() for value in copies.of(state).values()}
+    state["a"] += 1.0
+    again = copies.of(state)
+    assert {value.data_ptr() for value in again.values()} == first
+    assert again["a"].sum() == 2000.0
+    smaller = copies.of({"a": state["a"]})
+    assert copies.of({"b": state["b"]})["b"].data_ptr() == smaller["a"].data_ptr()
+
+
+def test_ranks_gather_over_a_store_and_one_that_tells_nothing_is_named() -> None:
+    store = PrefixStore("some group", HashStore())
+    both = threading.Barrier(3)
+
+    def rank(number: int) -> list[list[object]]:
+        gather = StoreGather("epoch-0001", Group(rank=number, world_size=3), store)
+        told = [gather((number, "first")), gather({"second": number})]
+        both.wait(30)
+        return told
+
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(rank, range(3)))
+    expected = [[(number, "first") for number in range(3)], [{"second": number} for number in range(3)]]
+    assert answers == [expected] * 3
+    assert store.num_keys() == 0
+    gather = StoreGather("epoch-0001", Group(rank=0, world_size=3), HashStore(), gather_seconds=0.1)
+    with pytest.raises(LostError, match=r"no word of ranks 1, 2 on epoch-0001 within 0\.1 s"):
+        gather(0)

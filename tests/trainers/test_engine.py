@@ -1,8 +1,12 @@
-"""Options of one rank: each does something, and the equations behind them hold."""
+"""Options of one rank: each does something, the equations behind them hold, and each is declared once."""
+
+from __future__ import annotations
 
 import math
 import time
+from dataclasses import fields
 from functools import partial
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -11,6 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from search_spaces.space import Space
 from studies.spec.checks import check_against_task
+from studies.spec.sections import TrainingSpec
 from studies.spec.study_spec import parse_spec, spec_to_mapping
 from tests.support.trainer_pool import BLOBS, HERE, Blobs, Block, distance, run_trial, spec_of
 from trainers.checkpoints.checkpoint import load_model, read_checkpoint
@@ -29,8 +34,8 @@ from trainers.model.sharding import checkpoint_activations, repeated_blocks
 from trainers.protocol import ALWAYS_MEASURED, TaskError
 from trainers.ranks.process import forget_peak_memory, peak_memory_bytes
 from trainers.ranks.process_group import Group
-from trainers.trainer_options import TRAINER_PARAMETERS, clashes
-from trainers.trial_settings import settings_of
+from trainers.trainer_options import TRAINER_PARAMETERS, TrainerOptions, clashes
+from trainers.trial_settings import Settings, settings_of
 
 CPU = torch.device("cpu")
 DEFAULTS = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
@@ -507,3 +512,41 @@ def test_an_option_can_be_given_and_searched(key, value):
     assert key not in spec_to_mapping(searched)["training"]
     spec = spec_of(training=given.training.model_dump(), device="cuda")
     assert getattr(settings_of(spec), key) == value
+
+
+TYPES = {"whole": int, "number": float}
+
+
+@pytest.mark.parametrize("name", sorted(TRAINER_PARAMETERS))
+def test_type_default_and_range_of_an_option_agree(name: str) -> None:
+    parameter, annotation = TRAINER_PARAMETERS[name], get_type_hints(TrainerOptions)[name]
+    assert parameter.problem(parameter.default) is None
+    allowed = {one for part in (get_args(annotation) or (annotation,)) for one in (get_args(part) or (part,))}
+    words = {type(None) if word is None else word for word in parameter.choices}
+    if parameter.kind == "choice":
+        types = {one if isinstance(one, type) else type(one) for one in allowed}
+        assert types == {type(choice) for choice in parameter.choices}
+    else:
+        assert allowed == {TYPES[parameter.kind], *words}
+
+
+def test_spec_settings_and_trials_without_options_have_the_one_declaration_and_its_defaults() -> None:
+    keys = [name for name, parameter in TRAINER_PARAMETERS.items() if not parameter.only_in_space]
+    assert list(TrainingSpec.model_fields) == ["epochs", *keys]
+    assert {name: TrainingSpec.model_fields[name].default for name in keys} == {
+        name: TRAINER_PARAMETERS[name].default for name in keys
+    }
+    assert {option.name for option in fields(Settings)} == {"epochs", *TRAINER_PARAMETERS}
+    settings = settings_of(spec_of(params={"batch_per_rank": 64}, training={"reference_batch": 64}))
+    defaults = TrainerOptions()
+    assert {name: getattr(settings, name) for name in TRAINER_PARAMETERS} == {
+        name: getattr(defaults, name) for name in TRAINER_PARAMETERS
+    }
+
+
+def test_checkpoints_are_written_in_the_background_on_a_gpu_whose_host_has_room() -> None:
+    assert Settings().writes_in_background("cuda")
+    assert not Settings(shard_offload=True).writes_in_background("cuda")
+    assert not Settings().writes_in_background("cpu")
+    assert Settings(checkpoint_async=True, shard_offload=True).writes_in_background("cpu")
+    assert not Settings(checkpoint_async=False).writes_in_background("cuda")

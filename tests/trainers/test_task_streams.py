@@ -1,11 +1,15 @@
-"""A task's streams of unknown length: the steps, shares, bits and errors are those of other data."""
+"""Streams of unknown length, of tasks and of functions: steps, shares, bits and errors are those of other data."""
+
+from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
+from tests.support import function_trials, library_trials
 from tests.support.streamed_blobs import STREAMED, StreamedBlobs
 from tests.support.trainer_pool import HERE, on_ranks, run_trial, spec_of
 from tests.trainers.test_epoch_parts import assert_same_weights, trained_in_parts
@@ -267,3 +271,52 @@ def test_a_stream_is_tried_out_and_counted_without_reading_all_of_it():
         (row,) = count(task, [{}], training)
         assert row["samples_per_epoch"] == samples
         assert row["flops_per_sample"] > 0
+
+
+MODULE = "tests.support.training_functions"
+
+
+def shared_spec(world_size=1, *, batch=4, **options):
+    spec = library_trials.spec_of(
+        "", world_size, params={"batch_per_rank": batch}, task_options=options, training={"epochs": 2}
+    )
+    return replace(spec, task=f"{MODULE}:reads_a_stream")
+
+
+def seen_by(done):
+    return [[int(one.metrics[name]) for name in ("batches", "samples", "sum")] for one in done[0]["measurements"]]
+
+
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 2), (2, 0)])
+def test_ranks_and_worker_processes_take_turns(ranks, world_size, workers):
+    """46 samples, the numbers from 0 in the first epoch and from 100 in the second; each is seen once."""
+    found = seen_by(function_trials.on(ranks, shared_spec(world_size, samples=46, workers=workers)))
+    assert [one[1:] for one in found] == [[46, sum(range(46))], [46, sum(range(100, 146))]]
+
+
+def test_a_stream_that_ends_first_on_one_rank_ends_the_epoch_on_all(ranks):
+    """Rank 0 has 25 samples and rank 1 has 24 of 49: 7 batches and 6; and a model in DDP does not hang."""
+    found = seen_by(function_trials.on(ranks, shared_spec(2, samples=49)))
+    assert [one[0] for one in found] == [2 * 6, 2 * 6]
+    found = seen_by(function_trials.on(ranks, shared_spec(2, samples=8, shared_out=True)))
+    assert [one[:2] for one in found] == [[2 * 2, 2 * 8], [2 * 2, 2 * 8]], "rank 0 has 2 batches, rank 1 has 4"
+    found = seen_by(function_trials.on(ranks, shared_spec(2, samples=49, shuffle=False)))
+    assert [one[1] for one in found] == [49, 49]
+    assert [one[0] for one in seen_by(function_trials.on(ranks, shared_spec(2, samples=1)))] == [0, 0]
+
+
+def test_what_can_be_read_once_only_is_refused_but_a_stream_may_have_a_length():
+    with pytest.raises(TaskError, match="found list_iterator, allowed: what each epoch can read"):
+        function_trials.trained(Group(), shared_spec(samples=0, once=True))
+
+    class Counted(IterableDataset):
+        def __iter__(self):
+            return iter(range(10))
+
+        def __len__(self):
+            return 10
+
+    from trainers.data.stream_sharing import SharedStream, is_stream
+
+    assert is_stream(Counted())
+    assert list(SharedStream(Counted(), rank=1, world_size=3, is_shared_out=False)) == [1, 4, 7]
