@@ -153,8 +153,7 @@ def test_a_limit_is_typed_in_the_unit_that_its_hint_shows(name, values, unit, sc
     assert (found.unit, found.scale, found.hint) == (unit, scale, hint)
 
 
-def test_the_picker_takes_numbers_in_the_unit_beside_the_field(browser: Any, tmp_path: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+def test_the_picker_takes_numbers_in_the_unit_beside_the_field(page: Any, tmp_path: Path) -> None:
     for name, values, typed in (
         ("test_error", (0.1, 0.15, 0.4), {"15": "1@1"}),
         ("test_error", (0.1, 0.57, 0.6), {"57": "1@1"}),
@@ -165,15 +164,13 @@ def test_the_picker_takes_numbers_in_the_unit_beside_the_field(browser: Any, tmp
         for text, taken in typed.items():
             page.locator("#picker input").fill(text)
             assert page.inner_text("#picked").startswith(f"Take {taken}: "), (name, text)
-    page.close()
 
 
-def test_the_picker_answers_with_the_best_kept_model_within_the_limits(browser: Any, tmp_path: Path) -> None:
+def test_the_picker_answers_with_the_best_kept_model_within_the_limits(page: Any, tmp_path: Path) -> None:
     study = build_study(60)
     archive = sorted(analysis.archive(study), key=lambda point: point.values["val_error"])
     limit = archive[len(archive) // 2].values["cost_usd"] * 1.0001
     allowed = next(point for point in archive if point.values["cost_usd"] <= limit)
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(write_report(study, tmp_path / "report.html").as_uri())
     assert page.inner_text("#picked").startswith(f"Take {archive[0].trial}@{archive[0].epoch}: ")
     page.get_by_label("for cost_usd of at most $").fill(repr(limit))
@@ -183,12 +180,10 @@ def test_the_picker_answers_with_the_best_kept_model_within_the_limits(browser: 
     page.get_by_label("for cost_usd of at most $").fill("0")
     assert page.inner_text("#picked") == "No model keeps these limits."
     assert not page.is_visible("#taking")
-    page.close()
     # It answered with the best row, whether there was a command to take its model or not.
     study = with_metric("test_error", 0.1, 0.15, 0.4)
     first, *rest = study.trials
     gone = replace(first, epochs=(replace(first.epochs[0], checkpoint=None),))
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(write_report(replace(study, trials=(gone, *rest)), tmp_path / "report.html").as_uri())
     assert page.inner_text("#picked").startswith("Take 1@1: ")
     assert page.inner_text("#taking code") == "automl export digits 1@1 --out model"
@@ -199,7 +194,6 @@ def test_the_picker_answers_with_the_best_kept_model_within_the_limits(browser: 
     simulated = replace(study, spec={**study.spec, "task": SIMULATED_TASK})
     page.goto(write_report(simulated, tmp_path / "simulated.html").as_uri())
     assert page.inner_text("#picked").startswith("Take "), "of a simulation no model is kept anywhere"
-    page.close()
 
 
 def test_rows_of_large_studies_come_after_the_first_chart_or_when_asked_for(browser, tmp_path, monkeypatch) -> None:

@@ -329,11 +329,10 @@ def test_wording(found: str, expected: str) -> None:
     assert found == expected
 
 
-def opened(browser: Any, study: StudyRecord, folder: Path) -> tuple[Any, list[str]]:
+def opened(page: Any, study: StudyRecord, folder: Path) -> list[str]:
     """The page in a browser without network, scrolled to its end, and all that went wrong."""
     out = write_report(study, folder / "report.html")
     troubles: list[str] = []
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.on("console", lambda m: troubles.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: troubles.append(str(e)))
     page.on("dialog", lambda d: (troubles.append(f"dialog {d.message}"), d.dismiss()))
@@ -344,11 +343,11 @@ def opened(browser: Any, study: StudyRecord, folder: Path) -> tuple[Any, list[st
         if panel.is_visible():
             panel.scroll_into_view_if_needed()
             page.wait_for_function("box => box.querySelector('.main-svg')", arg=panel)
-    return page, troubles
+    return troubles
 
 
-def test_in_a_browser_without_network(browser: Any, tmp_path: Path) -> None:
-    page, troubles = opened(browser, build_study(60), tmp_path)
+def test_in_a_browser_without_network(page: Any, tmp_path: Path) -> None:
+    troubles = opened(page, build_study(60), tmp_path)
     rows = "#trials tbody tr:not([hidden])"
     assert page.locator(rows).count() == 60
     page.fill("#search", "adamw complete")
@@ -365,19 +364,17 @@ def test_in_a_browser_without_network(browser: Any, tmp_path: Path) -> None:
     page.locator("#parameter-1-0").scroll_into_view_if_needed()
     page.wait_for_selector("#parameter-1-0 .main-svg")
     assert troubles == []
-    page.close()
 
 
 @pytest.mark.parametrize("name", ["empty", "all diverged", "one", pytest.param("four", marks=pytest.mark.slow)])
-def test_unusual_studies_in_a_browser(browser: Any, tmp_path: Path, name: str) -> None:
-    page, troubles = opened(browser, unusual()[name], tmp_path)
+def test_unusual_studies_in_a_browser(page: Any, tmp_path: Path, name: str) -> None:
+    troubles = opened(page, unusual()[name], tmp_path)
     assert troubles == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-    page.close()
 
 
-def test_hostile_texts_in_a_browser(browser: Any, tmp_path: Path) -> None:
-    page, troubles = opened(browser, hostile(), tmp_path)
+def test_hostile_texts_in_a_browser(page: Any, tmp_path: Path) -> None:
+    troubles = opened(page, hostile(), tmp_path)
     page.locator("#picker input").first.fill("1000")
     assert "<a href" in page.inner_text("#picked")
     assert page.locator("#picker a, #picker img, #picker b b").count() == 0
@@ -385,7 +382,6 @@ def test_hostile_texts_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert page.locator("a[href*='evil']").count() == 0
     assert page.locator("svg a").count() == 0
     assert page.locator(".xtitle >> text=<a href").count() > 0
-    page.close()
 
 
 DRAWN = "() => [...document.querySelectorAll('.figure')].filter(box => box.querySelector('.main-svg')).length"
@@ -396,15 +392,13 @@ ALL_DRAWN = (
 TO_DRAW = "() => [...document.querySelectorAll('.figure')].filter(box => !box.closest('[hidden]')).length"
 
 
-def test_charts_are_drawn_when_they_come_near_and_all_when_printing(browser: Any, tmp_path: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+def test_charts_are_drawn_when_they_come_near_and_all_when_printing(page: Any, tmp_path: Path) -> None:
     page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
     page.wait_for_selector("#trade-off .main-svg")
     page.wait_for_timeout(500)
     assert page.evaluate(DRAWN) < page.evaluate(TO_DRAW), "those far below cost nothing"
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate(DRAWN) == page.evaluate(TO_DRAW)
-    page.close()
 
 
 def test_a_chart_is_drawn_in_a_turn_of_its_own(browser: Any, tmp_path: Path) -> None:
@@ -424,8 +418,7 @@ def test_a_chart_is_drawn_in_a_turn_of_its_own(browser: Any, tmp_path: Path) -> 
     page.close()
 
 
-def test_a_browser_that_does_not_watch_draws_everything(browser: Any, tmp_path: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+def test_a_browser_that_does_not_watch_draws_everything(page: Any, tmp_path: Path) -> None:
     troubles: list[str] = []
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.add_init_script("delete window.IntersectionObserver")
@@ -435,22 +428,19 @@ def test_a_browser_that_does_not_watch_draws_everything(browser: Any, tmp_path: 
     page.wait_for_selector("#parameter-1-0 .main-svg")
     assert "60 of 60 shown" in page.inner_text("#count"), "the table of trials works, too"
     assert troubles == []
-    page.close()
 
 
-def test_the_title_of_a_figure_lies_above_its_legend(browser: Any, tmp_path: Path) -> None:
+def test_the_title_of_a_figure_lies_above_its_legend(page: Any, tmp_path: Path) -> None:
     """Optuna Dashboard draws the learning curves in cards of some 420 pixels."""
     study = build_study(60)
     plain = curve_figures.learning_curves(study.started, study.objectives[0])
     drawn = json.dumps(titled(plain, f"{study.objectives[0].metric} by epoch"))
     script = f"<script>{plotly_script()}</script><script>Plotly.newPlot('card', {drawn})</script>"
     (tmp_path / "card.html").write_text(f'<meta charset="utf-8"><div id="card" style="width: 420px"></div>{script}')
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto((tmp_path / "card.html").as_uri())
     title, legend = (page.locator(name).first.bounding_box() for name in (".gtitle", ".legend"))
     assert title["y"] >= 0
     assert title["y"] + title["height"] <= legend["y"]
-    page.close()
 
 
 NO_SERIOUS = ("serious", "critical")

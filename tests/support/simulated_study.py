@@ -175,7 +175,6 @@ class SimulatedStudy:
         pool: type[SimulatedPool] = SimulatedPool,
         checkpoint_folder: str = "/nowhere",
         faults: FaultsSpec | None = None,
-        durable: bool = False,
         baselines: tuple[Params, ...] = (),
         url: str | None = None,
         **times: float,
@@ -183,7 +182,7 @@ class SimulatedStudy:
         if url is None:
             (folder / "study.db").write_bytes(empty_database())
         self.store = DyingStore(url or f"sqlite:///{folder}/study.db")
-        if not durable and url is None:  # no test pulls the plug of the machine
+        if url is None:  # no test pulls the plug of the machine
             sa.event.listen(self.store.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
             self.store.engine.dispose()
         self.policy = policy or Policy(pruner=MoAsha())
