@@ -253,7 +253,7 @@ def test_marks_have_their_reasons_broken_into_lines_and_escaped() -> None:
     assert CHANCE in marks["went on by chance"]["text"][0]
     study = build_study(1, states=("complete",))
     trial = with_decisions(study.trials[0], (3, "pause", "<b>waits</b> " * 30))
-    drawn: Any = curve_figures.learning_curves([trial], ERROR)["data"]
+    drawn = curve_figures.learning_curves([trial], ERROR)["data"]
     (text,) = next(trace["text"] for trace in drawn if trace["name"] == "paused here")
     assert max(len(line) for line in text.replace("&lt;", "<").replace("&gt;", ">").split("<br>")) <= 71
     assert "<b>" not in text

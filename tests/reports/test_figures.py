@@ -106,7 +106,7 @@ def test_ends_are_drawn_of_trials_that_may_enter_the_archive_and_of_one_objectiv
     cheap = replace(hopeless, objectives=(ERROR, Objective(metric="val_accuracy", direction="maximize")))
     assert not traces(figures.trade_off(cheap, analysis.archive(cheap)), "expected at the last epoch")  # type: ignore[arg-type]
     optimistic = replace(with_forecasts(build_study(60), shift=-1.0), objectives=(ERROR,))
-    figure: Any = figures.trade_off(optimistic, analysis.archive(optimistic))
+    figure = figures.trade_off(optimistic, analysis.archive(optimistic))
     (trace,) = traces(figure, "expected at the last epoch")
     assert "error_x" not in trace
     assert all(isinstance(place, int) and 1 <= place <= 60 for place in trace["x"])

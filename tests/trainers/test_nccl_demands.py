@@ -71,11 +71,11 @@ def test_buffers_travel_in_one_piece_and_on_the_device_of_the_ranks(monkeypatch:
     assert module.get_buffer("transposed").tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
     assert module.get_buffer("plain").tolist() == [2.0, 2.0]
     # Lightning moves its module to the CPU at the end of `fit`, before the last epoch is told.
-    travelled: list[torch.device] = []
-    monkeypatch.setattr(dist, "broadcast", lambda tensor, _rank: travelled.append(tensor.device))
+    devices: list[torch.device] = []
+    monkeypatch.setattr(dist, "broadcast", lambda tensor, _rank: devices.append(tensor.device))
     monkeypatch.setattr(torch.Tensor, "copy_", lambda *_: None)  # nothing comes back from `meta`, which stands in
     copy_buffers_from_rank_0(nn.BatchNorm1d(2), Group(world_size=2, device=torch.device("meta")))
-    assert travelled == [torch.device("meta")] * 3
+    assert devices == [torch.device("meta")] * 3
 
 
 @pytest.mark.usefixtures("alone")

@@ -284,6 +284,7 @@ def test_a_decay_of_rates_needs_layers_and_a_dropout_an_architecture_that_has_on
     task = Text(file)
     transformer, grams = task.model({"depth": 2}), task.model({"architecture": "ngrams"})
     factors = task.rate_factors(transformer, {"layer_rate_decay": 0.5})
+    assert factors is not None
     assert factors["tokens.weight"] == 0.125
     assert factors["blocks.1.attention_in.weight"] == 0.5
     assert "head.weight" not in factors
