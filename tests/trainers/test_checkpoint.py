@@ -27,7 +27,7 @@ def trial(tmp_path):
     return spec, run_trial(Group(), spec)
 
 
-def test_milestones_have_checkpoints_that_say_what_they_are_and_give_their_model_back(trial, tmp_path):
+def test_milestones_and_times_have_checkpoints_that_say_what_they_are_and_give_models(trial, tmp_path):
     _, result = trial
     written = [m.checkpoint and Path(m.checkpoint).name for m in result["measurements"]]
     assert written == ["epoch-0001.attempt-1.pt", None, "epoch-0003.attempt-1.pt"]
@@ -40,9 +40,6 @@ def test_milestones_have_checkpoints_that_say_what_they_are_and_give_their_model
     assert content["metrics"] == result["measurements"][-1].metrics
     for name, value in load_model(path, BLOBS, (HERE,)).state_dict().items():
         assert torch.equal(value, result["weights"][name])
-
-
-def test_a_checkpoint_is_due_after_its_time(tmp_path):
     spec = spec_of(checkpoint_folder=str(tmp_path), checkpoint_every_seconds=0.0)
     assert all(m.checkpoint for m in run_trial(Group(), spec)["measurements"])
     spec = spec_of(checkpoint_every_seconds=0.0)
@@ -169,7 +166,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_exported_model_gives_the_recorded_metrics_by_its_own_instructions(trial, tmp_path):
+def test_an_exported_model_gives_the_recorded_metrics_by_instructions_of_any_version(trial, tmp_path):
     _, result = trial
     last = result["measurements"][-1]
     out = tmp_path / "best.pt"
@@ -183,10 +180,7 @@ def test_an_exported_model_gives_the_recorded_metrics_by_its_own_instructions(tr
     with contextlib.redirect_stdout(printed):
         exec(compile(exported["how_to_load"], "how_to_load", "exec"), {})
     assert f"'val_error': {last.metrics['val_error']}" in printed.getvalue()
-
-
-def test_a_function_s_checkpoint_that_does_not_tell_how_to_load_its_model_is_read_as_torch_reads_modules():
-    """Those of earlier versions do not."""
+    # Those of earlier versions do not.
     content = {"spec": {"task": "mine:train"}}
     for name in ("model", "generator"):
         lines = _lines_that_load("one.pt", content, {name: {}, "optimizer": {}}, None).splitlines()

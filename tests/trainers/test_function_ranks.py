@@ -50,12 +50,16 @@ def test_a_rank_that_the_others_wait_for_in_vain_ends_the_trial_with_a_line_that
     assert [one.epoch for one in told] == ([] if how == "returns at once" else [1])
 
 
-def test_ranks_that_leave_in_different_epochs_find_it_out_and_slow_ones_are_waited_for(ranks):
+def test_ranks_out_of_step_find_it_out_and_slow_or_sleeping_ones_are_waited_for(ranks):
     spec = spec_of("out_of_step", 2, task_options={"how": "breaks after its report", "on": 1})
     words = "rank 0 is at the end of epoch 2, and rank 1 has left the loop over trial.epochs in epoch 2"
     assert [words in str(one) for one in ranks.run(2, refusal, spec)] == [True, True]
     # Each rank waits until the other one has told that it stands still: in a collective, and at the epoch's end.
     assert ranks.run(2, slow_in_turn, spec_of("unused", 2)) == [[1, 2, 3]] * 2
+    within = out_of_step._Report(4, out_of_step.Place.WITHIN, 103)
+    assert not out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.END, 100), within)
+    assert out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.RETURNED, 100), within)
+    assert out_of_step._waits_in_vain(out_of_step._Report(4, out_of_step.Place.END, 100), within)
 
 
 def refusal(group, spec):
@@ -89,13 +93,6 @@ def slow_in_turn(group, spec):
         patch.setattr(out_of_step, "LOOK_SECONDS", 0.05)
         FunctionTrainer(spec, TrainingFunction(function=train), group=group).run(course)
     return [one.epoch for one in course.measurements]
-
-
-def test_a_rank_that_was_asleep_while_the_others_went_on_does_not_take_them_for_lost():
-    within = out_of_step._Report(4, out_of_step.Place.WITHIN, 103)
-    assert not out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.END, 100), within)
-    assert out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.RETURNED, 100), within)
-    assert out_of_step._waits_in_vain(out_of_step._Report(4, out_of_step.Place.END, 100), within)
 
 
 @pytest.mark.parametrize(
