@@ -193,7 +193,6 @@ def test_sst2_is_read_whole_and_learns() -> None:
 
 SIZES = {
     "bert": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64},
-    "roberta": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64},
     "distilbert": {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 64},
     "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2},
 }
