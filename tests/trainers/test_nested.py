@@ -74,12 +74,7 @@ def test_tensors_in_containers_are_reached_and_the_containers_keep_their_class(n
         assert in_single_precision(half).name == "name"
 
 
-def test_outputs_of_hugging_face_and_what_moves_itself_are_reached_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs: Any = optional.module("transformers.modeling_outputs")
-    half = outputs.SequenceClassifierOutput(logits=torch.ones(2, dtype=torch.bfloat16))
-    whole = in_single_precision(half)
-    assert type(whole) is type(half)
-    assert whole.logits.dtype == whole["logits"].dtype == torch.float32
+def test_what_moves_itself_and_outputs_of_hugging_face_are_reached_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     meta = torch.device("meta")
     inside = {"graph": Graph(CPU), "texts": ["a"], "own": OwnDict(graphs=[Graph(CPU)])}
     graph, (packed, moved) = to_device((Graph(CPU), [pack_sequence([torch.ones(3), torch.ones(2)]), inside]), meta)
@@ -91,6 +86,12 @@ def test_outputs_of_hugging_face_and_what_moves_itself_are_reached_and_whole(mon
     to_device([torch.ones(1)], CPU)
     to_device([torch.ones(1)], torch.device("cuda"))
     assert waits == [True, False]
+    monkeypatch.undo()
+    outputs: Any = optional.module("transformers.modeling_outputs")
+    half = outputs.SequenceClassifierOutput(logits=torch.ones(2, dtype=torch.bfloat16))
+    whole = in_single_precision(half)
+    assert type(whole) is type(half)
+    assert whole.logits.dtype == whole["logits"].dtype == torch.float32
 
 
 class Graph:
