@@ -1,6 +1,5 @@
 """Training functions whose ranks are out of step, or only look so, and what facts say of state that is not kept."""
 
-import multiprocessing
 import time
 from dataclasses import replace
 
@@ -36,12 +35,8 @@ def spec_of(name, world_size=1, **more):
         ("returns at once", 1, "returned without a loop over trial.epochs(...), on rank 1"),
     ],
 )
-def test_a_rank_that_the_others_wait_for_in_vain_ends_the_trial_with_a_line_that_names_it(
-    how, rank, words, monkeypatch
-):
-    context = multiprocessing.get_context("forkserver")  # new interpreters would load torch each
-    context.set_forkserver_preload([__name__])
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+@pytest.mark.usefixtures("quick_starts")
+def test_a_rank_that_the_others_wait_for_in_vain_ends_the_trial_with_a_line_that_names_it(how, rank, words):
     spec = spec_of("out_of_step", task_options={"how": how, "on": rank})
     told = []
     with pytest.raises(TaskError) as refused:

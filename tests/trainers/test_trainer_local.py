@@ -75,7 +75,7 @@ def test_processes_of_its_own_which_may_read_their_data_in_others_train_like_one
         ("die on rank 1", LostError, r"rank 1 died with exit code 9|Connection|gloo"),
     ],
 )
-def test_the_first_failing_ranks_error_is_raised_and_no_process_is_left(fault, error, words, started):
+def test_the_first_failing_ranks_error_is_raised_and_no_process_is_left(fault, error, words, quick_starts, started):
     with pytest.raises(error, match=words):
         train_locally(spec_of(2, options={"fault": fault}), 2)
     assert not started()
