@@ -16,16 +16,9 @@ from tests.support.paths import ROOT
 STANDALONE = "automl.standalone"
 SERVING = f"{STANDALONE}.serving"
 SERVED_BY = {
-    "fastapi",
-    "gunicorn",
-    "prometheus_client",
-    "pydantic",
-    "pydantic_core",
-    "pydantic_settings",
-    "starlette",
-    "uvicorn",
-    "uvicorn_worker",
-}
+    "fastapi", "gunicorn", "prometheus_client", "pydantic", "pydantic_core", "pydantic_settings", "starlette",
+    "uvicorn", "uvicorn_worker",
+}  # fmt: skip
 PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
 
 # Each layer may import itself and those before it. The first pattern that matches names a module's layer.

@@ -15,12 +15,7 @@ _DEV_CURE = "pip install --constraint constraints.txt --editable '.[dev]'"
 
 
 def missing(what: str, cure: str) -> NoReturn:
-    """Leave a test out, or let it fail where nothing may be missing.
-
-    Args:
-        what: Name of the missing part.
-        cure: Command that installs it.
-    """
+    """Leave a test out, or let it fail where nothing may be missing."""
     said = f"{what} is not installed: {cure}"
     if os.environ.get(REQUIRE_ALL):
         pytest.fail(said, pytrace=False)
