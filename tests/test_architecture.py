@@ -56,7 +56,7 @@ DOORS: dict[str, dict[str, str]] = {
     "onnxruntime": {"automl.standalone.programs": "runs exported models"},
     "ray": {"studies.gangs.on_ray": "its home", "studies.gangs.ray_actors": "its home",
             "studies.gangs.ray_cluster": "its home",
-            "studies.gangs.gang_reports": "its home", "studies.gangs.progress_polling": "its home",
+            "studies.gangs.rank_deaths_and_reports": "its home", "studies.gangs.progress_polling": "its home",
             "studies.gangs.ray_slots": "its home", "studies.gangs.own_cluster": "its home",
             "studies.gangs.slot": "its home",
             "studies.gangs.node_watch": "its home", "studies.gangs.pool_cluster": "its home",
