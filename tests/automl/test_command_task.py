@@ -59,10 +59,7 @@ SPEC: dict[str, Any] = {
         "learning_rate": {"type": "float", "low": 0.001, "high": 0.3, "log": True},
         "world_size": {"type": "categorical", "choices": [1, 2]},
     },
-    "objectives": [
-        {"metric": "val_error", "direction": "minimize"},
-        {"metric": "cost_usd", "direction": "minimize"},
-    ],
+    "objectives": [{"metric": "val_error", "direction": "minimize"}, {"metric": "cost_usd", "direction": "minimize"}],
     "training": {"epochs": 9},
     "search": {
         "sampler": "random",

@@ -69,10 +69,7 @@ SPEC: dict[str, Any] = {
         "world_size": {"type": "categorical", "choices": [1, 2]},
         "width": {"type": "int", "low": 4, "high": 16},
     },
-    "objectives": [
-        {"metric": "val_error", "direction": "minimize"},
-        {"metric": "cost_usd", "direction": "minimize"},
-    ],
+    "objectives": [{"metric": "val_error", "direction": "minimize"}, {"metric": "cost_usd", "direction": "minimize"}],
     "training": {"epochs": 6, "schedule": "constant", "warmup_epochs": 0},
     "search": {"seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3}},
     "budget": {"usd": 1.0, "hours": 0.5, "trials": 7},

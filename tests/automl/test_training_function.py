@@ -32,10 +32,7 @@ SPEC: dict[str, Any] = {
         "world_size": {"type": "categorical", "choices": [1, 2]},
         "batch_per_rank": {"type": "categorical", "choices": [8, 16]},
     },
-    "objectives": [
-        {"metric": "val_error", "direction": "minimize"},
-        {"metric": "cost_usd", "direction": "minimize"},
-    ],
+    "objectives": [{"metric": "val_error", "direction": "minimize"}, {"metric": "cost_usd", "direction": "minimize"}],
     "training": {"epochs": 9},
     "search": {
         "sampler": "random",

@@ -150,13 +150,7 @@ def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"heads": 2, "pooling": "both"},
-        {"architecture": "ngrams", "longest_ngram": 3},
-    ],
-)
+@pytest.mark.parametrize("params", [{"heads": 2, "pooling": "both"}, {"architecture": "ngrams", "longest_ngram": 3}])
 def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params: dict[str, Any]) -> None:
     optional.module("tokenizers")
     train, held = tmp_path / "train.tsv", tmp_path / "held.tsv"
@@ -222,10 +216,7 @@ def test_a_language_model_goes_on_with_a_text(tmp_path: Path) -> None:
 @pytest.mark.large
 @pytest.mark.parametrize(
     ("task", "params", "folder"),
-    [
-        ("digits", {"architecture": "cnn"}, ""),
-        ("own_task:Moons", {"width": 8}, str(ROOT / "examples")),
-    ],
+    [("digits", {"architecture": "cnn"}, ""), ("own_task:Moons", {"width": 8}, str(ROOT / "examples"))],
 )
 def test_tasks_whose_rows_are_numbers_give_the_recorded_metrics_from_both_runtimes(
     tmp_path: Path, task: str, params: dict[str, Any], folder: str
