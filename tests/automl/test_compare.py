@@ -199,9 +199,7 @@ def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch:
     assert asked[-1] == (2, "cpu", "gloo")
 
 
-def test_the_doctor_refuses_a_backend_that_this_machine_cannot_have(
-    place: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_refuses_a_backend_that_this_machine_cannot_have(place, monkeypatch):
     for device, words in (("cpu", "found nccl on a CPU"), ("cuda", "found nccl for 2 ranks on 1 GPU")):
         found = AvailableSlots(device=device, device_name="any", slots=1)  # type: ignore[arg-type]
         monkeypatch.setattr(doctor_checks, "find_slots", lambda *_, found=found: found)

@@ -81,9 +81,7 @@ def test_completing_a_command_loads_no_heavy_library() -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_of_its_shell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shell: str
-) -> None:
+def test_the_script_is_one_of_its_shell(tmp_path, capsys, monkeypatch, shell):
     code, out, _ = InProcess(tmp_path, capsys, monkeypatch).run("completion", shell)
     assert code == 0
     assert f"_AUTOML_COMPLETE={shell}_complete" in out
@@ -106,8 +104,6 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
     assert "offers status" in done.stdout, done.stderr
 
 
-def test_another_shell_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_shell_is_refused(tmp_path, capsys, monkeypatch):
     line = InProcess(tmp_path, capsys, monkeypatch).refused("completion", "tcsh")
     assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in line

@@ -136,9 +136,7 @@ def test_another_task_or_other_options_say_nothing(place: InProcess, other: dict
         (3.6, PRICE | {"cpus_per_rank": 8}, "slots of 8 CPUs, not 1"),
     ],
 )
-def test_seconds_of_other_slots_are_not_priced_as_those_of_the_plan(
-    place: InProcess, price: float, resources: dict[str, Any], slots: str
-) -> None:
+def test_seconds_of_other_slots_are_not_priced_as_those_of_the_plan(place, price, resources, slots):
     """Thirty seconds on a CPU are one on a GPU: at the price of the GPU the plan would be thirty times too dear."""
     trained(place.folder, price=price, resources=resources).store.close()
     write(place.folder, study="next")
@@ -153,7 +151,6 @@ def test_a_study_on_such_slots_tells_the_cost_before_a_newer_one_on_others(place
     alike.store.close()
     trained(place.folder, resources=PRICE | {"cpus_per_rank": 8}).store.close()
     found = earlier_cost(prepared(place.folder))
-    assert found is not None
     assert (found.study, found.other_slots) == ("first", "")
 
 
@@ -188,9 +185,7 @@ KNOWN = EarlierCost(study="old", trials=3, slot_seconds_per_epoch=100.0, slot_se
         ({"usd": None, "hours": 1.0, "trials": 2}, 0.0, "the budget pays about 12 full trainings of 6 epochs, 10 min"),
     ],
 )
-def test_what_ends_the_study_and_what_the_budget_pays(
-    tmp_path: Path, budget: dict[str, Any], price: float, says: str
-) -> None:
+def test_what_ends_the_study_and_what_the_budget_pays(tmp_path, budget, price, says):
     """Trainings are twice as long as those that are known."""
     resources = {"slots": 2, "price_per_slot_hour": price}
     assert says in expected_cost.expected_cost(prepared(tmp_path, budget=budget, resources=resources), KNOWN)

@@ -98,9 +98,7 @@ TREE = Space.from_dict(
         ({"optimizer": "adamw", "depth": 2.5}, None),
     ],
 )  # fmt: skip
-def test_parameters_are_kept_as_the_space_has_them_or_the_trial_is_left_out(
-    params: dict[str, Any], kept: dict[str, Any] | None
-) -> None:
+def test_parameters_are_kept_as_the_space_has_them_or_the_trial_is_left_out(params, kept):
     assert fitting(TREE, params) == kept
 
 
@@ -249,7 +247,6 @@ def test_what_is_not_known_to_violate_a_constraint_counts_as_feasible() -> None:
 
 
 def study_of(model: CurveModel) -> tuple[EarlierTrial, ...]:
-    assert model.problem.transfer is not None
     return model.problem.transfer.studies[0].trials
 
 
@@ -333,7 +330,6 @@ def test_of_our_own_study_complete_trials_are_taken_as_measured_and_others_as_th
     for trial in record.started:
         one = by_params.get(json.dumps(dict(trial.params)))
         if trial.state == "complete":
-            assert one is not None
             assert one.values == tuple(trial.epochs[-1].metrics[o.metric] for o in TWO)
         elif one is not None:
             assert one.values[0] < trial.epochs[-1].metrics["val_error"], "a curve goes on to fall"
@@ -511,7 +507,6 @@ def test_what_was_taken_is_stored_with_the_study_and_is_none_of_its_trials(here:
     assert made is not None
     _, suggester = made
     assert isinstance(suggester, OptunaSuggester)
-    assert suggester._transfer is not None
     assert suggester._transfer.studies == again.earlier
 
 

@@ -109,9 +109,7 @@ def test_a_killed_study_goes_on_from_the_store_on_another_node_and_its_models_ar
 
 @pytest.mark.large
 @pytest.mark.ray
-def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(
-    place: Workplace, object_store: FaultyStore
-) -> None:
+def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(place, object_store):
     spec = place.spec(DIGITS, checkpoints=IN_STORE, search={"pruner": "none"}, budget={"trials": 3})
     object_store.faults.refuses = lambda method, path: (503, "SlowDown") if method == "PUT" else None
 
@@ -132,9 +130,7 @@ def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(
 @pytest.mark.medium
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_bucket_that_goes_while_a_study_runs_pauses_it_and_no_trial_goes_back(
-    place: Workplace, object_store: FaultyStore
-) -> None:
+def test_a_bucket_that_goes_while_a_study_runs_pauses_it_and_no_trial_goes_back(place, object_store):
     """Reading fails as well: a trial that would go on keeps its checkpoint until the store answers."""
     spec = place.spec(SLOW, checkpoints=IN_STORE, search={"pruner": "none"}, budget={"trials": 2})
 
@@ -185,9 +181,7 @@ def test_models_of_a_study_in_a_store_are_confirmed(place: Workplace) -> None:
 
 @pytest.mark.medium
 @pytest.mark.ray
-def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(
-    place: Workplace, object_store: FaultyStore
-) -> None:
+def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(place, object_store):
     spec = place.spec(DIGITS, checkpoints=IN_STORE, budget={"trials": 2}, training={"epochs": 2})
     place.run("launch", spec)
     _, mentioned = look(place, "small")
@@ -232,9 +226,7 @@ def test_a_folder_that_is_no_place_is_refused(inside: InProcess, folder: str, sa
     assert says in inside.refused("train", "digits", "--checkpoints", folder)
 
 
-def test_a_store_whose_library_is_not_installed_is_refused_with_the_cure(
-    inside: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_whose_library_is_not_installed_is_refused_with_the_cure(inside, monkeypatch):
     find = importlib.util.find_spec
 
     def without(name: str, *arguments: Any) -> Any:
@@ -276,9 +268,7 @@ def test_a_file_url_is_the_folder(inside: InProcess) -> None:
 
 
 @pytest.mark.medium
-def test_a_single_training_goes_on_from_the_store(
-    inside: InProcess, object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_single_training_goes_on_from_the_store(inside, object_store, tmp_path, monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():  # as under torchrun
         monkeypatch.setenv(name, value)
     local, arguments = (("train", "digits", "--json", "--checkpoints", folder) for folder in ("kept", FOLDER))

@@ -77,9 +77,7 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     assert "allowed: a registered model (digits)" in missing.stderr
 
 
-def test_a_version_says_what_it_was_trained_on_and_views_that_are_written_anew_leave_its_run_alone(
-    place: Workplace, tmp_path: Path
-) -> None:
+def test_a_version_says_what_it_was_trained_on_and_views_that_are_written_anew_leave_its_run_alone(place, tmp_path):
     mlflow = optional.module("mlflow")
     best, _ = best_and_worst(place)
     place.json("promote", "small", best, "--name", "digits", "--force", "a test")
@@ -104,9 +102,7 @@ def test_a_version_says_what_it_was_trained_on_and_views_that_are_written_anew_l
     assert len(found) == 2  # the trial's and the model's
 
 
-def test_the_archive_becomes_models_of_mlflow_with_the_values_of_their_epochs(
-    place: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_archive_becomes_models_of_mlflow_with_the_values_of_their_epochs(place, tmp_path, monkeypatch):
     mlflow = optional.module("mlflow")
     done = place.json("sync", "small", "--models")
     archive = {f"{point['trial']}@{point['epoch']}": point for point in place.json("status", "small")["archive"]}
@@ -186,18 +182,11 @@ def test_what_cannot_be_is_one_line(place: Workplace) -> None:
 @pytest.mark.parametrize(
     ("differences", "chance"),
     [
-        ([-1.0] * 20, 0.0),
-        ([-1.0] * 5, 1 / 32),
-        ([-1.0] * 4, 1 / 16),
-        ([-1.0, -1.001], 0.25),
-        ([-1.0], 1.0),
-        ([], 1.0),
-        ([0.0] * 5, 1.0),
-        ([math.nan] * 50, 1.0),
-        ([1.0, -1.0] * 50, 0.5),
+        ([-1.0] * 20, 0.0), ([-1.0] * 5, 1 / 32), ([-1.0] * 4, 1 / 16), ([-1.0, -1.001], 0.25), ([-1.0], 1.0),
+        ([], 1.0), ([0.0] * 5, 1.0), ([math.nan] * 50, 1.0), ([1.0, -1.0] * 50, 0.5),
         ([-1.0] * 16 + [1.0] * 9, 0.0830),
     ],
-)
+)  # fmt: skip
 def test_the_chance_is_that_of_a_paired_test(differences: list[float], chance: float) -> None:
     assert chance_of(differences) == pytest.approx(chance, abs=1e-3)
 

@@ -107,9 +107,7 @@ def losses_of(place: Workplace) -> list[list[float]]:
         ({"warmup_epochs": 0}, {"schedule": ["constant", "step"]}, "space.schedule: found schedule step with"),
     ],
 )
-def test_a_schedule_that_needs_the_number_of_steps_is_refused(
-    training: dict[str, Any], space: dict[str, list[Any]], message: str
-) -> None:
+def test_a_schedule_that_needs_the_number_of_steps_is_refused(training, space, message):
     varied = {name: {"type": "categorical", "choices": choices} for name, choices in space.items()}
     spec = parse_spec({**SPEC, "training": training, "space": SPEC["space"] | varied})
     with pytest.raises(SpecError) as caught:

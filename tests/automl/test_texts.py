@@ -25,21 +25,13 @@ from tests.studies.test_analysis import study_of, trial
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("cost_usd", 4.398e-06, "$0.0000044"),
-        ("cost_usd", 0.0123456, "$0.0123"),
-        ("cost_usd", 12.3456, "$12.35"),
-        ("val_mse", 2500.1234, "2,500 (RMSE 50)"),
-        ("val_mse", 1.2345678, "1.23 (RMSE 1.11)"),
-        ("val_error", 0.0312345, "3.12 %"),
-        ("val_squared_error", 0.1328, "0.133"),
-        ("val_loss", 0.693147, "0.693"),
-        ("wall_seconds", 200.0, "3 min 20 s"),
-        ("model_parameters", 2_627_000_000.0, "2,627 M"),
-        ("latency_ms", 1.23456, "1.23 ms"),
-        ("val_mse", float("nan"), "not finite"),
-        ("val_error", None, ""),
+        ("cost_usd", 4.398e-06, "$0.0000044"), ("cost_usd", 0.0123456, "$0.0123"), ("cost_usd", 12.3456, "$12.35"),
+        ("val_mse", 2500.1234, "2,500 (RMSE 50)"), ("val_mse", 1.2345678, "1.23 (RMSE 1.11)"),
+        ("val_error", 0.0312345, "3.12 %"), ("val_squared_error", 0.1328, "0.133"), ("val_loss", 0.693147, "0.693"),
+        ("wall_seconds", 200.0, "3 min 20 s"), ("model_parameters", 2_627_000_000.0, "2,627 M"),
+        ("latency_ms", 1.23456, "1.23 ms"), ("val_mse", float("nan"), "not finite"), ("val_error", None, ""),
     ],
-)
+)  # fmt: skip
 def test_a_value_has_three_digits_and_its_unit(name: str, value: Any, text: str) -> None:
     assert value_in_words(name, value) == text
 

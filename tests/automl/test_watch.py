@@ -277,9 +277,7 @@ def test_ctrl_c_leaves_quietly(study: StoredStudy) -> None:
     assert "Traceback" not in out
 
 
-def test_status_watch_says_the_summary_at_the_end(
-    study: StoredStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_watch_says_the_summary_at_the_end(study, tmp_path, capsys, monkeypatch):
     place = InProcess(tmp_path, capsys, monkeypatch)
     monkeypatch.setenv("COLUMNS", "160")
     code, out, err = place.run("status", "--watch", "--json")
@@ -302,9 +300,7 @@ def test_status_watch_says_the_summary_at_the_end(
     assert "archive: models to take" in out
 
 
-def test_a_study_is_read_when_it_has_changed_or_some_time_has_passed(
-    study: StoredStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_is_read_when_it_has_changed_or_some_time_has_passed(study, monkeypatch):
     times = iter([0.0, 0.0, 1.0, 2.0, 2.0, 11.0, 13.0, 13.0])
     look = Looker(study.store, "small", clock=lambda: next(times))
     first = look()

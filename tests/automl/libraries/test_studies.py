@@ -42,19 +42,15 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "library", "ranks"),
     [
-        ("with_lightning", "lightning", (1, 2)),
-        pytest.param("with_hugging_face", "accelerate", (1, 2), marks=SLOW),
+        ("with_lightning", "lightning", (1, 2)), pytest.param("with_hugging_face", "accelerate", (1, 2), marks=SLOW),
         pytest.param("with_accelerate", "accelerate", (1, 2), marks=SLOW),
         pytest.param("with_keras", "keras", (1,), marks=SLOW),
         pytest.param("with_scikit_learn", "skops", (1,), marks=SLOW),
-        pytest.param("with_xgboost", "xgboost", (1,), marks=SLOW),
-        pytest.param("gan", "torch", (1, 2), marks=SLOW),
+        pytest.param("with_xgboost", "xgboost", (1,), marks=SLOW), pytest.param("gan", "torch", (1, 2), marks=SLOW),
         pytest.param("with_lightgbm", "lightgbm", (1,), marks=SLOW),
     ],
-)
-def test_trials_are_pruned_paused_and_thawed(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch, example: str, library: str, ranks: tuple[int, ...]
-) -> None:
+)  # fmt: skip
+def test_trials_are_pruned_paused_and_thawed(place, monkeypatch, example, library, ranks):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     optional.module(library)
     for name in ("own_task.py", f"{example}.py"):
@@ -80,7 +76,6 @@ def test_trials_are_pruned_paused_and_thawed(
         assert [epoch.epoch for epoch in trial.epochs] == list(range(1, len(trial.epochs) + 1))
     place.audit(spec["study"])
     found = recommended(record)
-    assert found is not None
     program, *command = shlex.split(command_of(record, found.point))
     assert program == "automl"
     assert place.json(*command)["trial"] == found.point.trial

@@ -89,9 +89,7 @@ def test_behind_https_the_cookie_is_secure(service: TestedService) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "is_secure"), [("https", True), ("HTTPS, http", True), ("http", False)])
-def test_behind_a_proxy_on_another_machine_the_cookie_is_secure(
-    service: TestedService, client: TestClient, scheme: str, is_secure: bool
-) -> None:
+def test_behind_a_proxy_on_another_machine_the_cookie_is_secure(service, client, scheme, is_secure):
     """Such as Docker's gateway, or the pod of an ingress, whom uvicorn does not believe."""
     headers = {"X-Forwarded-Proto": scheme}
     cookie = client.post("/login", data={"token": service.token()}, headers=headers).headers["set-cookie"]
@@ -225,9 +223,7 @@ def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedServic
         ({"how": "yaml", "yaml": "study: a\ntask: digits", "code": "nowhere"}, "code: found 'nowhere'"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_and_what_was_filled_in_stays(
-    service: TestedService, client: TestClient, form: dict[str, str], said: str
-) -> None:
+def test_what_is_wrong_is_said_in_one_line_and_what_was_filled_in_stays(service, client, form, said):
     table(service)
     answer = logged_in(service, client).post("/submit", data=form)
     assert answer.status_code in {404, 422}
@@ -295,7 +291,6 @@ def test_an_admin_makes_and_revokes_tokens(service: TestedService, client: TestC
     logged_in(service, client, "root", "ops", "admin")
     made = client.post("/tokens", data={"name": "laptop", "user": "zoe", "project": "vision", "role": "viewer"})
     token = re.search(r'<code class="token">(automl_\S+)</code>', made.text)
-    assert token is not None
     assert token[1] not in client.get("/tokens").text, "it is shown once"
     with TestClient(service.app(), headers=support.bearer(token[1])) as other:
         assert other.get("/api/v1/me").json()["role"] == "viewer"
