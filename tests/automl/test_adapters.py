@@ -32,9 +32,6 @@ def error(rate: float, epoch: int) -> float:
     return floor + (0.9 - floor) / (1 + epoch)
 
 
-# ---------------------------------------------------------------------- any framework
-
-
 def test_decisions_are_those_of_the_pruner() -> None:
     rng = random.Random(0)
     policy, seen = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha"), {}
@@ -171,9 +168,6 @@ def test_what_has_failed_stays_failed() -> None:
     assert policy._trials[0].state == "failed"
 
 
-# ---------------------------------------------------------------------- constraints
-
-
 def test_a_trial_that_violates_a_constraint_is_ranked_behind_all_that_keep_it() -> None:
     def actions(**options: Any) -> list[str]:
         policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha", **options)
@@ -252,9 +246,6 @@ def test_a_wrong_constraint_and_a_missing_metric_are_named() -> None:
         policy.measured(0, 1, {"accuracy": 0.9, "latency_s": 0.004})
     with pytest.raises(ValueError, match="objectives: found 'accuracy', allowed: a metric that trials report"):
         policy.measured(0, 1, {"latency_ms": 4.0})
-
-
-# ---------------------------------------------------------------------- Optuna
 
 
 def optimised(pruner: Any, *, sampler: optuna.samplers.BaseSampler, jobs: int = 1, **options: Any) -> optuna.Study:
@@ -361,9 +352,6 @@ def test_a_suggestion_learns_from_what_was_measured() -> None:
         assert sampler == "random" or off[0] < 1.0
     with pytest.raises(ValueError, match="Space"):
         ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS).suggestion()
-
-
-# ---------------------------------------------------------------------- Ray Tune
 
 
 def tuned(folder: Path, *, samples: int, stride: int = 1, **options: Any) -> tuple[list[tuple[float, int]], str]:

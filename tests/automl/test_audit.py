@@ -126,9 +126,6 @@ def test_a_dead_controller_is_a_finding_until_somebody_resumes(tmp_path: Path) -
     assert not {"left_running", "slot_seconds"} & {check for check, _ in findings(one.store)}
 
 
-# ---------------------------------------------------------------------- files
-
-
 class Artifacts:
     """A study with checkpoints that load, and files that nobody needs."""
 
@@ -297,9 +294,6 @@ def _damaged(artifacts: Artifacts, damage: Callable[[Path], object]) -> list[tup
     assert "checkpoints" not in {check for check, _ in findings(artifacts.study.store, "small")}
     damage(artifacts.share)
     return findings(artifacts.study.store, "small")
-
-
-# ---------------------------------------------------------------------- copying
 
 
 def test_a_store_is_copied_whole_and_its_studies_go_on_there(study, request, tmp_path):

@@ -468,9 +468,6 @@ def test_help_needs_no_heavy_library() -> None:
     assert "LOADED []" in done.stdout
 
 
-# ---------------------------------------------------------------------- looking at studies
-
-
 DIGITS_OBJECTIVES = [{"metric": "val_error"}, {"metric": "cost_usd"}]
 ABANDONED = "running, but its controller has died; `automl resume small` continues it"
 
@@ -619,10 +616,8 @@ OWN_TASK = Path(__file__).parents[2] / "examples" / "own_task.py"
 def test_init_writes_the_space_and_the_metrics_of_ones_own_task(mistyped: Mistyped) -> None:
     (mistyped.folder / "own_task.py").write_text(OWN_TASK.read_text())
     assert mistyped.run("init", "own_task:Moons") == (
-        0,
-        "own_task.yaml is written. Next: automl launch own_task.yaml\n",
-        "",
-    )
+        0, "own_task.yaml is written. Next: automl launch own_task.yaml\n", "",
+    )  # fmt: skip
     written = yaml.safe_load((mistyped.folder / "own_task.yaml").read_text())
     assert set(written["space"]) == {"learning_rate", "width", "world_size"}
     assert [one["metric"] for one in written["objectives"]] == ["val_error", "cost_usd"]
@@ -699,9 +694,6 @@ def test_no_help_text_is_cut(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch
         assert text
         assert "..." not in text
         assert max(map(len, text.splitlines())) <= 80
-
-
-# ---------------------------------------------------------------------- words and tables
 
 
 def test_status_shows_what_runs(mistyped: Mistyped) -> None:

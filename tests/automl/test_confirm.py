@@ -44,9 +44,6 @@ from trainers.ranks.process_group import Group
 EPOCHS = 4
 
 
-# ---------------------------------------------------------------------- in virtual time
-
-
 def spec(seed: int, world_size: int = 1, *, at: tuple[int, ...] = (EPOCHS,), **params: ParameterValue) -> TrialSpec:
     return TrialSpec(
         study="s", trial=seed, task="digits", params={"learning_rate": 0.1, **params}, world_size=world_size, seed=seed,
@@ -313,9 +310,6 @@ def test_a_database_that_is_away_for_longer_than_a_moment_ends_no_training(tmp_p
     assert (record.state, [one.state for one in record.trials]) == ("running", ["running"]), "as they were"
 
 
-# ---------------------------------------------------------------------- the test part
-
-
 def test_epochs_that_are_asked_for_have_the_metrics_of_the_test_part() -> None:
     wanted = TrialSpec(study="s", trial=0, task="digits", params={}, training={"epochs": 3}, test_at=(1,))
     measured = Trainer(wanted, load_task("digits"), group=Group()).advance(3)
@@ -364,9 +358,6 @@ def test_a_task_without_a_test_part_is_measured_without() -> None:
     task.test_data = none  # type: ignore[attr-defined]
     *_, last = Trainer(blobs, task, group=Group()).advance(99)
     assert on_the_test_part(last) == {}
-
-
-# ---------------------------------------------------------------------- the command
 
 
 def test_a_study_that_is_driven_is_left_alone(tmp_path, capsys, monkeypatch):

@@ -103,10 +103,8 @@ def test_everything_of_a_study_is_deleted_and_nothing_else(place: Place) -> None
         "automl_view_cursors": 2,
     }
     assert sorted(path.name for path in place.folder.rglob("*") if "automl.db" not in path.name) == [
-        "artifacts",
-        "notes.txt",
-        "other",
-    ]
+        "artifacts", "notes.txt", "other",
+    ]  # fmt: skip
     assert "allowed: a study of this store (other)" in place.run("status", "small")[2]
 
 

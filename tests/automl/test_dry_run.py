@@ -82,9 +82,6 @@ def test_the_whole_spec_follows_where_it_is_asked_for(place: InProcess) -> None:
     assert f"milestones  {', '.join(map(str, told['milestones']))}" in long
 
 
-# ---------------------------------------------------------------------- the expected cost
-
-
 def trained(folder: Path, *, seconds: float = 10.0, price: float = 3.6, **sections: Any) -> StoredStudy:
     """A study of two trials of two ranks, 6 and 3 epochs of so many seconds each, and 100 charged slot-seconds."""
     study = StoredStudy(folder, **{"resources": PRICE, **sections})
@@ -189,9 +186,6 @@ def test_what_ends_the_study_and_what_the_budget_pays(tmp_path, budget, price, s
     """Trainings are twice as long as those that are known."""
     resources = {"slots": 2, "price_per_slot_hour": price}
     assert says in expected_cost.expected_cost(prepared(tmp_path, budget=budget, resources=resources), KNOWN)
-
-
-# ---------------------------------------------------------------------- the size of a space
 
 
 @pytest.mark.parametrize(

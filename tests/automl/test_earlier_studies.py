@@ -73,9 +73,6 @@ def with_sizes(one: EarlierStudy) -> EarlierStudy:
     return replace(one, trials=tuple(trials))
 
 
-# ---------------------------------------------------------------------- what fits
-
-
 TREE = Space.from_dict(
     {
         "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
@@ -126,9 +123,6 @@ def test_a_copy_from_before_bounded_metrics_were_taken_can_be_read() -> None:
     for trial in form["trials"]:
         del trial["bounded"]
     assert not any(one.bounded for one in EarlierStudy.from_plain(form).trials)
-
-
-# ---------------------------------------------------------------------- what the model makes of it
 
 
 def problem(*earlier: EarlierStudy) -> Problem:
@@ -250,9 +244,6 @@ def study_of(model: CurveModel) -> tuple[EarlierTrial, ...]:
     return model.problem.transfer.studies[0].trials
 
 
-# ---------------------------------------------------------------------- Optuna's samplers
-
-
 def asker(
     sampler: str, *earlier: EarlierStudy, space: Space = SPACE, constraints: tuple[Constraint, ...] = ()
 ) -> OptunaSuggester:
@@ -317,9 +308,6 @@ def test_trials_of_an_unlike_study_stay_in_their_places_and_teach_nothing() -> N
     assert {trial.state for trial in alike[:30]} == {optuna.trial.TrialState.COMPLETE}
     theirs, ours = ([trial.values[0] for trial in some] for some in (alike[:30], alike[30:]))
     assert np.median(theirs) == pytest.approx(np.median(ours), rel=0.1), "an easier task's trials are not all better"
-
-
-# ---------------------------------------------------------------------- reading
 
 
 def test_of_our_own_study_complete_trials_are_taken_as_measured_and_others_as_their_curves_say(tmp_path: Path) -> None:
@@ -527,9 +515,6 @@ def test_a_study_of_the_same_store_is_found_by_its_name(here: InProcess) -> None
     assert "learns from simulated: " in out
     said = here.refused(*DRY, *arguments, "--set", "objectives=[{metric: val_loss}]")
     assert "studies that measured val_loss; simulated has " in said
-
-
-# ---------------------------------------------------------------------- known good configurations come first
 
 
 def first_suggestions(named: Sequence[Mapping[str, Any]], enqueued: Sequence[Mapping[str, Any]] = ()) -> list[Any]:

@@ -117,19 +117,15 @@ def test_who_enqueues_hears_what_has_to_be_done_before_it_is_tried(tmp_path: Pat
         ("drained", "stopped", False, "small does not run: `automl resume small` starts it"),
         ("failed", "error", False, "small has failed: `automl resume small` starts it"),
         (
-            "closed",
-            "budget_usd",
-            False,
+            "closed", "budget_usd", False,
             "small has ended: `automl resume small --set budget.usd=...` with more budget starts it",
         ),
         (
-            "closed",
-            "exhausted",
-            False,
+            "closed", "exhausted", False,
             "small has ended: `automl resume small --set budget.LIMIT=...` with more budget starts it",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_keeps_an_enqueued_trial_waiting(tmp_path, state, reason, driven, says):
     stored = StoredStudy(tmp_path)
     if driven:

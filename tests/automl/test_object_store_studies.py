@@ -62,9 +62,6 @@ def assert_nothing_but(store: FaultyStore, mentioned: set[str]) -> None:
     assert store.uploads() == []
 
 
-# ---------------------------------------------------------------------- a study from its launch to its models
-
-
 @pytest.mark.large
 @pytest.mark.ray
 def test_a_killed_study_goes_on_from_the_store_on_another_node_and_its_models_are_taken_from_there(
@@ -176,9 +173,6 @@ def test_models_of_a_study_in_a_store_are_confirmed(place: Workplace) -> None:
     place.audit("small")
 
 
-# ---------------------------------------------------------------------- damage is found
-
-
 @pytest.mark.medium
 @pytest.mark.ray
 def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(place, object_store):
@@ -199,9 +193,6 @@ def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(place, obj
     object_store.faults.refuses = lambda _method, _path: (403, "AccessDenied")
     said = place.run("gc", "small", code=1).stderr
     assert said == f"automl: s3://{BUCKET}: AccessDenied for a test\n"
-
-
-# ---------------------------------------------------------------------- specs that are refused
 
 
 @pytest.mark.parametrize(
@@ -264,9 +255,6 @@ def test_a_file_url_is_the_folder(inside: InProcess) -> None:
     assert (code, json.loads(out)["spec"]["checkpoints"]["folder"]) == (0, f"{inside.folder}/kept")
 
 
-# ---------------------------------------------------------------------- one training
-
-
 @pytest.mark.medium
 def test_a_single_training_goes_on_from_the_store(inside, object_store, tmp_path, monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():  # as under torchrun
@@ -286,9 +274,6 @@ def test_a_single_training_goes_on_from_the_store(inside, object_store, tmp_path
     assert sorted(object_store.keys()) == [
         f"studies/{name}" for name in ("epoch-0004.attempt-1.pt", "epoch-0004.attempt-1.pt.manifest", "latest")
     ]
-
-
-# ---------------------------------------------------------------------- ranks on other machines
 
 
 def test_ranks_elsewhere_get_the_variables_of_their_store_and_of_no_other() -> None:

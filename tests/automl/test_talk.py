@@ -158,9 +158,6 @@ def test_what_fails_is_told_and_what_earlier_controllers_did_is_not(tmp_path: Pa
     assert [line.split()[1] for line in again] == ["2", "2"]
 
 
-# ---------------------------------------------------------------------- the options
-
-
 @pytest.fixture
 def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(DIGITS))

@@ -26,10 +26,8 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     study.trial(state="failed", failure="error", reason="KeyError: 'label'")
     study.trial(epochs=1, state="paused", cost_nano_usd=1_000_000)
     changed: dict[int, dict[str, Any]] = {
-        1: {**PARAMS, "width": 16, "architecture": "cnn"},
-        2: {"learning_rate": 0.5},
-        3: {**PARAMS, "width": 32},
-    }
+        1: {**PARAMS, "width": 16, "architecture": "cnn"}, 2: {"learning_rate": 0.5}, 3: {**PARAMS, "width": 32},
+    }  # fmt: skip
     with study.store.engine.begin() as connection:
         for number, params in changed.items():
             connection.execute(sa.update(t.trials).where(t.trials.c.number == number).values(params=params))

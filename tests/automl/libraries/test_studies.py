@@ -21,10 +21,8 @@ from tests.support.paths import EXAMPLES
 from tests.support.ray_pool import LentPool
 
 SEARCH: dict[str, Any] = {
-    "sampler": "random",
-    "seed": 1,
-    "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3},
-}
+    "sampler": "random", "seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -66,10 +64,8 @@ def test_trials_are_pruned_paused_and_thawed(place, monkeypatch, example, librar
         record = load_study(store, spec["study"])
     assert [trial for trial in record.started if len(trial.attempts) > 1], "promotion goes on with paused trials"
     assert {attempt.outcome for trial in record.started for attempt in trial.attempts} <= {
-        "complete",
-        "pruned",
-        "paused",
-    }
+        "complete", "pruned", "paused",
+    }  # fmt: skip
     assert not [charge for charge in record.charges if charge.kind == "lost"]
     assert {trial.world_size for trial in record.started} == set(ranks)
     for trial in record.started:

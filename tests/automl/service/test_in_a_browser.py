@@ -48,9 +48,6 @@ def flowers(path: Path) -> Path:
     return path
 
 
-# ---------------------------------------------------------------------- a study from its table to its report
-
-
 @contextmanager
 def running_service(folder: Path) -> Iterator[str]:
     """A service with a worker of one slot, in processes of its own; yields its address."""
@@ -125,9 +122,6 @@ def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: A
         assert page.get_by_role("heading", name="Why").is_visible()
         assert [one for one in complaints if "Content Security Policy" in one] == []
         page.context.close()
-
-
-# ---------------------------------------------------------------------- pages for everybody
 
 
 @pytest.fixture

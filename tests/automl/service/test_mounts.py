@@ -168,9 +168,6 @@ def test_a_page_of_all_studies_asks_once_which_of_them_may_be_seen(service: Test
     inner.engine.dispose()
 
 
-# ---------------------------------------------------------------------- MLflow
-
-
 class Told(BaseHTTPRequestHandler):
     """Says what it was asked, as MLflow's server would be."""
 

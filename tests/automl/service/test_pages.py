@@ -62,9 +62,6 @@ def table(service: TestedService, rows: int = 120) -> None:
     (folder / "churn.csv").write_text("\n".join(["age,visits,left", *lines]))
 
 
-# ---------------------------------------------------------------------- logging in
-
-
 def test_a_token_logs_in_and_its_cookie_is_out_of_reach(service: TestedService, client: TestClient) -> None:
     assert client.get("/", headers=HTML).headers["location"] == "/login"
     assert client.get("/login").status_code == 200
@@ -113,9 +110,6 @@ def test_pages_run_their_own_scripts_only(service: TestedService, client: TestCl
         assert "default-src 'self'" in answer.headers["content-security-policy"]
         assert answer.headers["cache-control"] == "no-store"
         assert not re.search(r"<script(?! src=)|\son[a-z]+=|style=|<style|https?://(?!team)", answer.text), path
-
-
-# ---------------------------------------------------------------------- studies
 
 
 def test_a_study_is_stopped_resumed_and_deleted_by_forms(service: TestedService, client: TestClient) -> None:
@@ -184,9 +178,6 @@ def test_unknown_studies_are_told_on_a_page(service: TestedService, client: Test
     for path in ("/studies/a/trials/x", "/studies/a/trials/0?rank=-1", f"/studies/a/models/{'9' * 41}"):
         answer = client.get(path, headers=HTML)
         assert (answer.status_code, problem(answer.text)) == (404, "There is no such page.")
-
-
-# ---------------------------------------------------------------------- submitting
 
 
 @pytest.mark.medium
@@ -268,9 +259,6 @@ def test_columns_are_read_from_the_first_line(tmp_path: Path, name: str, columns
     assert found == (columns or ([] if name.endswith("parquet") else ['a",b c']))
 
 
-# ---------------------------------------------------------------------- money and tokens
-
-
 def test_an_admin_sets_limits_and_sees_who_spent_what(service: TestedService, client: TestClient) -> None:
     service.studies().submit(support.spec_of("a"))
     logged_in(service, client, "root", "ops", "admin")
@@ -300,9 +288,6 @@ def test_an_admin_makes_and_revokes_tokens(service: TestedService, client: TestC
     wrong = client.post("/tokens", data={"user": "zoe smith", "project": "vision", "role": "member"})
     assert wrong.status_code == 422
     assert "form: user" in problem(wrong.text)
-
-
-# ---------------------------------------------------------------------- what a page shows
 
 
 ALWAYS = {
