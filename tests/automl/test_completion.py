@@ -6,26 +6,23 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from automl.cli import COMMANDS
+from automl.cli import COMMANDS, cli
 from tests.support.command_line import AUTOML, InProcess
 from tests.support.stored_study import StoredStudy
 
 
 def completed(folder: Path, *words: str, store: str | None = None) -> list[str]:
     """What bash is told to offer for the last word."""
-    environment = {
-        **os.environ, "_AUTOML_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("automl", *words)),
-        "COMP_CWORD": str(len(words)),
-    }  # fmt: skip
-    environment.pop("AUTOML_STORE", None)
-    if store is not None:
-        environment["AUTOML_STORE"] = store
-    done = subprocess.run([AUTOML], cwd=folder, env=environment, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    asked = {"_AUTOML_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("automl", *words)), "AUTOML_STORE": store}
+    with chdir(folder):
+        done = CliRunner().invoke(cli, prog_name="automl", env=asked | {"COMP_CWORD": str(len(words))})
+    assert (done.exit_code, done.stderr) == (0, ""), done.output
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
