@@ -26,7 +26,6 @@ def completed(folder: Path, *words: str, store: str | None = None) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
-@pytest.mark.medium
 def test_commands_and_options_are_completed(tmp_path: Path) -> None:
     assert completed(tmp_path, "") == sorted(COMMANDS)
     assert completed(tmp_path, "pr") == ["predict", "price", "promote", "prune-checkpoints"]
@@ -34,7 +33,6 @@ def test_commands_and_options_are_completed(tmp_path: Path) -> None:
     assert completed(tmp_path, "completion", "f") == ["fish"]
 
 
-@pytest.mark.medium
 def test_studies_of_the_store_are_completed_newest_first(tmp_path: Path) -> None:
     study = StoredStudy(tmp_path)
     spec = dict(study.store.require("small").spec)
@@ -52,7 +50,6 @@ def test_studies_of_the_store_are_completed_newest_first(tmp_path: Path) -> None
     assert list(elsewhere.iterdir()) == [], "looking makes no store"
 
 
-@pytest.mark.medium
 def test_a_store_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
     (tmp_path / "automl.db").write_bytes(b"no database" * 100)
     assert completed(tmp_path, "trials", "") == []

@@ -228,6 +228,7 @@ def test_a_task_whose_rows_are_numbers_gives_the_recorded_metrics_from_both_runt
         assert loss == pytest.approx(model.measured.metrics["val_loss"], rel=far)
 
 
+@pytest.mark.medium
 def test_a_task_of_ones_own_gives_the_recorded_metrics(tmp_path: Path) -> None:
     model = trained(tmp_path, "own_task:Moons", {}, {"width": 8}, str(ROOT / "examples"))
     check_labels(model, load(model.written(tmp_path / "out")).predict(model.validation[0].tolist()))
