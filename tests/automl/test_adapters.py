@@ -32,9 +32,6 @@ def error(rate: float, epoch: int) -> float:
     return floor + (0.9 - floor) / (1 + epoch)
 
 
-# ---------------------------------------------------------------------- any framework
-
-
 def test_decisions_are_those_of_the_pruner() -> None:
     rng = random.Random(0)
     policy, seen = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha"), {}
@@ -50,9 +47,7 @@ def test_decisions_are_those_of_the_pruner() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2, 5, 10, 26, 27])
 @pytest.mark.parametrize("pruner", ["mo_asha", "median", "break_even"])
-def test_where_reports_are_some_epochs_apart_the_first_one_after_a_rung_is_judged_at_it(
-    pruner: str, stride: int
-) -> None:
+def test_where_reports_are_some_epochs_apart_the_first_one_after_a_rung_is_judged_at_it(pruner, stride):
     policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner=pruner, space=SPACE)
     reports = range(stride, EPOCHS + 1, stride)
     firsts = {next(epoch for epoch in (*reports, EPOCHS) if epoch >= rung) for rung in policy.rungs}
@@ -83,9 +78,7 @@ def test_trials_that_report_every_few_epochs_are_pruned() -> None:
 
 @pytest.mark.parametrize("strides", [(5,), (10,), (1, 10)])
 @pytest.mark.parametrize(("pruner", "sampler"), [("break_even", "random"), ("mo_asha", "cokriging")])
-def test_what_passes_rungs_between_its_reports_counts_at_them(
-    pruner: str, sampler: str, strides: tuple[int, ...]
-) -> None:
+def test_what_passes_rungs_between_its_reports_counts_at_them(pruner, sampler, strides):
     # Without values at the first rung break_even would pause all trials, and skipped rungs would leave NaN behind.
     objectives = [Objective(metric="error"), Objective(metric="cost_usd")]
     policy = ExternalPolicy(objectives=objectives, epochs=50, pruner=pruner, sampler=sampler, space=SPACE)
@@ -120,11 +113,9 @@ def test_what_is_paused_may_go_on_and_what_has_ended_may_not() -> None:
     for number in range(6):
         policy.started(number, {})
         decision = policy.measured(number, 3, {"accuracy": number / 10}, paid_usd=1.0)
-        assert decision is not None
         assert decision.action == "pause"
     assert policy.paused == set(range(6))
     thaw = policy.thaw()
-    assert thaw is not None
     assert thaw.number == 5
     policy.started(5, {})
     assert 5 not in policy.paused
@@ -136,7 +127,6 @@ def test_an_objective_that_is_not_finite_ends_a_trial() -> None:
     policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS)
     policy.started(0, {})
     decision = policy.measured(0, 2, {"accuracy": math.nan})
-    assert decision is not None
     assert decision.action == "stop"
 
 
@@ -167,7 +157,6 @@ def test_break_even_compares_with_what_may_be_started() -> None:
     assert set(actions) == {"continue", "pause"}
     assert policy.paused == {number for number, action in enumerate(actions) if action == "pause"}
     thaws = [policy.thaw(upcoming={"rate": 1e-4 * (1 + n)}) for n in range(8)]  # poor ones, time and again
-    assert thaws[-1] is not None
     assert thaws[-1].number in policy.paused
 
 
@@ -179,9 +168,6 @@ def test_what_has_failed_stays_failed() -> None:
     assert policy._trials[0].state == "failed"
 
 
-# ---------------------------------------------------------------------- constraints
-
-
 def test_a_trial_that_violates_a_constraint_is_ranked_behind_all_that_keep_it() -> None:
     def actions(**options: Any) -> list[str]:
         policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, pruner="mo_asha", **options)
@@ -190,7 +176,6 @@ def test_a_trial_that_violates_a_constraint_is_ranked_behind_all_that_keep_it() 
             policy.started(number, {})
             metrics = {"accuracy": 0.1 * number, "val_loss": 0.2 if number < 4 else 0.1 * number}
             decision = policy.measured(number, 3, metrics, paid_usd=1.0)
-            assert decision is not None
             found.append(decision.action)
         return found
 
@@ -203,7 +188,6 @@ def test_a_bounded_objective_counts_as_well() -> None:
     for number, (accuracy, usd) in enumerate([(0.6, 2.0), (0.4, 1.0)]):
         policy.started(number, {})
         decision = policy.measured(number, 3, {"accuracy": accuracy}, paid_usd=usd)
-    assert decision is not None
     assert decision.action == "stop"
     assert decision.numbers["violation"] == pytest.approx(0.2)
 
@@ -215,9 +199,7 @@ def test_break_even_pays_nothing_for_what_will_not_be_feasible() -> None:
     best = RATES.index(min(RATES, key=lambda rate: error(rate, EPOCHS)))
     assert float(bound[best].numbers["own_price"] or 0) < 0.01 * float(unbound[best].numbers["own_price"] or 0)
     thawed, among_feasible = free.thaw(upcoming={"rate": 1e-4}), held.thaw(upcoming={"rate": 1e-4})
-    assert thawed is not None
     assert RATES[thawed.number] > 0.005
-    assert among_feasible is not None
     assert RATES[among_feasible.number] <= 0.005
 
 
@@ -264,9 +246,6 @@ def test_a_wrong_constraint_and_a_missing_metric_are_named() -> None:
         policy.measured(0, 1, {"accuracy": 0.9, "latency_s": 0.004})
     with pytest.raises(ValueError, match="objectives: found 'accuracy', allowed: a metric that trials report"):
         policy.measured(0, 1, {"latency_ms": 4.0})
-
-
-# ---------------------------------------------------------------------- Optuna
 
 
 def optimised(pruner: Any, *, sampler: optuna.samplers.BaseSampler, jobs: int = 1, **options: Any) -> optuna.Study:
@@ -375,9 +354,6 @@ def test_a_suggestion_learns_from_what_was_measured() -> None:
         ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS).suggestion()
 
 
-# ---------------------------------------------------------------------- Ray Tune
-
-
 def tuned(folder: Path, *, samples: int, stride: int = 1, **options: Any) -> tuple[list[tuple[float, int]], str]:
     """What each trial of a Tuner ended with: its rate and its epochs; and the scheduler's line."""
     from ray import cloudpickle, tune
@@ -399,7 +375,6 @@ def tuned(folder: Path, *, samples: int, stride: int = 1, **options: Any) -> tup
             return {"epoch": self.epoch}
 
         def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
-            assert checkpoint is not None
             self.epoch = checkpoint["epoch"]
 
         def reset_config(self, config: dict[str, Any]) -> bool:

@@ -80,9 +80,7 @@ def constant(trial: Any) -> None:
         trial.report(val_error=0.5)
 
 
-def test_a_search_without_a_budget_has_that_of_a_study_without_a_spec(
-    driven: list[StudySpec], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_search_without_a_budget_has_that_of_a_study_without_a_spec(driven, caplog):
     space = {"learning_rate": {"type": "float", "low": 0.1, "high": 0.5}}
     with pytest.raises(DrivenError):
         api.search(constant, space=space, objectives=[{"metric": "val_error"}])

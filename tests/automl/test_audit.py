@@ -126,9 +126,6 @@ def test_a_dead_controller_is_a_finding_until_somebody_resumes(tmp_path: Path) -
     assert not {"left_running", "slot_seconds"} & {check for check, _ in findings(one.store)}
 
 
-# ---------------------------------------------------------------------- files
-
-
 class Artifacts:
     """A study with checkpoints that load, and files that nobody needs."""
 
@@ -175,9 +172,7 @@ def artifacts(tmp_path: Path) -> Artifacts:
     return Artifacts(tmp_path)
 
 
-def test_what_no_row_mentions_is_listed_and_deleted_and_nothing_else(
-    artifacts: Artifacts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_row_mentions_is_listed_and_deleted_and_nothing_else(artifacts, capsys, monkeypatch):
     automl = InProcess(artifacts.folder.parents[1], capsys, monkeypatch)
     code, out, _ = automl.run("gc", "small", "--json")
     listed = json.loads(out)
@@ -224,9 +219,7 @@ def test_young_files_of_a_study_that_runs_are_left_alone(artifacts: Artifacts) -
     assert artifacts.orphans[-1].parent.is_dir(), "a rank may be about to write into it"
 
 
-def test_a_checkpoint_that_a_controller_replaces_during_an_audit_is_no_finding(
-    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_a_controller_replaces_during_an_audit_is_no_finding(artifacts, monkeypatch):
     """Files are read for minutes; the rows say what was there before."""
     store, mentioned, read = artifacts.study.store, auditing._mentioned_files, list[int]()
     artifacts.study.change(state="running")
@@ -247,9 +240,7 @@ def test_a_checkpoint_that_a_controller_replaces_during_an_audit_is_no_finding(
     assert [one for one in findings(store, "small") if one[0] == "checkpoints"] == [("checkpoints", "trial 0 @ 2")]
 
 
-def test_revisions_of_views_are_compared_with_the_studys_of_the_same_moment(
-    study: SimulatedStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_revisions_of_views_are_compared_with_the_studys_of_the_same_moment(study, monkeypatch):
     require = study.store.require
 
     def then_mirrored(name: str) -> sa.Row[Any]:
@@ -264,9 +255,7 @@ def test_revisions_of_views_are_compared_with_the_studys_of_the_same_moment(
 
 
 @pytest.mark.medium
-def test_a_process_that_outlives_its_command_is_a_finding(
-    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_outlives_its_command_is_a_finding(artifacts, monkeypatch):
     store, uid = artifacts.study.store, artifacts.study.store.require("small").uid
     monkeypatch.setattr(auditing, "PROCESSES_END_SECONDS", 0.5)
     starts = "import subprocess, sys; from studies.storage.leases.processes import marked\n"
@@ -276,7 +265,6 @@ def test_a_process_that_outlives_its_command_is_a_finding(
     command = subprocess.Popen(
         [sys.executable, "-c", f"{starts}\nsys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert command.stdout is not None
     pid = int(command.stdout.readline())
     try:
         assert ("processes", f"process {pid}") not in findings(store, "small"), "the command that started it lives"
@@ -288,9 +276,7 @@ def test_a_process_that_outlives_its_command_is_a_finding(
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"PK\x03\x04 cut")])
-def test_a_checkpoint_that_cannot_be_loaded_is_a_finding(
-    artifacts: Artifacts, damage: Callable[[Path], object]
-) -> None:
+def test_a_checkpoint_that_cannot_be_loaded_is_a_finding(artifacts, damage):
     assert ("checkpoints", "trial 1 @ 1") not in findings(artifacts.study.store, "small")
     damage(artifacts.resumable)
     assert ("checkpoints", "trial 1 @ 1") in findings(artifacts.study.store, "small")
@@ -310,12 +296,7 @@ def _damaged(artifacts: Artifacts, damage: Callable[[Path], object]) -> list[tup
     return findings(artifacts.study.store, "small")
 
 
-# ---------------------------------------------------------------------- copying
-
-
-def test_a_store_is_copied_whole_and_its_studies_go_on_there(
-    study: SimulatedStudy, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_store_is_copied_whole_and_its_studies_go_on_there(study, request, tmp_path):
     """SQLite to PostgreSQL and back."""
     if study.store.engine.dialect.name == "sqlite":
         target = Store(request.getfixturevalue("postgres_url"))

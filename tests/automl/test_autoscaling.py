@@ -19,11 +19,9 @@ from tests.support.command_line import SLOW, Workplace, finish
 LEAVES_SECONDS = IDLE_SECONDS + 14.0
 """Time within which a node without work is gone, on a busy machine."""
 STEADY = {
-    "search": {"sampler": "random", "pruner": "none", "seed": 0},
-    "training": {"epochs": 40},
-    "space": {"world_size": {"type": "categorical", "choices": [1]}},
-    "mlflow": "off",
-}
+    "search": {"sampler": "random", "pruner": "none", "seed": 0}, "training": {"epochs": 40},
+    "space": {"world_size": {"type": "categorical", "choices": [1]}}, "mlflow": "off",
+}  # fmt: skip
 
 
 class Growing:

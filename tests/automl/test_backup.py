@@ -32,9 +32,7 @@ def study(tmp_path: Path, either_url: str) -> Iterator[SimulatedStudy]:
 
 
 @pytest.mark.medium
-def test_a_backup_taken_while_a_study_runs_is_whole_and_the_study_goes_on_from_it(
-    study: SimulatedStudy, tmp_path: Path
-) -> None:
+def test_a_backup_taken_while_a_study_runs_is_whole_and_the_study_goes_on_from_it(study, tmp_path):
     """Each commit of a controller writes a measurement with its charge: a copy of two moments would part them."""
     made: list[Path] = []
     thread = threading.Thread(target=lambda: study.run(Limits(trials=30, usd=100.0)))
@@ -51,9 +49,7 @@ def test_a_backup_taken_while_a_study_runs_is_whole_and_the_study_goes_on_from_i
         restored.close()
 
 
-def test_it_is_one_file_that_others_cannot_read_and_is_restored_by_a_copy(
-    study: SimulatedStudy, tmp_path: Path
-) -> None:
+def test_it_is_one_file_that_others_cannot_read_and_is_restored_by_a_copy(study, tmp_path):
     study.run(Limits(trials=4, usd=100.0))
     lease = leases.acquire(study.store, study.study_id)  # somebody drives it
     assert isinstance(lease, leases.Lease)
@@ -83,9 +79,7 @@ def test_what_is_there_is_not_overwritten(study: SimulatedStudy, tmp_path: Path)
     assert (tmp_path / "mine").read_text() == "kept"
 
 
-def test_the_command_says_how_much_it_has_written(
-    study: SimulatedStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_how_much_it_has_written(study, tmp_path, capsys, monkeypatch):
     study.run(Limits(trials=2, usd=100.0))
     command = InProcess(tmp_path, capsys, monkeypatch)
     code, out, err = command.run("store", "backup", "saved.db", "--store", study.store.url)

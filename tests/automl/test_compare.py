@@ -125,10 +125,8 @@ def test_more_ranks_than_gpus_are_refused_over_nccl_only(place: InProcess, monke
     line = place.refused("compare", "mine:Mine", "--world-sizes", "1,2,4", "--backend", "nccl")
     assert "--backend: found nccl for 4 ranks on 2 GPUs, but NCCL takes no two ranks on one GPU" in line
     assert [GroupOptions().backend_of("cuda", ranks=ranks, devices=2) for ranks in (1, 2, 3)] == [
-        "nccl",
-        "nccl",
-        "gloo",
-    ]
+        "nccl", "nccl", "gloo",
+    ]  # fmt: skip
     assert GroupOptions(backend="nccl").problem("cuda", ranks=2, devices=2) is None
 
 
@@ -174,13 +172,10 @@ def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch:
         asked.append((ranks, device, group.backend))
         return [
             bandwidth.Exchange(
-                collective="broadcast",
-                bytes=2**20,
-                seconds=0.001,
-                gigabytes_per_second=1.05,
+                collective="broadcast", bytes=2**20, seconds=0.001, gigabytes_per_second=1.05,
                 bus_gigabytes_per_second=1.05,
             )
-        ]
+        ]  # fmt: skip
 
     monkeypatch.setattr(bandwidth, "measure_bandwidth", measured)
     monkeypatch.setattr(
@@ -199,9 +194,7 @@ def test_the_doctor_measures_bandwidth_when_asked(place: InProcess, monkeypatch:
     assert asked[-1] == (2, "cpu", "gloo")
 
 
-def test_the_doctor_refuses_a_backend_that_this_machine_cannot_have(
-    place: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_refuses_a_backend_that_this_machine_cannot_have(place, monkeypatch):
     for device, words in (("cpu", "found nccl on a CPU"), ("cuda", "found nccl for 2 ranks on 1 GPU")):
         found = AvailableSlots(device=device, device_name="any", slots=1)  # type: ignore[arg-type]
         monkeypatch.setattr(doctor_checks, "find_slots", lambda *_, found=found: found)

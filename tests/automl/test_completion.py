@@ -6,30 +6,26 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from automl.cli import COMMANDS
+from automl.cli import COMMANDS, cli
 from tests.support.command_line import AUTOML, InProcess
 from tests.support.stored_study import StoredStudy
 
 
 def completed(folder: Path, *words: str, store: str | None = None) -> list[str]:
     """What bash is told to offer for the last word."""
-    environment = {
-        **os.environ, "_AUTOML_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("automl", *words)),
-        "COMP_CWORD": str(len(words)),
-    }  # fmt: skip
-    environment.pop("AUTOML_STORE", None)
-    if store is not None:
-        environment["AUTOML_STORE"] = store
-    done = subprocess.run([AUTOML], cwd=folder, env=environment, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    asked = {"_AUTOML_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("automl", *words)), "AUTOML_STORE": store}
+    with chdir(folder):
+        done = CliRunner().invoke(cli, prog_name="automl", env=asked | {"COMP_CWORD": str(len(words))})
+    assert (done.exit_code, done.stderr) == (0, ""), done.output
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
-@pytest.mark.medium
 def test_commands_and_options_are_completed(tmp_path: Path) -> None:
     assert completed(tmp_path, "") == sorted(COMMANDS)
     assert completed(tmp_path, "pr") == ["predict", "price", "promote", "prune-checkpoints"]
@@ -37,7 +33,6 @@ def test_commands_and_options_are_completed(tmp_path: Path) -> None:
     assert completed(tmp_path, "completion", "f") == ["fish"]
 
 
-@pytest.mark.medium
 def test_studies_of_the_store_are_completed_newest_first(tmp_path: Path) -> None:
     study = StoredStudy(tmp_path)
     spec = dict(study.store.require("small").spec)
@@ -55,7 +50,6 @@ def test_studies_of_the_store_are_completed_newest_first(tmp_path: Path) -> None
     assert list(elsewhere.iterdir()) == [], "looking makes no store"
 
 
-@pytest.mark.medium
 def test_a_store_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
     (tmp_path / "automl.db").write_bytes(b"no database" * 100)
     assert completed(tmp_path, "trials", "") == []
@@ -81,9 +75,7 @@ def test_completing_a_command_loads_no_heavy_library() -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_of_its_shell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shell: str
-) -> None:
+def test_the_script_is_one_of_its_shell(tmp_path, capsys, monkeypatch, shell):
     code, out, _ = InProcess(tmp_path, capsys, monkeypatch).run("completion", shell)
     assert code == 0
     assert f"_AUTOML_COMPLETE={shell}_complete" in out
@@ -106,8 +98,6 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
     assert "offers status" in done.stdout, done.stderr
 
 
-def test_another_shell_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_shell_is_refused(tmp_path, capsys, monkeypatch):
     line = InProcess(tmp_path, capsys, monkeypatch).refused("completion", "tcsh")
     assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in line

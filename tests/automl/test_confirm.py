@@ -20,7 +20,6 @@ from search_spaces.user_errors import StoppedError
 from studies.control.machine.confirmation import PATIENCE_SECONDS, Retrained, SpentError, train_again
 from studies.gangs.pool_protocol import DrainRequested, GangFailed, PoolError, PriceSet, SlotsLost, SlotsReady
 from studies.gangs.simulated import Curve, SimulatedPool
-from studies.records.records import StopReason
 from studies.simulation.memory_store import MemoryStore
 from studies.spec.sections import FaultsSpec
 from studies.storage.leases import lease as leases
@@ -43,9 +42,6 @@ from trainers.protocol import TEST_PREFIX, NoTestPartError, ParameterValue, Tria
 from trainers.ranks.process_group import Group
 
 EPOCHS = 4
-
-
-# ---------------------------------------------------------------------- in virtual time
 
 
 def spec(seed: int, world_size: int = 1, *, at: tuple[int, ...] = (EPOCHS,), **params: ParameterValue) -> TrialSpec:
@@ -159,9 +155,7 @@ def test_a_training_that_hangs_is_killed_and_trained_again() -> None:
 
 
 @pytest.mark.parametrize("reason", ["interrupted", "stopped", "error"])
-def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged(
-    reason: StopReason, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged(reason, monkeypatch, caplog):
     """So do a signal and `automl stop`: nothing waits for the end of an epoch."""
     with pytest.raises(PoolError, match="found a training of 3 ranks, allowed: at most 2"):
         train(SimulatedPool(curve), spec(1, world_size=3))
@@ -291,9 +285,7 @@ def test_models_are_kept_of_the_epochs_that_are_confirmed_and_no_file_is_deleted
     assert {path.name for path in tmp_path.iterdir()} == {"epoch-2", "epoch-4"}
 
 
-def test_a_database_that_is_away_for_longer_than_a_moment_ends_no_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_is_away_for_longer_than_a_moment_ends_no_training(tmp_path, monkeypatch):
     study, slept = StoredStudy(tmp_path), []
     lease = leases.acquire(study.store, study.id)
     assert isinstance(lease, leases.Lease)
@@ -316,9 +308,6 @@ def test_a_database_that_is_away_for_longer_than_a_moment_ends_no_training(
     record = load_study(study.store, "small")
     assert sum(charge.cost_nano_usd for charge in record.charges) == machine.spent_nano_usd > 0
     assert (record.state, [one.state for one in record.trials]) == ("running", ["running"]), "as they were"
-
-
-# ---------------------------------------------------------------------- the test part
 
 
 def test_epochs_that_are_asked_for_have_the_metrics_of_the_test_part() -> None:
@@ -371,12 +360,7 @@ def test_a_task_without_a_test_part_is_measured_without() -> None:
     assert on_the_test_part(last) == {}
 
 
-# ---------------------------------------------------------------------- the command
-
-
-def test_a_study_that_is_driven_is_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_that_is_driven_is_left_alone(tmp_path, capsys, monkeypatch):
     study = StoredStudy(tmp_path)
     study.trial(epochs=2)
     place = InProcess(tmp_path, capsys, monkeypatch)
@@ -413,13 +397,7 @@ def test_what_older_versions_have_confirmed_is_that_of_the_last_epoch(tmp_path: 
         (["0", "--seeds", "0"], "'--seeds': 0 is not in the range x>=1"),
     ],
 )
-def test_wrong_arguments_are_named(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    words: str,
-) -> None:
+def test_wrong_arguments_are_named(tmp_path, capsys, monkeypatch, arguments, words):
     StoredStudy(tmp_path).trial(epochs=2)
     code, _, err = InProcess(tmp_path, capsys, monkeypatch).run("confirm", "small", *arguments)
     assert (code, words in err) == (2, True), err

@@ -102,9 +102,7 @@ def test_only_loopback_names_get_the_page(study: StoredStudy, own: str) -> None:
     storage.engine.dispose()
 
 
-def test_the_command_says_where_the_page_is(
-    study: StoredStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_where_the_page_is(study, tmp_path, capsys, monkeypatch):
     def interrupted(_server: object) -> None:
         raise KeyboardInterrupt
 

@@ -103,10 +103,8 @@ def test_everything_of_a_study_is_deleted_and_nothing_else(place: Place) -> None
         "automl_view_cursors": 2,
     }
     assert sorted(path.name for path in place.folder.rglob("*") if "automl.db" not in path.name) == [
-        "artifacts",
-        "notes.txt",
-        "other",
-    ]
+        "artifacts", "notes.txt", "other",
+    ]  # fmt: skip
     assert "allowed: a study of this store (other)" in place.run("status", "small")[2]
 
 
@@ -224,9 +222,7 @@ def test_a_study_that_is_not_there(place: Place) -> None:
 
 
 @pytest.mark.parametrize("is_registered", [False, True])
-def test_copies_in_optuna_and_mlflow_go_and_those_of_others_stay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_registered: bool
-) -> None:
+def test_copies_in_optuna_and_mlflow_go_and_those_of_others_stay(tmp_path, capsys, monkeypatch, is_registered):
     (tmp_path / "mlflow.db").write_bytes(mlflow_database())
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     study = StoredStudy(tmp_path, mlflow=uri)
@@ -258,9 +254,7 @@ def test_copies_in_optuna_and_mlflow_go_and_those_of_others_stay(
     assert client.get_experiment_by_name("other").lifecycle_stage == "active"
 
 
-def test_an_mlflow_that_does_not_answer_keeps_no_study_and_the_user_hears_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_mlflow_that_does_not_answer_keeps_no_study_and_the_user_hears_what_to_do(tmp_path, capsys, monkeypatch):
     study = StoredStudy(tmp_path, mlflow="http://127.0.0.1:9")
     study.change(state="closed")
     code, out, err = InProcess(tmp_path, capsys, monkeypatch).run("delete", "small", "--yes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +19,7 @@ from tests.support.simulated_study import Params, smooth_curve
 
 
 @pytest.mark.medium
-def test_views_start_again_when_a_study_goes_on_after_it_waited_for_a_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_views_start_again_when_a_study_goes_on_after_it_waited_for_a_disk(tmp_path, monkeypatch):
     """Their process may have died meanwhile."""
     curves: list[Curve] = []
     starts: list[str] = []

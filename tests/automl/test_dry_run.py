@@ -82,9 +82,6 @@ def test_the_whole_spec_follows_where_it_is_asked_for(place: InProcess) -> None:
     assert f"milestones  {', '.join(map(str, told['milestones']))}" in long
 
 
-# ---------------------------------------------------------------------- the expected cost
-
-
 def trained(folder: Path, *, seconds: float = 10.0, price: float = 3.6, **sections: Any) -> StoredStudy:
     """A study of two trials of two ranks, 6 and 3 epochs of so many seconds each, and 100 charged slot-seconds."""
     study = StoredStudy(folder, **{"resources": PRICE, **sections})
@@ -136,9 +133,7 @@ def test_another_task_or_other_options_say_nothing(place: InProcess, other: dict
         (3.6, PRICE | {"cpus_per_rank": 8}, "slots of 8 CPUs, not 1"),
     ],
 )
-def test_seconds_of_other_slots_are_not_priced_as_those_of_the_plan(
-    place: InProcess, price: float, resources: dict[str, Any], slots: str
-) -> None:
+def test_seconds_of_other_slots_are_not_priced_as_those_of_the_plan(place, price, resources, slots):
     """Thirty seconds on a CPU are one on a GPU: at the price of the GPU the plan would be thirty times too dear."""
     trained(place.folder, price=price, resources=resources).store.close()
     write(place.folder, study="next")
@@ -153,7 +148,6 @@ def test_a_study_on_such_slots_tells_the_cost_before_a_newer_one_on_others(place
     alike.store.close()
     trained(place.folder, resources=PRICE | {"cpus_per_rank": 8}).store.close()
     found = earlier_cost(prepared(place.folder))
-    assert found is not None
     assert (found.study, found.other_slots) == ("first", "")
 
 
@@ -181,26 +175,17 @@ KNOWN = EarlierCost(study="old", trials=3, slot_seconds_per_epoch=100.0, slot_se
     [
         ({"usd": 1.0, "hours": None, "trials": None}, 3.6, "about $1.00 in 8 min 20 s, when the budget is used up"),
         ({"usd": 1.0, "hours": 0.05, "trials": 99}, 3.6, "about $0.36 in 3 min, when the budget is used up"),
-        (
-            {"usd": None, "hours": None, "trials": 2},
-            3.6,
-            "about $1.20 in 10 min, when all trials are started (no",
-        ),
+        ({"usd": None, "hours": None, "trials": 2}, 3.6, "about $1.20 in 10 min, when all trials are started (no"),
         ({"usd": None, "hours": None, "trials": 2}, 3.6, "a full training costs about $0.60, by 3 trials of old"),
         ({"usd": 0.3, "hours": None, "trials": 2}, 3.6, "the budget pays about 0.5 of a full training of 6 epochs"),
         ({"usd": None, "hours": 1.0, "trials": 2}, 0.0, "about 20 min of one slot in 10 min, when all trials"),
         ({"usd": None, "hours": 1.0, "trials": 2}, 0.0, "the budget pays about 12 full trainings of 6 epochs, 10 min"),
     ],
 )
-def test_what_ends_the_study_and_what_the_budget_pays(
-    tmp_path: Path, budget: dict[str, Any], price: float, says: str
-) -> None:
+def test_what_ends_the_study_and_what_the_budget_pays(tmp_path, budget, price, says):
     """Trainings are twice as long as those that are known."""
     resources = {"slots": 2, "price_per_slot_hour": price}
     assert says in expected_cost.expected_cost(prepared(tmp_path, budget=budget, resources=resources), KNOWN)
-
-
-# ---------------------------------------------------------------------- the size of a space
 
 
 @pytest.mark.parametrize(

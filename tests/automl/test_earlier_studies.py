@@ -73,9 +73,6 @@ def with_sizes(one: EarlierStudy) -> EarlierStudy:
     return replace(one, trials=tuple(trials))
 
 
-# ---------------------------------------------------------------------- what fits
-
-
 TREE = Space.from_dict(
     {
         "optimizer": {"type": "categorical", "choices": ["sgd", "adamw"]},
@@ -98,9 +95,7 @@ TREE = Space.from_dict(
         ({"optimizer": "adamw", "depth": 2.5}, None),
     ],
 )  # fmt: skip
-def test_parameters_are_kept_as_the_space_has_them_or_the_trial_is_left_out(
-    params: dict[str, Any], kept: dict[str, Any] | None
-) -> None:
+def test_parameters_are_kept_as_the_space_has_them_or_the_trial_is_left_out(params, kept):
     assert fitting(TREE, params) == kept
 
 
@@ -128,9 +123,6 @@ def test_a_copy_from_before_bounded_metrics_were_taken_can_be_read() -> None:
     for trial in form["trials"]:
         del trial["bounded"]
     assert not any(one.bounded for one in EarlierStudy.from_plain(form).trials)
-
-
-# ---------------------------------------------------------------------- what the model makes of it
 
 
 def problem(*earlier: EarlierStudy) -> Problem:
@@ -249,11 +241,7 @@ def test_what_is_not_known_to_violate_a_constraint_counts_as_feasible() -> None:
 
 
 def study_of(model: CurveModel) -> tuple[EarlierTrial, ...]:
-    assert model.problem.transfer is not None
     return model.problem.transfer.studies[0].trials
-
-
-# ---------------------------------------------------------------------- Optuna's samplers
 
 
 def asker(
@@ -322,9 +310,6 @@ def test_trials_of_an_unlike_study_stay_in_their_places_and_teach_nothing() -> N
     assert np.median(theirs) == pytest.approx(np.median(ours), rel=0.1), "an easier task's trials are not all better"
 
 
-# ---------------------------------------------------------------------- reading
-
-
 def test_of_our_own_study_complete_trials_are_taken_as_measured_and_others_as_their_curves_say(tmp_path: Path) -> None:
     record = ended_study(tmp_path)
     trials = trials_of_record(record, TWO)
@@ -333,7 +318,6 @@ def test_of_our_own_study_complete_trials_are_taken_as_measured_and_others_as_th
     for trial in record.started:
         one = by_params.get(json.dumps(dict(trial.params)))
         if trial.state == "complete":
-            assert one is not None
             assert one.values == tuple(trial.epochs[-1].metrics[o.metric] for o in TWO)
         elif one is not None:
             assert one.values[0] < trial.epochs[-1].metrics["val_error"], "a curve goes on to fall"
@@ -511,7 +495,6 @@ def test_what_was_taken_is_stored_with_the_study_and_is_none_of_its_trials(here:
     assert made is not None
     _, suggester = made
     assert isinstance(suggester, OptunaSuggester)
-    assert suggester._transfer is not None
     assert suggester._transfer.studies == again.earlier
 
 
@@ -532,9 +515,6 @@ def test_a_study_of_the_same_store_is_found_by_its_name(here: InProcess) -> None
     assert "learns from simulated: " in out
     said = here.refused(*DRY, *arguments, "--set", "objectives=[{metric: val_loss}]")
     assert "studies that measured val_loss; simulated has " in said
-
-
-# ---------------------------------------------------------------------- known good configurations come first
 
 
 def first_suggestions(named: Sequence[Mapping[str, Any]], enqueued: Sequence[Mapping[str, Any]] = ()) -> list[Any]:

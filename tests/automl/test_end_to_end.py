@@ -184,9 +184,7 @@ def test_a_study_in_which_nothing_is_feasible_ends_well_and_says_so(place: Workp
     assert archive(record) == []
 
 
-def test_launching_again_prints_the_same_summary_and_changes_nothing(
-    finished: tuple[Workplace, dict[str, Any]],
-) -> None:
+def test_launching_again_prints_the_same_summary_and_changes_nothing(finished):
     place, summary = finished
     again = place.json("launch", "small.yaml")
     assert again == summary
@@ -226,9 +224,7 @@ def test_what_reads_a_study_says_what_is_in_it(finished: tuple[Workplace, dict[s
     assert place.json("sync", "small") == {"optuna": None, "mlflow": None}
 
 
-def test_python_sees_the_same_study(
-    finished: tuple[Workplace, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_sees_the_same_study(finished, monkeypatch):
     import automl
 
     place, summary = finished
@@ -314,9 +310,7 @@ def test_a_killed_controller_loses_nothing_and_one_that_stands_by_takes_over(pla
     assert any(charge.kind == "lost" for charge in after.charges)
 
 
-def test_a_killed_rank_costs_its_epoch_and_nothing_more(
-    place: Workplace, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_killed_rank_costs_its_epoch_and_nothing_more(place, capfd, caplog):
     def kill_a_rank() -> None:
         place.wait_for(lambda rows: rows[0].epochs, "slow")
         os.kill(place.pool.pool._slots[1].pid, signal.SIGKILL)
@@ -468,12 +462,9 @@ def test_own_task_of_thirty_lines(place: Workplace) -> None:
         .rstrip(":")
     )
     mapping = {
-        "study": "own",
-        "task": f"own_task:{name}",
-        "training": {"epochs": 4},
-        "budget": {"trials": 3},
+        "study": "own", "task": f"own_task:{name}", "training": {"epochs": 4}, "budget": {"trials": 3},
         "resources": {"slots": 2},
-    }
+    }  # fmt: skip
     summary = place.json("launch", place.spec(mapping))
     assert summary["trials"]["complete"] + summary["trials"]["pruned"] == 3
     record = assert_consistent(place, "own")
@@ -508,13 +499,9 @@ def test_what_the_ranks_of_an_own_task_print_is_kept_with_the_trial(place: Workp
     (place.folder / "own_task.py").write_text((EXAMPLES / "own_task.py").read_text())
     (place.folder / "talkative.py").write_text(TALKATIVE)
     mapping = {
-        "study": "talk",
-        "task": "talkative:Talkative",
-        "space": {"width": 8, "learning_rate": 0.1, "world_size": 2},
-        "training": {"epochs": 2},
-        "budget": {"trials": 1},
-        "resources": {"slots": 2},
-    }
+        "study": "talk", "task": "talkative:Talkative", "space": {"width": 8, "learning_rate": 0.1, "world_size": 2},
+        "training": {"epochs": 2}, "budget": {"trials": 1}, "resources": {"slots": 2},
+    }  # fmt: skip
     place.json("launch", place.spec(mapping))
     for rank in (0, 1):
         said = place.run("logs", "talk", "0", "--rank", str(rank)).stdout

@@ -15,7 +15,6 @@ from automl.terminal.summary import print_summary
 from search_spaces.space import Space
 from studies.control.controller import Controller
 from studies.money.budget import Limits
-from studies.records.records import StopReason, StudyState
 from studies.results.extrapolation import milestones
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
@@ -78,15 +77,11 @@ TREE = Space.from_dict(
 @pytest.mark.parametrize(
     ("given", "architectures", "depths"),
     [
-        ({"width": 64}, {"mlp"}, {1, 2, 3, 4}),
-        ({"last": 0.5}, {"mlp", "cnn"}, {3, 4}),
-        ({"last": 0.5, "width": 64}, {"mlp"}, {3, 4}),
-        ({}, {"mlp", "cnn", "linear"}, {1, 2, 3, 4}),
+        ({"width": 64}, {"mlp"}, {1, 2, 3, 4}), ({"last": 0.5}, {"mlp", "cnn"}, {3, 4}),
+        ({"last": 0.5, "width": 64}, {"mlp"}, {3, 4}), ({}, {"mlp", "cnn", "linear"}, {1, 2, 3, 4}),
     ],
-)
-def test_parents_that_are_not_given_are_drawn_so_that_what_is_given_exists(
-    given: dict[str, Any], architectures: set[str], depths: set[int]
-) -> None:
+)  # fmt: skip
+def test_parents_that_are_not_given_are_drawn_so_that_what_is_given_exists(given, architectures, depths):
     drawn = [complete(TREE, given) for _ in range(60)]
     assert {one["architecture"] for one in drawn} == architectures
     assert {one["depth"] for one in drawn if "depth" in one} == depths
@@ -122,22 +117,16 @@ def test_who_enqueues_hears_what_has_to_be_done_before_it_is_tried(tmp_path: Pat
         ("drained", "stopped", False, "small does not run: `automl resume small` starts it"),
         ("failed", "error", False, "small has failed: `automl resume small` starts it"),
         (
-            "closed",
-            "budget_usd",
-            False,
+            "closed", "budget_usd", False,
             "small has ended: `automl resume small --set budget.usd=...` with more budget starts it",
         ),
         (
-            "closed",
-            "exhausted",
-            False,
+            "closed", "exhausted", False,
             "small has ended: `automl resume small --set budget.LIMIT=...` with more budget starts it",
         ),
     ],
-)
-def test_what_keeps_an_enqueued_trial_waiting(
-    tmp_path: Path, state: StudyState, reason: StopReason | None, driven: bool, says: str
-) -> None:
+)  # fmt: skip
+def test_what_keeps_an_enqueued_trial_waiting(tmp_path, state, reason, driven, says):
     stored = StoredStudy(tmp_path)
     if driven:
         stored.taken_by(os.getpid())
@@ -180,9 +169,7 @@ def test_after_a_drain_or_a_close_it_is_the_next_trial(tmp_path: Path, trials: i
 
 @pytest.mark.medium
 @pytest.mark.parametrize(("pruner", "state", "count"), [(BreakEven, "paused", 5), (AlwaysThaws, "complete", 3)])
-def test_in_a_running_study_it_goes_before_paused_trials(
-    tmp_path: Path, pruner: type[BreakEven], state: str, count: int
-) -> None:
+def test_in_a_running_study_it_goes_before_paused_trials(tmp_path, pruner, state, count):
     running = study(tmp_path, pruner)
     dispatched: dict[str, int] = {}
 

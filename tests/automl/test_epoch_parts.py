@@ -76,9 +76,7 @@ def assert_whole(place: Workplace) -> StudyRecord:
 
 
 @pytest.mark.large
-def test_a_killed_rank_and_a_drain_within_an_epoch_lose_what_was_not_saved(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_rank_and_a_drain_within_an_epoch_lose_what_was_not_saved(place, monkeypatch):
     monkeypatch.setattr(draining, "END_SECONDS", 0.5)
 
     def disturb() -> None:

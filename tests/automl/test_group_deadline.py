@@ -84,8 +84,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 @pytest.mark.large
 @pytest.mark.parametrize(
-    "command",
-    [(AUTOML, "compare", "--world-sizes", "2"), pytest.param((*TORCHRUN, "train"), marks=pytest.mark.slow)],
+    "command", [(AUTOML, "compare", "--world-sizes", "2"), pytest.param((*TORCHRUN, "train"), marks=pytest.mark.slow)]
 )
 def test_a_rank_that_loads_for_longer_than_the_deadline_is_waited_for(folder: Path, command: tuple[str, ...]) -> None:
     trained = document(run(folder, *command, *GIVEN, "--json"))

@@ -102,17 +102,11 @@ def test_what_a_function_reports_may_be_unknown_and_its_space_an_attribute(place
     ("function", "metric", "words"),
     [
         ("train", "latency_ms", ", which by its source reports train_loss, val_accuracy; a trial without it fails"),
-        ("train", "train_loss", None),
-        ("train", "peak_memory_bytes", None),
-        ("train", "wall_seconds", None),
-        ("bare", "latency_ms", "; a trial without it fails"),
-        ("bare", "val_loss", None),
-        ("bare", "recall", None),
+        ("train", "train_loss", None), ("train", "peak_memory_bytes", None), ("train", "wall_seconds", None),
+        ("bare", "latency_ms", "; a trial without it fails"), ("bare", "val_loss", None), ("bare", "recall", None),
     ],
-)
-def test_a_bound_on_what_a_function_does_not_measure_is_warned_of(
-    place: Place, function: str, metric: str, words: str | None
-) -> None:
+)  # fmt: skip
+def test_a_bound_on_what_a_function_does_not_measure_is_warned_of(place, function, metric, words):
     bounds = f"constraints=[{{metric: {metric}, max: 5}}]"
     code, out, err = place.run(f"loops.py:{function}", "--dry-run", "--set", bounds)
     assert code == 0, err
@@ -191,9 +185,7 @@ def test_the_saved_spec_means_the_same(place: Place) -> None:
         (("loops.py:train", "--save-spec", "../spec.yaml"), ("--save-spec", "finds its code beside it")),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(
-    place: Place, arguments: tuple[str, ...], words: tuple[str, ...]
-) -> None:
+def test_mistakes_are_one_line_and_exit_code_2(place, arguments, words):
     said = place.refused(*arguments, "--dry-run")
     for word in words:
         assert word in said, said

@@ -60,14 +60,12 @@ SPEC: dict[str, Any] = {
     "objectives": [{"metric": "error"}, {"metric": "cost_usd"}],
     "training": {"epochs": 5},
     "search": {
-        "sampler": "tpe",
-        "seed": 3,
-        "learn_space": True,
+        "sampler": "tpe", "seed": 3, "learn_space": True,
         "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 2, "eta": 2},
     },
     "budget": {"usd": 1.0, "hours": 0.5, "trials": 14},
     "resources": {"slots": 2},
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -97,9 +97,7 @@ def test_what_has_confirmed_a_trial_has_logs_of_its_own(tmp_path: Path) -> None:
     stored.store.close()
 
 
-def test_following_reads_the_state_of_the_trial_and_not_the_whole_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_reads_the_state_of_the_trial_and_not_the_whole_study(tmp_path, monkeypatch):
     """The study is read twice a second otherwise, on the cores that train: half a second each time for 500 trials."""
     monkeypatch.setattr(rank_logs, "LOOK_SECONDS", 0.002)
     reads, waits = 0, 0

@@ -141,10 +141,8 @@ def test_files_of_ag_news_form_and_of_two_columns_are_read(news_files, tmp_path)
     pairs.write_text('"a fine film\t1\nit drags , sadly\t0\n', encoding="utf-8")
     news_files.write(written, ag_news)
     assert rows_of(written) == [
-        ["label", "text"],
-        ["Business", 'Oil, again. He said "no" on Monday.'],
-        ["Sci/Tech", "A chip. It is new."],
-    ]
+        ["label", "text"], ["Business", 'Oil, again. He said "no" on Monday.'], ["Sci/Tech", "A chip. It is new."],
+    ]  # fmt: skip
     news_files.write(written, pairs)
     assert rows_of(written) == [["label", "text"], ["1", '"a fine film'], ["0", "it drags , sadly"]]
     assert news_files.one_of_each(written) == [("1", '"a fine film'), ("0", "it drags , sadly")]

@@ -50,9 +50,6 @@ def launched():
 """
 
 
-# ---------------------------------------------------------------------------- the cell
-
-
 def test_the_cell_shows_a_study_from_its_start_to_its_end(tmp_path: Path) -> None:
     shown: list[str] = []
     cell = LiveCell("small", shown.append)
@@ -96,9 +93,6 @@ def test_wrong_input_is_one_line_where_ipython_would_show_a_traceback() -> None:
     assert error._render_traceback_() == ["StoreError: study: found 'x'"]
 
 
-# ---------------------------------------------------------------------------- signals
-
-
 def interrupt_twice() -> None:
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGINT)
@@ -133,9 +127,6 @@ def test_handlers_are_set_in_the_main_thread_only() -> None:
     assert during == [before]
 
 
-# ---------------------------------------------------------------------------- a real kernel
-
-
 class Kernel:
     """A notebook's kernel, whose cells are run one by one.
 
@@ -151,12 +142,9 @@ class Kernel:
         self._format = nbformat.v4
         self.notebook = nbformat.v4.new_notebook()
         self._client = nbclient.NotebookClient(
-            self.notebook,
-            timeout=240,
-            kernel_name="python3",
-            allow_errors=True,
+            self.notebook, timeout=240, kernel_name="python3", allow_errors=True,
             resources={"metadata": {"path": str(folder)}},
-        )
+        )  # fmt: skip
         paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self._environment = {**os.environ, "PYTHONPATH": paths, "TRIALS": str(trials)}
 

@@ -62,9 +62,6 @@ def assert_nothing_but(store: FaultyStore, mentioned: set[str]) -> None:
     assert store.uploads() == []
 
 
-# ---------------------------------------------------------------------- a study from its launch to its models
-
-
 @pytest.mark.large
 @pytest.mark.ray
 def test_a_killed_study_goes_on_from_the_store_on_another_node_and_its_models_are_taken_from_there(
@@ -109,9 +106,7 @@ def test_a_killed_study_goes_on_from_the_store_on_another_node_and_its_models_ar
 
 @pytest.mark.large
 @pytest.mark.ray
-def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(
-    place: Workplace, object_store: FaultyStore
-) -> None:
+def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(place, object_store):
     spec = place.spec(DIGITS, checkpoints=IN_STORE, search={"pruner": "none"}, budget={"trials": 3})
     object_store.faults.refuses = lambda method, path: (503, "SlowDown") if method == "PUT" else None
 
@@ -132,9 +127,7 @@ def test_a_store_that_is_away_pauses_a_study_which_goes_on_when_it_is_back(
 @pytest.mark.medium
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_bucket_that_goes_while_a_study_runs_pauses_it_and_no_trial_goes_back(
-    place: Workplace, object_store: FaultyStore
-) -> None:
+def test_a_bucket_that_goes_while_a_study_runs_pauses_it_and_no_trial_goes_back(place, object_store):
     """Reading fails as well: a trial that would go on keeps its checkpoint until the store answers."""
     spec = place.spec(SLOW, checkpoints=IN_STORE, search={"pruner": "none"}, budget={"trials": 2})
 
@@ -180,14 +173,9 @@ def test_models_of_a_study_in_a_store_are_confirmed(place: Workplace) -> None:
     place.audit("small")
 
 
-# ---------------------------------------------------------------------- damage is found
-
-
 @pytest.mark.medium
 @pytest.mark.ray
-def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(
-    place: Workplace, object_store: FaultyStore
-) -> None:
+def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(place, object_store):
     spec = place.spec(DIGITS, checkpoints=IN_STORE, budget={"trials": 2}, training={"epochs": 2})
     place.run("launch", spec)
     _, mentioned = look(place, "small")
@@ -205,9 +193,6 @@ def test_the_audit_reads_the_store_and_not_the_copies_on_this_machine(
     object_store.faults.refuses = lambda _method, _path: (403, "AccessDenied")
     said = place.run("gc", "small", code=1).stderr
     assert said == f"automl: s3://{BUCKET}: AccessDenied for a test\n"
-
-
-# ---------------------------------------------------------------------- specs that are refused
 
 
 @pytest.mark.parametrize(
@@ -232,9 +217,7 @@ def test_a_folder_that_is_no_place_is_refused(inside: InProcess, folder: str, sa
     assert says in inside.refused("train", "digits", "--checkpoints", folder)
 
 
-def test_a_store_whose_library_is_not_installed_is_refused_with_the_cure(
-    inside: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_whose_library_is_not_installed_is_refused_with_the_cure(inside, monkeypatch):
     find = importlib.util.find_spec
 
     def without(name: str, *arguments: Any) -> Any:
@@ -272,13 +255,8 @@ def test_a_file_url_is_the_folder(inside: InProcess) -> None:
     assert (code, json.loads(out)["spec"]["checkpoints"]["folder"]) == (0, f"{inside.folder}/kept")
 
 
-# ---------------------------------------------------------------------- one training
-
-
 @pytest.mark.medium
-def test_a_single_training_goes_on_from_the_store(
-    inside: InProcess, object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_single_training_goes_on_from_the_store(inside, object_store, tmp_path, monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():  # as under torchrun
         monkeypatch.setenv(name, value)
     local, arguments = (("train", "digits", "--json", "--checkpoints", folder) for folder in ("kept", FOLDER))
@@ -296,9 +274,6 @@ def test_a_single_training_goes_on_from_the_store(
     assert sorted(object_store.keys()) == [
         f"studies/{name}" for name in ("epoch-0004.attempt-1.pt", "epoch-0004.attempt-1.pt.manifest", "latest")
     ]
-
-
-# ---------------------------------------------------------------------- ranks on other machines
 
 
 def test_ranks_elsewhere_get_the_variables_of_their_store_and_of_no_other() -> None:

@@ -22,32 +22,11 @@ def train(trial):
 @pytest.mark.parametrize(
     "metric",
     [
-        "val_accuracy",
-        "val_AUC",
-        "roc_auc",
-        "val_F1",
-        "f1_macro",
-        "val_R2",
-        "r2_score",
-        "mAP",
-        "val_map50",
-        "val/mAP50-95",
-        "val_acc1",
-        "top5",
-        "recall@5",
-        "precision_at_10",
-        "val_ndcg10",
-        "reward",
-        "episode_return",
-        "val_psnr",
-        "SSIM",
-        "val_mcc",
-        "val_kappa",
-        "mrr",
-        "bleu4",
-        "log_likelihood",
+        "val_accuracy", "val_AUC", "roc_auc", "val_F1", "f1_macro", "val_R2", "r2_score", "mAP", "val_map50",
+        "val/mAP50-95", "val_acc1", "top5", "recall@5", "precision_at_10", "val_ndcg10", "reward", "episode_return",
+        "val_psnr", "SSIM", "val_mcc", "val_kappa", "mrr", "bleu4", "log_likelihood",
     ],
-)
+)  # fmt: skip
 def test_a_metric_of_success_is_maximised(metric: str) -> None:
     assert (likely_direction(metric), direction_is_guess(metric)) == ("maximize", False)
 
@@ -55,21 +34,10 @@ def test_a_metric_of_success_is_maximised(metric: str) -> None:
 @pytest.mark.parametrize(
     "metric",
     [
-        "val_error",
-        "val_loss",
-        "val_MSE",
-        "RMSE",
-        "val_mae",
-        "cost_usd",
-        "val_perplexity",
-        "val_top5_error",
-        "dice_loss",
-        "accuracy_loss",
-        "brier_score",
-        "latency_ms",
-        "wall_seconds",
+        "val_error", "val_loss", "val_MSE", "RMSE", "val_mae", "cost_usd", "val_perplexity", "val_top5_error",
+        "dice_loss", "accuracy_loss", "brier_score", "latency_ms", "wall_seconds",
     ],
-)
+)  # fmt: skip
 def test_a_metric_of_failure_or_cost_is_minimised(metric: str) -> None:
     assert (likely_direction(metric), direction_is_guess(metric)) == ("minimize", False)
 

@@ -131,12 +131,10 @@ def test_the_space_of_literal_calls_is_read_from_the_source() -> None:
     space = with_space_of(objectives.branches, spec_of(), "automl.search").space
     assert space == Space(
         {
-            "layers": automl.Int(1, 8, log=True),
-            "drop": automl.Float(0, 0.5, step=0.25),
-            "kind": automl.Categorical(["sgd", "adam"]),
-            "beta": automl.Float(0.5, 0.9),
+            "layers": automl.Int(1, 8, log=True), "drop": automl.Float(0, 0.5, step=0.25),
+            "kind": automl.Categorical(["sgd", "adam"]), "beta": automl.Float(0.5, 0.9),
         }
-    )
+    )  # fmt: skip
     given = spec_of(space={"rate": automl.Float(0.1, 0.2)})
     assert with_space_of(objectives.branches, given, "automl.search") is given, "what people say holds"
 
@@ -144,15 +142,12 @@ def test_the_space_of_literal_calls_is_read_from_the_source() -> None:
 @pytest.mark.parametrize(
     ("objective", "known"),
     [
-        (objectives.objective, ("rate", "kind", "beta", "layers")),
-        (objectives.differs_by_branch, ("kind",)),
-        (objectives.with_options, ()),
-        (objectives.single_and_odd_names, ()),
+        (objectives.objective, ("rate", "kind", "beta", "layers")), (objectives.differs_by_branch, ("kind",)),
+        (objectives.with_options, ()), (objectives.single_and_odd_names, ()),
     ],
-)
+)  # fmt: skip
 def test_what_the_source_does_not_tell_of_a_space_is_learnt(objective: Any, known: tuple[str, ...]) -> None:
     spec = with_space_of(objective, spec_of(), "automl.search")
-    assert spec.space is not None
     assert spec.space.names() == known
     assert spec.search.learn_space
     chosen = spec.search.chosen
@@ -181,9 +176,7 @@ def test_a_space_is_whole_unless_it_is_to_be_learnt() -> None:
         (objectives.without_choices, "choices: found [], allowed: at least one value, in without_choices"),
     ],
 )
-def test_calls_that_no_trial_can_answer_are_refused(
-    driven: list[StudySpec], tmp_path: Path, objective: Any, words: str
-) -> None:
+def test_calls_that_no_trial_can_answer_are_refused(driven, tmp_path, objective, words):
     with pytest.raises(SpecError) as refused:
         automl.search(objective, budget=automl.Budget(trials=3))
     assert words in str(refused.value)

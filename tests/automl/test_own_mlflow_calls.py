@@ -54,7 +54,6 @@ def runs_of(folder: Path) -> list[Run]:
     """The runs of the study, those that are deleted left out."""
     client = open_client(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("logged")
-    assert experiment is not None
     return list(client.search_runs([experiment.experiment_id]))
 
 

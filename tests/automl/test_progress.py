@@ -22,12 +22,9 @@ EPOCHS, TRIAL_SECONDS = 3, 3.0
 def study(tmp_path: Path) -> SimulatedStudy:
     """One slot; every trial takes as long as the others."""
     return SimulatedStudy(
-        tmp_path,
-        slots=1,
-        epochs=EPOCHS,
-        policy=Policy(pruner=NoPruner()),
+        tmp_path, slots=1, epochs=EPOCHS, policy=Policy(pruner=NoPruner()),
         curve=lambda params, ranks: smooth_curve(params, ranks, epochs=EPOCHS, equal_epochs=True),
-    )
+    )  # fmt: skip
 
 
 def watched(study: SimulatedStudy, limits: Limits) -> list[tuple[int, str]]:

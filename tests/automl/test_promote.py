@@ -77,19 +77,7 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     assert "allowed: a registered model (digits)" in missing.stderr
 
 
-def test_views_that_are_written_anew_leave_runs_of_registered_models_alone(place: Workplace, tmp_path: Path) -> None:
-    best, _ = best_and_worst(place)
-    place.json("promote", "small", best, "--name", "digits", "--force", "a test")
-    client = open_client(f"sqlite:///{tmp_path}/mlflow.db")
-    (version,) = client.search_model_versions("name = 'digits'")
-    place.run("sync", "small")
-    assert client.get_run(version.run_id).info.lifecycle_stage == "active"
-    of_trial = f"tags.`automl.trial` = '{best.partition('@')[0]}'"
-    found = client.search_runs([client.get_run(version.run_id).info.experiment_id], filter_string=of_trial)
-    assert len(found) == 2  # the trial's and the model's
-
-
-def test_a_version_says_what_it_takes_and_what_it_was_trained_on(place: Workplace, tmp_path: Path) -> None:
+def test_a_version_says_what_it_was_trained_on_and_views_that_are_written_anew_leave_its_run_alone(place, tmp_path):
     mlflow = optional.module("mlflow")
     best, _ = best_and_worst(place)
     place.json("promote", "small", best, "--name", "digits", "--force", "a test")
@@ -106,11 +94,15 @@ def test_a_version_says_what_it_takes_and_what_it_was_trained_on(place: Workplac
     assert run.data.params == {name: str(value) for name, value in trial.params.items()}
     assert [one.dataset.name for one in run.inputs.dataset_inputs] == ["digits"]
     assert "spec.json" in {one.path for one in client.list_artifacts(version.run_id)}
+    place.run("sync", "small")
+    assert client.get_run(version.run_id).info.lifecycle_stage == "active"
+    found = client.search_runs(
+        [run.info.experiment_id], filter_string=f"tags.`automl.trial` = '{best.partition('@')[0]}'"
+    )
+    assert len(found) == 2  # the trial's and the model's
 
 
-def test_the_archive_becomes_models_of_mlflow_with_the_values_of_their_epochs(
-    place: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_archive_becomes_models_of_mlflow_with_the_values_of_their_epochs(place, tmp_path, monkeypatch):
     mlflow = optional.module("mlflow")
     done = place.json("sync", "small", "--models")
     archive = {f"{point['trial']}@{point['epoch']}": point for point in place.json("status", "small")["archive"]}
@@ -174,37 +166,27 @@ def test_a_threshold_that_is_missed_needs_a_reason(place: Workplace, tmp_path: P
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_what_cannot_be_is_one_line(place: Workplace) -> None:
+    for arguments, words in (
         (("promote", "small", "--mlflow", "ftp://nowhere"), "--mlflow: found 'ftp://nowhere', allowed: sqlite:///FILE"),
         (("promote", "small", "--mlflow", "http://127.0.0.1:9", "--force", "x"), "which does not answer"),
         (("models", "--mlflow", "http://127.0.0.1:9"), "which does not answer"),
         (("promote", "small", "77"), "trial: found 77, allowed: 0 to 5"),
         (("promote", "nothing"), "nothing"),
-    ],
-)
-def test_what_cannot_be_is_one_line(place: Workplace, arguments: tuple[str, ...], words: str) -> None:
-    done = place.run(*arguments, code=2)
-    assert words in done.stderr
-    assert done.stderr.count("\n") == 1
+    ):
+        done = place.run(*arguments, code=2)
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("differences", "chance"),
     [
-        ([-1.0] * 20, 0.0),
-        ([-1.0] * 5, 1 / 32),
-        ([-1.0] * 4, 1 / 16),
-        ([-1.0, -1.001], 0.25),
-        ([-1.0], 1.0),
-        ([], 1.0),
-        ([0.0] * 5, 1.0),
-        ([math.nan] * 50, 1.0),
-        ([1.0, -1.0] * 50, 0.5),
+        ([-1.0] * 20, 0.0), ([-1.0] * 5, 1 / 32), ([-1.0] * 4, 1 / 16), ([-1.0, -1.001], 0.25), ([-1.0], 1.0),
+        ([], 1.0), ([0.0] * 5, 1.0), ([math.nan] * 50, 1.0), ([1.0, -1.0] * 50, 0.5),
         ([-1.0] * 16 + [1.0] * 9, 0.0830),
     ],
-)
+)  # fmt: skip
 def test_the_chance_is_that_of_a_paired_test(differences: list[float], chance: float) -> None:
     assert chance_of(differences) == pytest.approx(chance, abs=1e-3)
 

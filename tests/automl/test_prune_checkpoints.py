@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +117,12 @@ def test_the_archive_is_kept_and_the_rest_goes(place: Place) -> None:
 @pytest.mark.parametrize(
     ("keep", "left"),
     [
-        (("1",), lambda p: {*p.beaten}),
-        (("1@2",), lambda p: {p.beaten[0]}),
-        (("archive", "2"), lambda p: {p.best[0], p.early[1]}),
-        (("best",), lambda p: {p.best[0]}),
+        (("1",), lambda p: {*p.beaten}), (("1@2",), lambda p: {p.beaten[0]}),
+        (("archive", "2"), lambda p: {p.best[0], p.early[1]}), (("best",), lambda p: {p.best[0]}),
         (("0", "1"), lambda p: {*p.best, *p.beaten}),
     ],
-)
-def test_named_models_and_trials_are_kept_alone(
-    place: Place, keep: tuple[str, ...], left: Callable[[Place], set[Path]]
-) -> None:
+)  # fmt: skip
+def test_named_models_and_trials_are_kept_alone(place, keep, left):
     options = [word for name in keep for word in ("--keep", name)]
     assert place.run("prune-checkpoints", "small", *options, "--yes")[0] == 0
     assert place.left() == place.mentioned() == left(place)

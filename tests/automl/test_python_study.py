@@ -31,9 +31,6 @@ from tests.support.study_factory import COST, ERROR, build_study
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")
 
 
-# ---------------------------------------------------------------------------- tables
-
-
 @pytest.mark.parametrize("name", unusual())
 def test_trials_have_the_columns_and_values_of_the_csv(name: str) -> None:
     record = unusual()[name]
@@ -90,9 +87,6 @@ def test_an_unknown_table_and_a_missing_pandas_are_told_in_one_line(monkeypatch:
         dataframe(build_study(1), "trials")
 
 
-# ---------------------------------------------------------------------------- figures
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("name", ["empty", "paused", "five"])
 def test_figures_are_those_of_the_page(name: str) -> None:
@@ -135,9 +129,6 @@ def test_figures_hide_passwords_and_name_what_there_is() -> None:
     with pytest.raises(KeyError, match="none yet"):
         Gallery(build_study(0, charges=()))["trade_off"]
     assert figures_of_page(build_study(0), []) == {}
-
-
-# ---------------------------------------------------------------------------- the best point
 
 
 def test_the_best_point_respects_direction_bounds_and_ties() -> None:
@@ -196,9 +187,6 @@ def test_what_no_point_can_be_is_told_in_one_line(metric: str, bounds: dict[str,
 def test_an_empty_archive_has_no_best_point() -> None:
     with pytest.raises(BestPointError, match="the archive of digits has no point yet"):
         best_point(build_study(0), "val_error")
-
-
-# ---------------------------------------------------------------------------- notebooks
 
 
 @pytest.mark.parametrize("name", unusual())

@@ -158,9 +158,7 @@ def test_digits_need_no_data(place: Place) -> None:
         ((*TABULAR, "--save-spec", "no/such/folder.yaml"), ("--save-spec", "no such file or directory")),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(
-    place: Place, arguments: tuple[str, ...], words: tuple[str, ...]
-) -> None:
+def test_mistakes_are_one_line_and_exit_code_2(place, arguments, words):
     said = place.refused(*arguments)
     for word in words:
         assert word in said, said

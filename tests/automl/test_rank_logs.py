@@ -134,9 +134,7 @@ def test_what_cannot_be_logged_is_refused(place: InProcess) -> None:
     assert "is not a folder" in line
 
 
-def test_losses_are_read_about_once_a_second_and_not_at_each_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_are_read_about_once_a_second_and_not_at_each_batch(tmp_path, monkeypatch):
     """Reading them waits for a GPU."""
     reads: list[int] = []
     take = StepScalars.take

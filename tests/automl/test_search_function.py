@@ -108,9 +108,7 @@ name_of(train, Path.cwd(), "study")
     ("was", "becomes"),
     [("", ""), ("width = 8", "width = 9"), ("0123456789abcdef0", "fedcba9876543210f"), ('"two", ', "")],
 )
-def test_a_saved_function_changes_when_its_code_does_and_not_with_each_process(
-    tmp_path: Path, was: str, becomes: str
-) -> None:
+def test_a_saved_function_changes_when_its_code_does_and_not_with_each_process(tmp_path, was, becomes):
     """Processes have other tracker ids of classes and other hashes; a notebook's code names its kernel's process."""
     saved = []
     for run, source in enumerate((CLASSES, CLASSES.replace(was, becomes))):
@@ -203,9 +201,7 @@ def test_a_script_searches_its_own_function(tmp_path: Path) -> None:
         ({"space": {"rate": 0.5}, "training": {"epochs": 0}}, "training.epochs: found 0"),
     ],
 )
-def test_wrong_sections_are_refused_before_the_function_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sections: dict[str, Any], words: str
-) -> None:
+def test_wrong_sections_are_refused_before_the_function_is_saved(tmp_path, monkeypatch, sections, words):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match=rf"^automl\.search: {words}"):
         automl.search(made_here(), budget=automl.Budget(trials=2), **sections)

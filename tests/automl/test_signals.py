@@ -21,7 +21,7 @@ from automl.stored.open_store import open_store
 from automl.terminal.lasting_streams import LastingFile
 from automl.terminal.study_run_output import _exit_code
 from studies.control.session import Session
-from studies.records.records import StudyRecord, StudyState
+from studies.records.records import StudyRecord
 from studies.storage.reading.reader import load_study
 from tests.support.command_line import AUTOML, DIGITS, SLOW, InProcess, Workplace, finish
 from tests.support.ray_pool import LentPool
@@ -47,7 +47,6 @@ def record_of(place: Workplace, study: str) -> StudyRecord:
 @pytest.mark.ray
 def test_a_launch_without_a_reader_goes_on_and_sigterm_drains_it(place: Workplace) -> None:
     process = place.start("launch", place.spec(SLOW, search={"pruner": "none"}, budget={"trials": 20}))
-    assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()  # as `| head -1` does
     seen = len(place.wait_for(lambda rows: bool(rows[0].epochs), "slow"))
@@ -55,7 +54,6 @@ def test_a_launch_without_a_reader_goes_on_and_sigterm_drains_it(place: Workplac
     os.kill(process.pid, signal.SIGTERM)
     os.kill(process.pid, signal.SIGTERM)  # `timeout` sends it to the process and to its group
     with process:
-        assert process.stderr is not None
         err = process.stderr.read()
         assert process.wait(60) == 130
     assert "Traceback" not in err
@@ -150,10 +148,7 @@ def test_a_reader_who_leaves_is_no_error() -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_controller_that_stands_by_and_is_interrupted_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_a_controller_that_stands_by_and_is_interrupted_says_so(tmp_path, capsys, monkeypatch):
     """It ended as if the study had: with 0, or with 3 where no trial was complete yet."""
     study = StoredStudy(tmp_path)
     study.taken_by(os.getpid())
@@ -162,7 +157,7 @@ def test_a_controller_that_stands_by_and_is_interrupted_says_so(
     def interrupted(self: Session, **arguments: Any) -> None:
         def when_standing_by(holder: str) -> None:
             arguments["on_stand_by"](holder)
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGTERM)
 
         stand_by(self, **{**arguments, "on_stand_by": when_standing_by})
 
@@ -179,9 +174,7 @@ def test_a_controller_that_stands_by_and_is_interrupted_says_so(
         ("failed", False, 1),
     ],
 )  # fmt: skip
-def test_the_exit_code_is_that_of_the_command_and_not_of_who_went_on(
-    tmp_path: Path, state: StudyState, interrupted: bool, code: int
-) -> None:
+def test_the_exit_code_is_that_of_the_command_and_not_of_who_went_on(tmp_path, state, interrupted, code):
     """A controller that is interrupted hands over: another one may have closed the study before it has ended."""
     study = StoredStudy(tmp_path)
     study.trial(epochs=1, state="complete")

@@ -69,10 +69,7 @@ SPEC: dict[str, Any] = {
         "world_size": {"type": "categorical", "choices": [1, 2]},
         "width": {"type": "int", "low": 4, "high": 16},
     },
-    "objectives": [
-        {"metric": "val_error", "direction": "minimize"},
-        {"metric": "cost_usd", "direction": "minimize"},
-    ],
+    "objectives": [{"metric": "val_error", "direction": "minimize"}, {"metric": "cost_usd", "direction": "minimize"}],
     "training": {"epochs": 6, "schedule": "constant", "warmup_epochs": 0},
     "search": {"seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3}},
     "budget": {"usd": 1.0, "hours": 0.5, "trials": 7},
@@ -110,9 +107,7 @@ def losses_of(place: Workplace) -> list[list[float]]:
         ({"warmup_epochs": 0}, {"schedule": ["constant", "step"]}, "space.schedule: found schedule step with"),
     ],
 )
-def test_a_schedule_that_needs_the_number_of_steps_is_refused(
-    training: dict[str, Any], space: dict[str, list[Any]], message: str
-) -> None:
+def test_a_schedule_that_needs_the_number_of_steps_is_refused(training, space, message):
     varied = {name: {"type": "categorical", "choices": choices} for name, choices in space.items()}
     spec = parse_spec({**SPEC, "training": training, "space": SPEC["space"] | varied})
     with pytest.raises(SpecError) as caught:

@@ -87,9 +87,7 @@ def test_quiet_json_is_one_document(run: Run) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_verbose_tells_of_each_trial(
-    run: Run, study: SimulatedStudy, monkeypatch: pytest.MonkeyPatch, as_json: bool
-) -> None:
+def test_verbose_tells_of_each_trial(run, study, monkeypatch, as_json):
     monkeypatch.setattr("automl.terminal.chronicle.LOOK_SECONDS", 0.0)
     _, out, err = run(Talk(verbose=True, as_json=as_json))
     told = err if as_json else out
@@ -102,9 +100,7 @@ def test_verbose_tells_of_each_trial(
     assert not as_json or json.loads(out)["state"] == "closed"
 
 
-def test_a_log_file_has_everything_with_the_time(
-    run: Run, study: SimulatedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_file_has_everything_with_the_time(run, study, tmp_path, monkeypatch):
     monkeypatch.setattr("automl.terminal.chronicle.LOOK_SECONDS", 0.0)
     path = tmp_path / "study.log"
     path.write_text("an earlier run\n")
@@ -122,9 +118,7 @@ def test_a_log_file_has_everything_with_the_time(
     assert not any(isinstance(one, log_file._Handler) for one in logging.getLogger("studies").handlers)
 
 
-def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_study(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_study(run, tmp_path, monkeypatch):
     path = tmp_path / "study.log"
 
     def refuses(*_: object, **__: object) -> None:
@@ -164,9 +158,6 @@ def test_what_fails_is_told_and_what_earlier_controllers_did_is_not(tmp_path: Pa
     assert [line.split()[1] for line in again] == ["2", "2"]
 
 
-# ---------------------------------------------------------------------- the options
-
-
 @pytest.fixture
 def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(DIGITS))
@@ -181,9 +172,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         (("--log-file", "."), "--log-file: found '.', allowed: a file that can be written to"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_written(
-    place: InProcess, options: tuple[str, ...], says: str
-) -> None:
+def test_wrong_options_are_refused_before_anything_is_written(place, options, says):
     assert says in place.refused("launch", "s.yaml", *options)
     StoredStudy(place.folder).store.close()
     code, out, err = place.run("resume", "small", *options)

@@ -76,10 +76,8 @@ def errors_by_epoch(place: Workplace) -> dict[int, list[float]]:
 @pytest.mark.medium
 def test_a_study_on_two_workers_is_paused_and_pruned_and_goes_on(place: Workplace, tensorflow_python: str) -> None:
     search = {
-        "sampler": "random",
-        "seed": 1,
-        "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 2},
-    }
+        "sampler": "random", "seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 2},
+    }  # fmt: skip
     place.json("launch", place.spec(spec_of(tensorflow_python, search=search)))
     record = record_of(place)
     assert not [trial.error for trial in record.started if trial.error]

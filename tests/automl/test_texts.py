@@ -25,21 +25,13 @@ from tests.studies.test_analysis import study_of, trial
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("cost_usd", 4.398e-06, "$0.0000044"),
-        ("cost_usd", 0.0123456, "$0.0123"),
-        ("cost_usd", 12.3456, "$12.35"),
-        ("val_mse", 2500.1234, "2,500 (RMSE 50)"),
-        ("val_mse", 1.2345678, "1.23 (RMSE 1.11)"),
-        ("val_error", 0.0312345, "3.12 %"),
-        ("val_squared_error", 0.1328, "0.133"),
-        ("val_loss", 0.693147, "0.693"),
-        ("wall_seconds", 200.0, "3 min 20 s"),
-        ("model_parameters", 2_627_000_000.0, "2,627 M"),
-        ("latency_ms", 1.23456, "1.23 ms"),
-        ("val_mse", float("nan"), "not finite"),
-        ("val_error", None, ""),
+        ("cost_usd", 4.398e-06, "$0.0000044"), ("cost_usd", 0.0123456, "$0.0123"), ("cost_usd", 12.3456, "$12.35"),
+        ("val_mse", 2500.1234, "2,500 (RMSE 50)"), ("val_mse", 1.2345678, "1.23 (RMSE 1.11)"),
+        ("val_error", 0.0312345, "3.12 %"), ("val_squared_error", 0.1328, "0.133"), ("val_loss", 0.693147, "0.693"),
+        ("wall_seconds", 200.0, "3 min 20 s"), ("model_parameters", 2_627_000_000.0, "2,627 M"),
+        ("latency_ms", 1.23456, "1.23 ms"), ("val_mse", float("nan"), "not finite"), ("val_error", None, ""),
     ],
-)
+)  # fmt: skip
 def test_a_value_has_three_digits_and_its_unit(name: str, value: Any, text: str) -> None:
     assert value_in_words(name, value) == text
 
@@ -88,8 +80,7 @@ def test_a_deviation_has_the_unit_of_its_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("percent", "words"),
-    [(None, "not known while the hypervolume is 0"), (0.0, "about 0 %"), (3.1415, "about 3.1 %")],
+    ("percent", "words"), [(None, "not known while the hypervolume is 0"), (0.0, "about 0 %"), (3.1415, "about 3.1 %")]
 )
 def test_a_growth_that_cannot_be_stated_is_not_told_as_none(percent: float | None, words: str) -> None:
     decision = DecisionRecord(epoch=1, action="pause", reason="waits", numbers={NEXT_10_USD_PERCENT: percent})

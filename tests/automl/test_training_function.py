@@ -32,19 +32,14 @@ SPEC: dict[str, Any] = {
         "world_size": {"type": "categorical", "choices": [1, 2]},
         "batch_per_rank": {"type": "categorical", "choices": [8, 16]},
     },
-    "objectives": [
-        {"metric": "val_error", "direction": "minimize"},
-        {"metric": "cost_usd", "direction": "minimize"},
-    ],
+    "objectives": [{"metric": "val_error", "direction": "minimize"}, {"metric": "cost_usd", "direction": "minimize"}],
     "training": {"epochs": 9},
     "search": {
-        "sampler": "random",
-        "seed": 1,
-        "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3},
+        "sampler": "random", "seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3},
     },
     "budget": {"usd": 1.0, "hours": 0.5, "trials": 10},
     "resources": {"slots": 2},
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -26,10 +26,8 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     study.trial(state="failed", failure="error", reason="KeyError: 'label'")
     study.trial(epochs=1, state="paused", cost_nano_usd=1_000_000)
     changed: dict[int, dict[str, Any]] = {
-        1: {**PARAMS, "width": 16, "architecture": "cnn"},
-        2: {"learning_rate": 0.5},
-        3: {**PARAMS, "width": 32},
-    }
+        1: {**PARAMS, "width": 16, "architecture": "cnn"}, 2: {"learning_rate": 0.5}, 3: {**PARAMS, "width": 32},
+    }  # fmt: skip
     with study.store.engine.begin() as connection:
         for number, params in changed.items():
             connection.execute(sa.update(t.trials).where(t.trials.c.number == number).values(params=params))
@@ -52,23 +50,13 @@ def numbers(place: InProcess, *arguments: str) -> list[int]:
 @pytest.mark.parametrize(
     ("column", "order"),
     [
-        ("val_error", [1, 0, 3, 2]),
-        ("val_error:asc", [1, 0, 3, 2]),
-        ("values.val_error:desc", [3, 0, 1, 2]),
-        ("cost_usd:desc", [1, 0, 3, 2]),
-        ("epochs", [2, 3, 0, 1]),
-        ("width", [1, 3, 0, 2]),
-        ("params.width:desc", [0, 3, 1, 2]),
-        ("learning_rate:desc", [2, 0, 1, 3]),
-        ("architecture", [1, 0, 3, 2]),
-        ("state", [1, 2, 3, 0]),
-        ("failure", [2, 0, 1, 3]),
-        ("trial:desc", [3, 2, 1, 0]),
+        ("val_error", [1, 0, 3, 2]), ("val_error:asc", [1, 0, 3, 2]), ("values.val_error:desc", [3, 0, 1, 2]),
+        ("cost_usd:desc", [1, 0, 3, 2]), ("epochs", [2, 3, 0, 1]), ("width", [1, 3, 0, 2]),
+        ("params.width:desc", [0, 3, 1, 2]), ("learning_rate:desc", [2, 0, 1, 3]), ("architecture", [1, 0, 3, 2]),
+        ("state", [1, 2, 3, 0]), ("failure", [2, 0, 1, 3]), ("trial:desc", [3, 2, 1, 0]),
     ],
-)
-def test_trials_are_listed_by_a_column_and_those_without_a_value_last(
-    place: InProcess, column: str, order: list[int]
-) -> None:
+)  # fmt: skip
+def test_trials_are_listed_by_a_column_and_those_without_a_value_last(place, column, order):
     assert numbers(place, "--sort", column) == order
 
 
@@ -107,9 +95,7 @@ def test_a_column_that_is_none_is_refused(place: InProcess, arguments: tuple[str
         assert part in err
 
 
-def test_a_study_without_trials_can_be_sorted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_without_trials_can_be_sorted(tmp_path, capsys, monkeypatch):
     bounds = [{"metric": "latency_ms", "max": 5}]
     StoredStudy(tmp_path, constraints=bounds).store.close()
     empty = InProcess(tmp_path, capsys, monkeypatch)

@@ -46,9 +46,6 @@ def shown_on(console: Console) -> str:
     return console.file.getvalue()
 
 
-# ---------------------------------------------------------------------- the picture
-
-
 def test_a_picture_has_figures_archive_gangs_and_what_was_just_paused() -> None:
     picture = Picture(
         name="moons",
@@ -82,25 +79,16 @@ def test_a_picture_has_figures_archive_gangs_and_what_was_just_paused() -> None:
 def test_a_picture_fits_the_terminal(height: int) -> None:
     many = range(50)
     picture = Picture(
-        name="moons",
-        state="running",
-        objectives=(Objective(metric="val_error"),),
-        states=["running"],
-        slots=3,
-        epochs=9,
-        estimate_seconds=9.0,
-        archive=[Model(name=f"{one}@6", values={"val_error": 0.031}) for one in many],
+        name="moons", state="running", objectives=(Objective(metric="val_error"),), states=["running"], slots=3,
+        epochs=9, estimate_seconds=9.0, archive=[Model(name=f"{one}@6", values={"val_error": 0.031}) for one in many],
         gangs=[Gang(trial=str(one), epochs=3, slots=(0,), seconds=1.0, values={"val_error": 0.2}) for one in many],
         halts=[Halt(trial=str(one), what="paused", epoch=3, reason="because " * 50, at=NOW - one) for one in many],
         now=NOW,
-    )
+    )  # fmt: skip
     lines = text_of(picture, width=80, height=height).splitlines()
     assert len(lines) <= height
     assert max(map(len, lines)) <= 80
     assert sum("and 4" in line for line in lines) == 2, "it is said how many are left out"
-
-
-# ---------------------------------------------------------------------- a launch
 
 
 def test_the_picture_of_a_launch_has_what_the_machine_decides(tmp_path: Path) -> None:
@@ -142,9 +130,6 @@ def test_the_progress_of_a_launch_draws_the_picture_in_a_terminal(tmp_path: Path
         study.run(Limits(trials=8))
     for words in ("archive", "just paused or ended", "trials", "at epoch"):
         assert words in shown_on(console)
-
-
-# ---------------------------------------------------------------------- a study of the store
 
 
 @pytest.fixture
@@ -277,9 +262,7 @@ def test_ctrl_c_leaves_quietly(study: StoredStudy) -> None:
     assert "Traceback" not in out
 
 
-def test_status_watch_says_the_summary_at_the_end(
-    study: StoredStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_watch_says_the_summary_at_the_end(study, tmp_path, capsys, monkeypatch):
     place = InProcess(tmp_path, capsys, monkeypatch)
     monkeypatch.setenv("COLUMNS", "160")
     code, out, err = place.run("status", "--watch", "--json")
@@ -302,9 +285,7 @@ def test_status_watch_says_the_summary_at_the_end(
     assert "archive: models to take" in out
 
 
-def test_a_study_is_read_when_it_has_changed_or_some_time_has_passed(
-    study: StoredStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_is_read_when_it_has_changed_or_some_time_has_passed(study, monkeypatch):
     times = iter([0.0, 0.0, 1.0, 2.0, 2.0, 11.0, 13.0, 13.0])
     look = Looker(study.store, "small", clock=lambda: next(times))
     first = look()

@@ -303,9 +303,7 @@ def test_who_follows_gives_up_after_ten_minutes_without_slurm() -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(("is_there", "words"), [(False, ["launch", "a.yaml"]), (True, ["resume", "small"])])
-def test_the_first_run_launches_and_others_go_on(
-    is_there: bool, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_run_launches_and_others_go_on(is_there, words, tmp_path, monkeypatch):
     """A run waits for the lease of the run before, whose controller was killed on another host."""
     called: list[list[str]] = []
     url = f"sqlite:///{tmp_path}/store.db"

@@ -23,12 +23,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(3600)]
 WAIT_SECONDS = 900.0
 LONG, WARNING_SECONDS = "00:20:00", 180
 STUDY: dict[str, Any] = {
-    "search": {"sampler": "random", "pruner": {"name": "none"}, "seed": 0},
-    "training": {"epochs": 12},
-    "budget": {"usd": None, "hours": 0.5, "trials": 8},
-    "mlflow": "off",
+    "search": {"sampler": "random", "pruner": {"name": "none"}, "seed": 0}, "training": {"epochs": 12},
+    "budget": {"usd": None, "hours": 0.5, "trials": 8}, "mlflow": "off",
     "space": {**SLOW["space"], "fault": {"type": "categorical", "choices": ["very slow"]}},
-}
+}  # fmt: skip
 ALONE: dict[str, Any] = {
     "resources": {"slots": 1},
     "space": {**STUDY["space"], "world_size": {"type": "categorical", "choices": [1]}},
@@ -48,16 +46,8 @@ class Submitted:
     def __init__(self, place: Workplace, cluster: Slurm, spec: Path, *options: object) -> None:
         self.cluster, self.folder = cluster, place.folder
         arguments = [
-            "submit",
-            spec,
-            "--slurm",
-            "--follow",
-            "--time",
-            LONG,
-            "--warning-seconds",
-            WARNING_SECONDS,
-            *options,
-        ]
+            "submit", spec, "--slurm", "--follow", "--time", LONG, "--warning-seconds", WARNING_SECONDS, *options,
+        ]  # fmt: skip
         self.process = place.start(*arguments, environment=cluster.environment)
         self._store: Store | None = None
         self.name = spec.stem

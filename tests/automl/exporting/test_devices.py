@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,9 +64,7 @@ def of_images(_folder: Path, _: str) -> Made:
         (of_images, "cnn"),
     ],
 )
-def test_no_step_of_a_built_in_model_stays_on_the_cpu(
-    tmp_path: Path, made: Callable[[Path, str], Made], architecture: str
-) -> None:
+def test_no_step_of_a_built_in_model_stays_on_the_cpu(tmp_path, made, architecture):
     network, rows, longest = made(tmp_path, architecture)
     save_program(traced(example_call(network.eval(), (rows,)), longest=longest), {}, tmp_path / "model.pt2")
     module = TorchProgram(tmp_path / "model.pt2", "meta")._module

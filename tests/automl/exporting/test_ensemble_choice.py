@@ -82,13 +82,9 @@ class Fixed(nn.Module):
 
 def member(*answers: float) -> Member:
     source = Source(
-        call=example_call(Fixed(*answers), (torch.eye(2),)),
-        rows={"kind": "array"},
-        answers={"kind": "number"},
-        data={},
-        content={"spec": {"params": {"scale": 10.0}}},
-        task=Weighted(),
-    )
+        call=example_call(Fixed(*answers), (torch.eye(2),)), rows={"kind": "array"}, answers={"kind": "number"},
+        data={}, content={"spec": {"params": {"scale": 10.0}}}, task=Weighted(),
+    )  # fmt: skip
     return Member(name=str(answers), source=source, training=(0, None), cost_nano_usd=0)
 
 

@@ -105,9 +105,7 @@ def test_numbers_are_answered_by_the_mean(tmp_path: Path, warm_pool: LentPool) -
     assert load(tmp_path / "image" / "model").predict([row]) == [answer]
 
 
-def test_fewer_than_two_models_are_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fewer_than_two_models_are_refused_in_one_line(tmp_path, capsys, monkeypatch):
     StoredStudy(tmp_path).trial(epochs=2)
     place = InProcess(tmp_path, capsys, monkeypatch)
     code, out, err = place.run("ensemble", "small")

@@ -29,10 +29,7 @@ SPEC: dict[str, Any] = {
         "batch_per_rank": {"type": "categorical", "choices": [32]},
         "world_size": {"type": "categorical", "choices": [1]},
     },
-    "objectives": [
-        {"metric": "val_mse", "direction": "minimize"},
-        {"metric": "cost_usd", "direction": "minimize"},
-    ],
+    "objectives": [{"metric": "val_mse", "direction": "minimize"}, {"metric": "cost_usd", "direction": "minimize"}],
     "training": {"epochs": 2},
     "search": {"sampler": "random", "pruner": {"name": "none"}, "seed": 1},
     "budget": {"usd": 1.0, "trials": 2},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +27,7 @@ PAPERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
-def test_only_the_last_place_becomes_numbers_of_python(
-    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_last_place_becomes_numbers_of_python(tmp_path, ending, monkeypatch):
     optional.module("tokenizers")
     (tmp_path / "text.txt").write_text("\n\n".join(text for text, _ in reviews(100)))
     task = LanguageModel(str(tmp_path / "text.txt"), length=8, vocabulary=300)

@@ -86,14 +86,13 @@ def gives_the_recorded_metrics(model: Trained, answers: list[dict[str, Any]], la
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("architecture", ["tabm", "trees"])
-def test_rows_with_categories(tmp_path: Path, architecture: str) -> None:
+def test_rows_with_categories(tmp_path: Path) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     write(train, [HEADER, *people(300)])
     rows = [*people(90, seed=1), [300, "Ulan Bator", "", "no"]]
     write(held, [HEADER, *rows])
     options = {"train": str(train), "validation": str(held)}
-    model = trained(tmp_path, "tabular", options, {"architecture": architecture})
+    model = trained(tmp_path, "tabular", options, {"architecture": "tabm"})
     cells = [dict(zip(HEADER[:-1], map(str, row), strict=False)) for row in rows]
     gives_the_recorded_metrics(model, answers_of(model, cells), [str(row[-1]) for row in rows])
 
@@ -124,12 +123,11 @@ def test_texts(tmp_path: Path, params: dict[str, Any]) -> None:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("architecture", ["residual"])
-def test_images(tmp_path: Path, architecture: str) -> None:
+def test_images(tmp_path: Path) -> None:
     pictures(tmp_path / "train", 80, 0)
     rows = pictures(tmp_path / "held", 30, 1)
     options = {"train": str(tmp_path / "train"), "validation": str(tmp_path / "held"), "size": 16}
-    model = trained(tmp_path, "vision", options, {"architecture": architecture, "channels": 8})
+    model = trained(tmp_path, "vision", options, {"architecture": "residual", "channels": 8})
     answers = answers_of(model, [path for path, _ in rows], "pillow")
     gives_the_recorded_metrics(model, answers, [label for _, label in rows])
 

@@ -61,7 +61,6 @@ def test_a_model_that_was_kept_stays_kept_when_its_seed_is_confirmed_again(confi
     confirming.confirm(7, 8, error=0.2)
     assert confirming.together() == [f"/nowhere/{seed}@6.pt" for seed in (7, 8, 9)]
     found = confirmation_of(confirming.record, 0)
-    assert found is not None
     assert found["metrics"]["val_error"]["values"] == [0.2, 0.2, 0.1], "a seed is one sample, the latest"
 
 

@@ -108,9 +108,7 @@ def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -
         (".csv", ",", ["größe", "c", "y"], {"encoding": "UTF8"}),
     ],
 )
-def test_a_file_is_read_as_the_training_file_was(
-    tmp_path: Path, ending: str, delimiter: str, header: list[str] | None, options: dict[str, Any]
-) -> None:
+def test_a_file_is_read_as_the_training_file_was(tmp_path, ending, delimiter, header, options):
     rows = [[f"{number * 7 % 40}.5", "äö"[number % 2], "xz"[number % 2]] for number in range(40)]
     lines = rows if header is None else [header, *rows]
     file = tmp_path / f"train{ending}"
@@ -123,9 +121,7 @@ def test_a_file_is_read_as_the_training_file_was(
 
 
 @pytest.mark.parametrize(("trained", "found"), [(" ", ","), (",", ";"), (None, "|"), ("^", ";")])
-def test_a_file_with_another_delimiter_than_training_is_read_by_its_names(
-    tmp_path: Path, trained: str | None, found: str
-) -> None:
+def test_a_file_with_another_delimiter_than_training_is_read_by_its_names(tmp_path, trained, found):
     path = tmp_path / "new.csv"
     path.write_text(found.join(["a, b c", "d"]) + "\n1" + found + "2\n" if found != "," else '"a, b c",d\n1,2\n')
     form = {"kind": "table", "known": ["a, b c", "d"], "delimiter": trained}
@@ -209,9 +205,7 @@ def test_a_row_without_the_column_of_texts_is_named(tmp_path: Path) -> None:
         (b"\xff\xfe1", "found the byte 0xff, allowed: UTF-8 text"),
     ],
 )
-def test_what_does_not_fit_is_one_line_and_no_file(
-    model: Path, tmp_path: Path, content: str | bytes | None, words: str
-) -> None:
+def test_what_does_not_fit_is_one_line_and_no_file(model, tmp_path, content, words):
     data, out = tmp_path / "new.csv", tmp_path / "answers.csv"
     (tmp_path / "news.csv").touch()
     if content is not None:
@@ -277,9 +271,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
-def test_whole_numbers_of_every_kind_of_file_reach_a_model_of_whole_numbers(
-    tokens: Path, tmp_path: Path, ending: str
-) -> None:
+def test_whole_numbers_of_every_kind_of_file_reach_a_model_of_whole_numbers(tokens, tmp_path, ending):
     data, out = tmp_path / f"new{ending}", tmp_path / "answers.jsonl"
     if ending == ".csv":
         data.write_text("a,b\n1,2\n3.0,4e0\n")

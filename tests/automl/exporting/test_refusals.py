@@ -112,9 +112,7 @@ def test_a_model_of_several_outputs_leaves_without_rows(tmp_path: Path, containe
 
 
 @pytest.mark.parametrize("form", ["mlflow", "docker"])
-def test_what_answers_rows_takes_no_model_without_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any
-) -> None:
+def test_what_answers_rows_takes_no_model_without_rows(tmp_path, monkeypatch, form):
     """It was written, and could never be loaded."""
     call = example_call(Several(lambda *both: both), (torch.rand(4, 3),))
     source = SimpleNamespace(call=call, rows=_rows(Rowless(), call), longest=None)  # type: ignore[arg-type]

@@ -116,12 +116,11 @@ def pictures(folder: Path, count: int, seed: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("architecture", ["mlp", "residual"])
-def test_a_classifier_of_rows_needs_torch_alone(tmp_path: Path, architecture: str) -> None:
+def test_a_classifier_of_rows_needs_torch_alone(tmp_path: Path) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     write(train, [HEADER, *people(300)])
     write(held, [HEADER, *people(90, seed=1), [300, "Ulan Bator", "", "no"]])
-    model = trained(tmp_path, "tabular", {"train": str(train), "validation": str(held)}, {"architecture": architecture})
+    model = trained(tmp_path, "tabular", {"train": str(train), "validation": str(held)}, {"architecture": "residual"})
     rows = list(csv.DictReader(held.read_text().splitlines()))
     answers = run_alone(PREDICT, model.written(tmp_path / "out"), rows, "torch")
     wrong = sum(answer["label"] != row["rich"] for answer, row in zip(answers, rows, strict=True))
@@ -150,13 +149,7 @@ def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"heads": 2, "pooling": "both"},
-        {"architecture": "ngrams", "longest_ngram": 3},
-    ],
-)
+@pytest.mark.parametrize("params", [{"heads": 2, "pooling": "both"}, {"architecture": "ngrams", "longest_ngram": 3}])
 def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params: dict[str, Any]) -> None:
     optional.module("tokenizers")
     train, held = tmp_path / "train.tsv", tmp_path / "held.tsv"
@@ -164,13 +157,13 @@ def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params
     rows = texts(held, 60, 1)
     options = {"train": str(train), "validation": str(held), "vocabulary": 200, "longest": 24}
     model = trained(tmp_path, "text", options, {"width": 32, **params})
-    answers = run_alone(PREDICT, model.written(tmp_path / "out"), [text for _, text in rows], "torch", "tokenizers")
+    code = "from predictor.model import load\nm = load('.')\none_by_one = [m.predict([one])[0] for one in given[:9]]"
+    answers, one_by_one = run_alone(
+        f"{code}\nprint(json.dumps([m.predict(given), one_by_one]))",
+        model.written(tmp_path / "out"), [text for _, text in rows], "torch", "tokenizers",
+    )  # fmt: skip
     wrong = sum(answer["label"] != label for answer, (label, _) in zip(answers, rows, strict=True))
     assert wrong / len(rows) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
-    one_by_one = run_alone(
-        "from predictor.model import load\nm = load('.')\nprint(json.dumps([m.predict([one])[0] for one in given]))",
-        tmp_path / "out", [text for _, text in rows[:9]], "torch", "tokenizers",
-    )  # fmt: skip
     for alone, together in zip(one_by_one, answers, strict=False):
         assert alone["label"] == together["label"]
         assert alone["confidence"] == pytest.approx(together["confidence"], abs=1e-5)
@@ -189,12 +182,11 @@ def test_texts_are_answered_by_several_models_of_a_study(tmp_path: Path) -> None
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("architecture", ["cnn"])
-def test_a_classifier_of_images_needs_torch_and_pillow(tmp_path: Path, architecture: str) -> None:
+def test_a_classifier_of_images_needs_torch_and_pillow(tmp_path: Path) -> None:
     pictures(tmp_path / "train", 80, 0)
     rows = pictures(tmp_path / "held", 30, 1)
     options = {"train": str(tmp_path / "train"), "validation": str(tmp_path / "held"), "size": 16}
-    model = trained(tmp_path, "vision", options, {"architecture": architecture, "channels": 8})
+    model = trained(tmp_path, "vision", options, {"architecture": "cnn", "channels": 8})
     answers = run_alone(PREDICT, model.written(tmp_path / "out"), [path for path, _ in rows], "torch", "pillow")
     wrong = sum(answer["label"] != label for answer, (_, label) in zip(answers, rows, strict=True))
     assert wrong / len(rows) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
@@ -220,24 +212,13 @@ def test_a_language_model_goes_on_with_a_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize(
-    ("task", "params", "folder"),
-    [
-        ("digits", {"architecture": "cnn"}, ""),
-        ("own_task:Moons", {"width": 8}, str(ROOT / "examples")),
-    ],
-)
-def test_tasks_whose_rows_are_numbers_give_the_recorded_metrics_from_both_runtimes(
-    tmp_path: Path, task: str, params: dict[str, Any], folder: str
-) -> None:
+def test_a_task_whose_rows_are_numbers_gives_the_recorded_metrics_from_both_runtimes(tmp_path: Path) -> None:
     optional.module("onnxruntime")
     numpy = optional.module("numpy")
-    model = trained(tmp_path, task, {}, params, folder)
+    model = trained(tmp_path, "digits", {}, {"architecture": "cnn"})
     inputs, targets = model.validation
     out = model.written(tmp_path / "out")
-    answers = run_alone(PREDICT, out, inputs.tolist(), "torch")
-    wrong = sum(answer["label"] != str(target) for answer, target in zip(answers, targets.tolist(), strict=True))
-    assert wrong / len(targets) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+    check_labels(model, run_alone(PREDICT, out, inputs.tolist(), "torch"))
     torch.save(inputs, out / "inputs.pt")
     numpy.save(out / "inputs.npy", inputs.numpy())
     model.written(out / "model.onnx", "onnx")
@@ -245,6 +226,18 @@ def test_tasks_whose_rows_are_numbers_give_the_recorded_metrics_from_both_runtim
         outputs = torch.tensor(run_alone(code, out, None, *packages))
         loss = cross_entropy(outputs.double(), targets).item()
         assert loss == pytest.approx(model.measured.metrics["val_loss"], rel=far)
+
+
+@pytest.mark.medium
+def test_a_task_of_ones_own_gives_the_recorded_metrics(tmp_path: Path) -> None:
+    model = trained(tmp_path, "own_task:Moons", {}, {"width": 8}, str(ROOT / "examples"))
+    check_labels(model, load(model.written(tmp_path / "out")).predict(model.validation[0].tolist()))
+
+
+def check_labels(model: Trained, answers: list[dict[str, Any]]) -> None:
+    targets = model.validation[1].tolist()
+    wrong = sum(answer["label"] != str(target) for answer, target in zip(answers, targets, strict=True))
+    assert wrong / len(targets) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
 
 
 def test_every_built_in_task_is_one_of_those_above() -> None:
@@ -265,7 +258,7 @@ def test_a_training_function_leaves_in_every_format(tmp_path: Path, form: str) -
     if form == "mlflow":
         outputs = [one["outputs"] for one in _by_mlflow(out, inputs.numpy())]
     elif form == "package":
-        outputs = [one["outputs"] for one in run_alone(PREDICT, out, inputs.tolist(), "torch")]
+        outputs = [one["outputs"] for one in load(out).predict(inputs.tolist())]
     else:
         outputs = [one["outputs"] for one in load(out).predict(inputs.tolist())]
         papers = _papers_in(out)

@@ -85,16 +85,10 @@ def test_kubernetes_takes_what_is_written(folder: Path) -> None:
 def test_the_image_has_what_it_copies_and_no_more(folder: Path) -> None:
     assert sorted(one.name for one in folder.iterdir()) == sorted(
         [
-            ".dockerignore",
-            "Dockerfile",
-            "README.md",
-            "dev.env",
-            "kubernetes.yaml",
-            "model",
-            "prod.env",
+            ".dockerignore", "Dockerfile", "README.md", "dev.env", "kubernetes.yaml", "model", "prod.env",
             "requirements.txt",
         ]
-    )
+    )  # fmt: skip
     for line in told(folder, "COPY"):
         assert (folder / line.split()[0]).exists()
     head = yaml.safe_load((folder / "README.md").read_text().split("---")[1])
@@ -135,9 +129,7 @@ def server(folder: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[byte
 
 
 @pytest.mark.large
-def test_its_command_answers_where_nothing_else_is(
-    server: tuple[subprocess.Popen[bytes], dict[str, str]], folder: Path, tmp_path: Path
-) -> None:
+def test_its_command_answers_where_nothing_else_is(server, folder, tmp_path):
     process, variables = server
     assert variables["AUTOML_SERVE_HOST"] == "0.0.0.0"
     _, *check = health_check(folder)

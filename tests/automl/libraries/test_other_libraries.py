@@ -31,12 +31,10 @@ def example_spec(name, tmp_path, world_size=1):
 @pytest.mark.parametrize(
     ("name", "library", "metric"),
     [
-        ("keras", "keras", "val_accuracy"),
-        ("scikit_learn", "skops", "val_error"),
-        ("xgboost", "xgboost", "val_error"),
-        ("lightgbm", "lightgbm", "val_error"),
+        ("keras", "keras", "val_accuracy"), ("scikit_learn", "skops", "val_error"),
+        ("xgboost", "xgboost", "val_error"), ("lightgbm", "lightgbm", "val_error"),
     ],
-)
+)  # fmt: skip
 def test_an_example_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_is_not(
     tmp_path, name, library, metric
 ):

@@ -21,10 +21,8 @@ from tests.support.paths import EXAMPLES
 from tests.support.ray_pool import LentPool
 
 SEARCH: dict[str, Any] = {
-    "sampler": "random",
-    "seed": 1,
-    "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3},
-}
+    "sampler": "random", "seed": 1, "pruner": {"name": "mo_asha", "variant": "promotion", "grace": 1, "eta": 3},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -42,19 +40,15 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "library", "ranks"),
     [
-        ("with_lightning", "lightning", (1, 2)),
-        pytest.param("with_hugging_face", "accelerate", (1, 2), marks=SLOW),
+        ("with_lightning", "lightning", (1, 2)), pytest.param("with_hugging_face", "accelerate", (1, 2), marks=SLOW),
         pytest.param("with_accelerate", "accelerate", (1, 2), marks=SLOW),
         pytest.param("with_keras", "keras", (1,), marks=SLOW),
         pytest.param("with_scikit_learn", "skops", (1,), marks=SLOW),
-        pytest.param("with_xgboost", "xgboost", (1,), marks=SLOW),
-        pytest.param("gan", "torch", (1, 2), marks=SLOW),
+        pytest.param("with_xgboost", "xgboost", (1,), marks=SLOW), pytest.param("gan", "torch", (1, 2), marks=SLOW),
         pytest.param("with_lightgbm", "lightgbm", (1,), marks=SLOW),
     ],
-)
-def test_trials_are_pruned_paused_and_thawed(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch, example: str, library: str, ranks: tuple[int, ...]
-) -> None:
+)  # fmt: skip
+def test_trials_are_pruned_paused_and_thawed(place, monkeypatch, example, library, ranks):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     optional.module(library)
     for name in ("own_task.py", f"{example}.py"):
@@ -70,17 +64,14 @@ def test_trials_are_pruned_paused_and_thawed(
         record = load_study(store, spec["study"])
     assert [trial for trial in record.started if len(trial.attempts) > 1], "promotion goes on with paused trials"
     assert {attempt.outcome for trial in record.started for attempt in trial.attempts} <= {
-        "complete",
-        "pruned",
-        "paused",
-    }
+        "complete", "pruned", "paused",
+    }  # fmt: skip
     assert not [charge for charge in record.charges if charge.kind == "lost"]
     assert {trial.world_size for trial in record.started} == set(ranks)
     for trial in record.started:
         assert [epoch.epoch for epoch in trial.epochs] == list(range(1, len(trial.epochs) + 1))
     place.audit(spec["study"])
     found = recommended(record)
-    assert found is not None
     program, *command = shlex.split(command_of(record, found.point))
     assert program == "automl"
     assert place.json(*command)["trial"] == found.point.trial

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shlex
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,17 +43,13 @@ def printed_command(facts: TrialFacts) -> list[str]:
     [
         ("with_lightning", "lightning", ["--out", "model.pt"]),
         ("with_hugging_face", "transformers", ["--out", "model.pt"]),
-        ("with_accelerate", "accelerate", ["--out", "model"]),
-        ("with_keras", "keras", ["--out", "model.pt"]),
-        ("with_scikit_learn", "skops", ["--out", "model.pt"]),
-        ("with_xgboost", "xgboost", ["--out", "model.pt"]),
+        ("with_accelerate", "accelerate", ["--out", "model"]), ("with_keras", "keras", ["--out", "model.pt"]),
+        ("with_scikit_learn", "skops", ["--out", "model.pt"]), ("with_xgboost", "xgboost", ["--out", "model.pt"]),
         ("with_lightgbm", "lightgbm", ["--out", "model.pt"]),
         ("gan", "torch", ["--out", "model", "--model", "generator"]),
     ],
-)
-def test_the_printed_command_and_its_lines_give_the_trained_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: str, library: str, options: list[str]
-) -> None:
+)  # fmt: skip
+def test_the_printed_command_and_its_lines_give_the_trained_model(tmp_path, monkeypatch, example, library, options):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     monkeypatch.chdir(tmp_path)
     optional.module(library)

@@ -72,7 +72,7 @@ def test_each_state_of_a_job_says_what_to_do_next() -> None:
 
 
 @pytest.mark.large
-def test_a_token_of_another_project_sees_nothing(service: TeamService) -> None:
+def test_a_token_of_another_project_sees_nothing_and_a_viewer_reads_only(service: TeamService) -> None:
     async def drive() -> None:
         async with over_http(service, service.ann) as call:
             name = await _submitted(call, "hidden")
@@ -86,25 +86,16 @@ def test_a_token_of_another_project_sees_nothing(service: TeamService) -> None:
                     ):  # fmt: skip
                         answer = await other(tool, study=name, **more)
                         assert answer["error"].endswith("allowed: a study that you may see"), (tool, answer)
+            async with over_http(service, service.viewer) as viewing:
+                assert (await viewing("status", study=name))["job"]["state"] == "queued"
+                answer = await viewing("launch", spec=SPEC | {"study": "mine"}, confirm_cost_usd=2.0)
+                assert "viewer" in answer["error"]
+                assert "person" in answer["next"]
+                assert "viewer" in (await viewing("stop", study=name))["error"]
+            assert JobQueue(service.store).require("red.hidden").state == "queued"
             assert (await call("stop", study=name))["job"]["state"] == "stopped"
 
     anyio.run(drive)
-
-
-@pytest.mark.large
-def test_a_viewer_reads_only(service: TeamService) -> None:
-    async def drive() -> None:
-        async with over_http(service, service.ann) as call:
-            name = await _submitted(call, "read")
-        async with over_http(service, service.viewer) as call:
-            assert (await call("status", study=name))["job"]["state"] == "queued"
-            answer = await call("launch", spec=SPEC | {"study": "mine"}, confirm_cost_usd=2.0)
-            assert "viewer" in answer["error"]
-            assert "person" in answer["next"]
-            assert "viewer" in (await call("stop", study=name))["error"]
-
-    anyio.run(drive)
-    assert JobQueue(service.store).require("red.read").state == "queued"
 
 
 def test_members_train_nothing_past_the_queue(service: TeamService) -> None:

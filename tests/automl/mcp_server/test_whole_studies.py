@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import anyio
 import pytest
@@ -12,7 +11,7 @@ import yaml
 from studies.queueing.job_queue import JobQueue
 from studies.records.records import NANO
 from studies.storage.reading.reader import load_study
-from tests.support.mcp_clients import Caller, over_http, over_stdio
+from tests.support.mcp_clients import over_http, over_stdio
 from tests.support.team_service import SPEC, TeamService, team_service, worker
 
 LIMIT_USD = 8.0
@@ -28,30 +27,19 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamService]:
         yield serving
 
 
-@asynccontextmanager
-async def caller(service: TeamService, transport: str) -> AsyncIterator[Caller]:
-    if transport == "http":
-        async with over_http(service, service.ann) as made:
-            yield made
-    else:
-        async with over_stdio(service.folder, "--server", service.url, "mcp", AUTOML_TOKEN=service.ann) as made:
-            yield made
-
-
 @pytest.mark.large
-@pytest.mark.parametrize("transport", ["http", "stdio"])
-def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService, transport: str) -> None:
-    spec = yaml.safe_dump(SPEC | {"study": f"whole-{transport}"})
+def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService) -> None:
+    spec = yaml.safe_dump(SPEC | {"study": "whole"})
 
     async def drive() -> None:
-        async with caller(service, transport) as call:
+        async with over_stdio(service.folder, "--server", service.url, "mcp", AUTOML_TOKEN=service.ann) as call:
             plan = await call("launch", spec=spec)
             assert plan["started"] is False
             assert "at most $" in plan["expected_cost"]
             assert plan["accounts"][0]["limit_usd"] == LIMIT_USD
             refused = await call("launch", spec=spec, confirm_cost_usd=1.99)
             assert refused["started"] is False
-            assert not JobQueue(service.store).find(f"red.whole-{transport}")
+            assert not JobQueue(service.store).find("red.whole")
 
             launched = await call("launch", spec=spec, confirm_cost_usd=2.0)
             name = launched["job"]["study"]
@@ -74,7 +62,7 @@ def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService,
             assert (await call("recommendation", study=name))["is_confirmed"] is True
 
     anyio.run(drive)
-    record = load_study(service.store, f"red.whole-{transport}")
+    record = load_study(service.store, "red.whole")
     searched = sum(one.cost_nano_usd for one in record.charges if one.kind != "confirm")
     confirmed = sum(one.cost_nano_usd for one in record.charges if one.kind == "confirm")
     assert 0 < searched <= 2.0 * NANO

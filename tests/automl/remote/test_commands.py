@@ -75,20 +75,12 @@ def _local(service: TeamService, *arguments: str) -> Result:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("status", "small"),
-        ("status", "small", "--json"),
-        ("trials", "small"),
-        ("trials", "small", "--json"),
-        ("trials", "small", "--format", "csv", "--sort", "val_error:desc", "--top", "1"),
-        ("explain", "small", "0"),
-        ("explain", "small", "1", "--json"),
-        ("list",),
-        ("list", "--json"),
+        ("status", "small"), ("status", "small", "--json"), ("trials", "small"), ("trials", "small", "--json"),
+        ("trials", "small", "--format", "csv", "--sort", "val_error:desc", "--top", "1"), ("explain", "small", "0"),
+        ("explain", "small", "1", "--json"), ("list",), ("list", "--json"),
     ],
-)
-def test_reads_print_what_they_print_of_a_store(
-    service: TeamService, study: str, run: Any, arguments: tuple[str, ...]
-) -> None:
+)  # fmt: skip
+def test_reads_print_what_they_print_of_a_store(service, study, run, arguments):
     there, here = run(*arguments), _local(service, *arguments)
     assert there.exit_code == here.exit_code == 0, there.stdout
     assert there.stdout == here.stdout
@@ -191,12 +183,10 @@ def test_every_command_asks_a_service_or_says_that_it_does_not(service: TeamServ
     ("there", "arguments", "option"),
     [
         (True, ("logs", "small", "0", "--follow"), "--follow"),
-        (True, ("delete", "small", "--keep-files"), "--keep-files"),
-        (True, ("launch", "--task", "digits"), "--task"),
-        (False, ("resume", "small", "--detach"), "--detach"),
-        (False, ("confirm", "small", "--usd", "1"), "--usd"),
+        (True, ("delete", "small", "--keep-files"), "--keep-files"), (True, ("launch", "--task", "digits"), "--task"),
+        (False, ("resume", "small", "--detach"), "--detach"), (False, ("confirm", "small", "--usd", "1"), "--usd"),
     ],
-)
+)  # fmt: skip
 def test_an_option_of_the_other_form_is_refused(  # noqa: PLR0917
     service: TeamService, study: str, run: Any, there: bool, arguments: tuple[str, ...], option: str
 ) -> None:

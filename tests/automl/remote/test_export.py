@@ -101,15 +101,11 @@ def test_weights_come_as_a_file_that_says_how_to_load_it(run: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("small", "0@2", "--out", "m"), "/nowhere/0-2.pt is missing"),
-        (("small", "7", "--out", "m"), "found 7"),
-        (("small", "0@1", "--out", "m", "--ensemble"), "confirm"),
-        (("none", "0@1", "--out", "m"), "found 'none'"),
+        (("small", "0@2", "--out", "m"), "/nowhere/0-2.pt is missing"), (("small", "7", "--out", "m"), "found 7"),
+        (("small", "0@1", "--out", "m", "--ensemble"), "confirm"), (("none", "0@1", "--out", "m"), "found 'none'"),
     ],
-)
-def test_what_the_service_refuses_is_one_line_and_leaves_nothing(
-    run: Any, arguments: tuple[str, ...], words: str
-) -> None:
+)  # fmt: skip
+def test_what_the_service_refuses_is_one_line_and_leaves_nothing(run, arguments, words):
     refused = run("export", *arguments).exception
     assert isinstance(refused, RefusedError)
     assert words in str(refused)
@@ -118,9 +114,7 @@ def test_what_the_service_refuses_is_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(("out", "words"), [("taken", "there already"), ("none/model", "no folder")])
-def test_a_place_that_is_taken_is_refused_before_a_service_is_asked(
-    out: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_is_taken_is_refused_before_a_service_is_asked(out, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("taken").mkdir()
     Path("taken", "file").write_text("mine")
@@ -171,18 +165,12 @@ def test_what_no_service_of_this_version_answers_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("place", "form", "name"),
     [
-        (None, "package", "model"),
-        (None, "onnx", "model.onnx"),
-        ("/home/ann/churn.onnx", "onnx", "churn.onnx"),
-        ("/home/ann/my model", "package", "model"),
-        ("/home/ann/..", "package", "model"),
-        ("export.json", "weights", "model.pt"),
-        (".hidden", "weights", "model.pt"),
+        (None, "package", "model"), (None, "onnx", "model.onnx"), ("/home/ann/churn.onnx", "onnx", "churn.onnx"),
+        ("/home/ann/my model", "package", "model"), ("/home/ann/..", "package", "model"),
+        ("export.json", "weights", "model.pt"), (".hidden", "weights", "model.pt"),
     ],
-)
-def test_the_model_has_the_name_that_its_user_gives_it_if_that_is_a_plain_one(
-    place: str | None, form: Any, name: str
-) -> None:
+)  # fmt: skip
+def test_the_model_has_the_name_that_its_user_gives_it_if_that_is_a_plain_one(place, form, name):
     assert model_files._file_name(ModelQuestion(format=form, place=place)) == name
 
 

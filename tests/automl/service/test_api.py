@@ -61,9 +61,7 @@ def test_a_training_is_a_study_of_one_trial(service: TestedService, client: Test
         ({"spec": {}, "other": 1}, "body.other: Extra inputs are not permitted"),
     ],
 )
-def test_a_wrong_body_is_one_line_that_names_the_place(
-    service: TestedService, client: TestClient, body: dict[str, Any], detail: str
-) -> None:
+def test_a_wrong_body_is_one_line_that_names_the_place(service, client, body, detail):
     answer = client.post("/api/v1/studies", json=body)
     assert answer.status_code == 422
     assert detail in answer.json()["detail"]
@@ -108,23 +106,13 @@ ENQUEUED = {"text": {"type": "categorical", "choices": ["1", "true", "1e3"]},
 @pytest.mark.parametrize(
     ("given", "status"),
     [
-        ({"text": "1"}, 200),
-        ({"text": "true", "width": 1e3}, 200),
-        ({"text": "1e3", "width": 7}, 200),
-        ({"text": 1}, 422),
-        ({"text": True}, 422),
-        ({"text": None}, 422),
-        ({"text": ["1"]}, 422),
-        ({"width": "1e3"}, 422),
-        ({"width": {"a": 1}}, 422),
-        ({"width": True}, 422),
-        ({"other": 1}, 422),
+        ({"text": "1"}, 200), ({"text": "true", "width": 1e3}, 200), ({"text": "1e3", "width": 7}, 200),
+        ({"text": 1}, 422), ({"text": True}, 422), ({"text": None}, 422), ({"text": ["1"]}, 422),
+        ({"width": "1e3"}, 422), ({"width": {"a": 1}}, 422), ({"width": True}, 422), ({"other": 1}, 422),
     ],
     ids=str,
-)
-def test_what_is_enqueued_keeps_the_types_of_its_values(
-    service: TestedService, client: TestClient, given: dict[str, Any], status: int
-) -> None:
+)  # fmt: skip
+def test_what_is_enqueued_keeps_the_types_of_its_values(service, client, given, status):
     client.post("/api/v1/studies", json={"spec": spec_of("a", space=ENQUEUED)})
     spec, base_folder = service.queue.spec_of(service.queue.require("vision.a"))
     service.store.create_study("vision.a", spec, base_folder, 0.0)

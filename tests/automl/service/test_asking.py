@@ -83,16 +83,12 @@ with telling():
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
-        ("user", UserError, "this line"),
-        ("run", RunError, "this line"),
-        ("away", StoreAwayError, "this line"),
+        ("user", UserError, "this line"), ("run", RunError, "this line"), ("away", StoreAwayError, "this line"),
         ("crash", UserError, "  line"),
         ("killed", UserError, "check: its process was ended by signal 9; the memory may not suffice for it"),
     ],
-)
-def test_an_error_keeps_its_kind_and_what_nobody_foresaw_is_logged(
-    how: str, kind: type[Exception], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+)  # fmt: skip
+def test_an_error_keeps_its_kind_and_what_nobody_foresaw_is_logged(how, kind, words, tmp_path, capsys):
     (tmp_path / "told.py").write_text(TOLD)
     with pytest.raises(kind) as caught:
         answer_of("told", [how], PYTHONPATH=str(tmp_path))

@@ -21,7 +21,7 @@ from studies.queueing.access_tokens import Identity
 from studies.queueing.job_queue import JobQueue, Submission
 from studies.queueing.jobs import Job, RunOutcome
 from studies.queueing.turns import Start
-from studies.records.records import NANO, StopReason
+from studies.records.records import NANO
 from studies.spec.spec_errors import SpecError
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError
@@ -91,7 +91,6 @@ class Confirming:
         return run_confirm_job(self.queue, job, log)
 
     def end(self, job: Job, outcome: RunOutcome) -> None:
-        assert job.run is not None
         self.queue.end_run(job.run.id, outcome)
 
 
@@ -123,9 +122,7 @@ def test_a_job_that_was_drained_trains_what_is_left(confirming: Confirming) -> N
     ("stopped", "stopped", "stopped"),
     ("interrupted", "preempted", "queued"),
 ])  # fmt: skip
-def test_a_confirmation_that_automl_stop_ends_spends_nothing_more(
-    confirming: Confirming, monkeypatch: pytest.MonkeyPatch, reason: StopReason, outcome: RunOutcome, state: str
-) -> None:
+def test_a_confirmation_that_automl_stop_ends_spends_nothing_more(confirming, monkeypatch, reason, outcome, state):
     confirming.submit("0@4")
 
     def log(line: str, **_fields: Any) -> None:
@@ -134,7 +131,6 @@ def test_a_confirmation_that_automl_stop_ends_spends_nothing_more(
 
     monkeypatch.setattr(job_process, "writer", lambda **_: log)
     job = confirming.begin()
-    assert job.run is not None
     assert job_process.run(confirming.study.store, job.run.id) == outcome
     assert confirming.queue.require(job.study).state == state
     assert isinstance(confirming.queue.take_turn(confirming.worker, 2), Start) == (state == "queued")
@@ -153,9 +149,7 @@ def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming:
 
 
 @pytest.mark.large
-def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(
-    confirming: Confirming, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(confirming, monkeypatch):
     monkeypatch.setattr(confirm_jobs, "refresh", lambda *_: True)
     confirming.submit("0@4", limit_nano_usd=NANO * 15 // 100)  # of 0.24
     first = confirming.begin()
@@ -223,9 +217,7 @@ def test_a_study_that_is_being_confirmed_is_not_resumed(service: TestedService) 
         ann.resume(first)
 
 
-def test_a_resume_looks_for_confirmations_in_its_own_transaction(
-    service: TestedService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_looks_for_confirmations_in_its_own_transaction(service, monkeypatch):
     ann = service.studies()
     plain = Submission(study="small", project="vision", user="ann", spec={}, base_folder="/", slots=2, limit_nano_usd=1)
     service.queue.ask(service.queue.submit(plain), "stop")

@@ -48,9 +48,6 @@ def flowers(path: Path) -> Path:
     return path
 
 
-# ---------------------------------------------------------------------- a study from its table to its report
-
-
 @contextmanager
 def running_service(folder: Path) -> Iterator[str]:
     """A service with a worker of one slot, in processes of its own; yields its address."""
@@ -127,9 +124,6 @@ def test_a_table_becomes_a_study_that_grows_stops_resumes_and_is_read(browser: A
         page.context.close()
 
 
-# ---------------------------------------------------------------------- pages for everybody
-
-
 @pytest.fixture
 def address(service: TestedService) -> Iterator[str]:
     """The pages of a machine's own service, with a study that has all kinds of trials."""
@@ -160,15 +154,7 @@ def address(service: TestedService) -> Iterator[str]:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize(
-    ("width", "scheme"),
-    [
-        (400, "dark"),
-        (1280, "light"),
-        (400, "light"),
-        (1280, "dark"),
-    ],
-)
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_axe_finds_nothing_serious(browser: Any, address: str, width: int, scheme: str) -> None:  # noqa: F811
     axe: Any = optional.module("axe_playwright_python.sync_playwright")
     context = browser.new_context(

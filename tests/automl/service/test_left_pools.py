@@ -54,7 +54,6 @@ class Team:
         turn = self.queue.take_turn(self.worker, 1)
         assert isinstance(turn, Start), turn
         assert turn.job.study == name
-        assert turn.job.run is not None
         return turn.job.run.id
 
     def cap_usd(self, name: str) -> float:

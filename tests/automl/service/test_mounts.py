@@ -43,9 +43,7 @@ def client(service: TestedService) -> Iterator[TestClient]:
 
 
 @pytest.mark.medium
-def test_the_dashboard_is_there_for_who_is_logged_in(
-    service: TestedService, client: TestClient, ids: dict[str, int]
-) -> None:
+def test_the_dashboard_is_there_for_who_is_logged_in(service, client, ids):
     for path in ("/dashboard", "/api/studies", "/static/bundle.js", f"/csv/{ids['vision.a']}", "/favicon.ico"):
         assert client.get(path).status_code == 401, path
     headers = bearer(service.token())
@@ -58,9 +56,7 @@ def test_the_dashboard_is_there_for_who_is_logged_in(
 
 
 @pytest.mark.medium
-def test_a_project_sees_its_own_studies_in_the_dashboard(
-    service: TestedService, client: TestClient, ids: dict[str, int]
-) -> None:
+def test_a_project_sees_its_own_studies_in_the_dashboard(service, client, ids):
     headers = bearer(service.token())
     listed = client.get("/api/studies", headers=headers)
     assert [one["study_name"] for one in listed.json()["study_summaries"]] == ["vision.a"]
@@ -76,9 +72,7 @@ def test_a_project_sees_its_own_studies_in_the_dashboard(
     assert client.get("/optuna/speech.b", headers=headers).status_code == 404
 
 
-def test_an_admin_sees_all_studies_in_the_dashboard(
-    service: TestedService, client: TestClient, ids: dict[str, int]
-) -> None:
+def test_an_admin_sees_all_studies_in_the_dashboard(service, client, ids):
     client.get("/api/studies", headers=bearer(service.token()))  # a member's is made first
     headers = bearer(service.token("root", "vision", "admin"))
     names = [one["study_name"] for one in client.get("/api/studies", headers=headers).json()["study_summaries"]]
@@ -87,9 +81,7 @@ def test_an_admin_sees_all_studies_in_the_dashboard(
 
 
 @pytest.mark.parametrize("role", ["member", "admin"])
-def test_nothing_is_written_through_the_dashboard(
-    service: TestedService, client: TestClient, ids: dict[str, int], role: Any
-) -> None:
+def test_nothing_is_written_through_the_dashboard(service, client, ids, role):
     headers, own = bearer(service.token(role=role)), ids["vision.a"]
     for method, path, body in (
         ("DELETE", f"/api/studies/{own}", {}),
@@ -110,9 +102,7 @@ def test_what_is_not_known_to_be_of_a_study_is_not_asked(service: TestedService,
     assert client.get(path, headers=bearer(service.token())).status_code == 404
 
 
-def test_the_storage_of_a_project_knows_nothing_of_others_and_refuses_to_write(
-    service: TestedService, ids: dict[str, int]
-) -> None:
+def test_the_storage_of_a_project_knows_nothing_of_others_and_refuses_to_write(service, ids):
     """The routes look first; the storage itself holds, too."""
     inner = open_storage(service.store.url)
     storage = ProjectStorage(inner, lambda: {"vision.a"}, LastingIds())
@@ -176,9 +166,6 @@ def test_a_page_of_all_studies_asks_once_which_of_them_may_be_seen(service: Test
     assert len(storage.get_all_studies()) == len(ids)
     assert asked == [1]
     inner.engine.dispose()
-
-
-# ---------------------------------------------------------------------- MLflow
 
 
 class Told(BaseHTTPRequestHandler):

@@ -62,9 +62,6 @@ def table(service: TestedService, rows: int = 120) -> None:
     (folder / "churn.csv").write_text("\n".join(["age,visits,left", *lines]))
 
 
-# ---------------------------------------------------------------------- logging in
-
-
 def test_a_token_logs_in_and_its_cookie_is_out_of_reach(service: TestedService, client: TestClient) -> None:
     assert client.get("/", headers=HTML).headers["location"] == "/login"
     assert client.get("/login").status_code == 200
@@ -89,9 +86,7 @@ def test_behind_https_the_cookie_is_secure(service: TestedService) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "is_secure"), [("https", True), ("HTTPS, http", True), ("http", False)])
-def test_behind_a_proxy_on_another_machine_the_cookie_is_secure(
-    service: TestedService, client: TestClient, scheme: str, is_secure: bool
-) -> None:
+def test_behind_a_proxy_on_another_machine_the_cookie_is_secure(service, client, scheme, is_secure):
     """Such as Docker's gateway, or the pod of an ingress, whom uvicorn does not believe."""
     headers = {"X-Forwarded-Proto": scheme}
     cookie = client.post("/login", data={"token": service.token()}, headers=headers).headers["set-cookie"]
@@ -115,9 +110,6 @@ def test_pages_run_their_own_scripts_only(service: TestedService, client: TestCl
         assert "default-src 'self'" in answer.headers["content-security-policy"]
         assert answer.headers["cache-control"] == "no-store"
         assert not re.search(r"<script(?! src=)|\son[a-z]+=|style=|<style|https?://(?!team)", answer.text), path
-
-
-# ---------------------------------------------------------------------- studies
 
 
 def test_a_study_is_stopped_resumed_and_deleted_by_forms(service: TestedService, client: TestClient) -> None:
@@ -188,9 +180,6 @@ def test_unknown_studies_are_told_on_a_page(service: TestedService, client: Test
         assert (answer.status_code, problem(answer.text)) == (404, "There is no such page.")
 
 
-# ---------------------------------------------------------------------- submitting
-
-
 @pytest.mark.medium
 def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedService, client: TestClient) -> None:
     table(service)
@@ -225,9 +214,7 @@ def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedServic
         ({"how": "yaml", "yaml": "study: a\ntask: digits", "code": "nowhere"}, "code: found 'nowhere'"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_and_what_was_filled_in_stays(
-    service: TestedService, client: TestClient, form: dict[str, str], said: str
-) -> None:
+def test_what_is_wrong_is_said_in_one_line_and_what_was_filled_in_stays(service, client, form, said):
     table(service)
     answer = logged_in(service, client).post("/submit", data=form)
     assert answer.status_code in {404, 422}
@@ -272,9 +259,6 @@ def test_columns_are_read_from_the_first_line(tmp_path: Path, name: str, columns
     assert found == (columns or ([] if name.endswith("parquet") else ['a",b c']))
 
 
-# ---------------------------------------------------------------------- money and tokens
-
-
 def test_an_admin_sets_limits_and_sees_who_spent_what(service: TestedService, client: TestClient) -> None:
     service.studies().submit(support.spec_of("a"))
     logged_in(service, client, "root", "ops", "admin")
@@ -295,7 +279,6 @@ def test_an_admin_makes_and_revokes_tokens(service: TestedService, client: TestC
     logged_in(service, client, "root", "ops", "admin")
     made = client.post("/tokens", data={"name": "laptop", "user": "zoe", "project": "vision", "role": "viewer"})
     token = re.search(r'<code class="token">(automl_\S+)</code>', made.text)
-    assert token is not None
     assert token[1] not in client.get("/tokens").text, "it is shown once"
     with TestClient(service.app(), headers=support.bearer(token[1])) as other:
         assert other.get("/api/v1/me").json()["role"] == "viewer"
@@ -305,9 +288,6 @@ def test_an_admin_makes_and_revokes_tokens(service: TestedService, client: TestC
     wrong = client.post("/tokens", data={"user": "zoe smith", "project": "vision", "role": "member"})
     assert wrong.status_code == 422
     assert "form: user" in problem(wrong.text)
-
-
-# ---------------------------------------------------------------------- what a page shows
 
 
 ALWAYS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -71,9 +70,7 @@ def test_members_may_be_patient_and_admins_may_displace_them(service: TestedServ
         ({"resources": {"slots": 3_000_000_000}}, r"resources\.slots: found 3000000000, allowed: .* up to 1e9"),
     ],
 )
-def test_what_the_operator_does_not_allow_is_refused_by_its_key(
-    service: TestedService, changes: dict[str, Any], place: str
-) -> None:
+def test_what_the_operator_does_not_allow_is_refused_by_its_key(service, changes, place):
     with pytest.raises(SpecError, match=place):
         service.studies().submit(spec_of("a") | changes)
     assert service.queue.jobs() == []
@@ -114,9 +111,7 @@ def test_a_study_learns_from_those_alone_that_its_user_may_see(service: TestedSe
 
 
 @pytest.mark.parametrize("what", ["enqueue", "cancel_trial", "check"])
-def test_of_a_study_that_has_not_started_nobody_is_told_what_else_the_store_has(
-    service: TestedService, what: str
-) -> None:
+def test_of_a_study_that_has_not_started_nobody_is_told_what_else_the_store_has(service, what):
     finished(service, "secret", user="bob", project="text")
     ann = service.studies()
     ann.submit(spec_of("a"))

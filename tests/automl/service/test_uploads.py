@@ -76,9 +76,7 @@ def files_that_vanish(folder: str | Path) -> Iterator[list[os.DirEntry[str]]]:
     yield found
 
 
-def test_a_file_that_another_request_renames_meanwhile_harms_nobody(
-    uploading: TestedService, client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_another_request_renames_meanwhile_harms_nobody(uploading, client, monkeypatch):
     headers, folder = bearer(uploading.token()), uploading.folder / "uploads/vision"
     folder.mkdir(parents=True)
     monkeypatch.setattr("automl.service.uploads.os.scandir", files_that_vanish)
@@ -170,9 +168,7 @@ def test_a_project_has_so_many_files_at_most(tmp_path: Path) -> None:
     asyncio.run(Uploads(tmp_path, 1000).keep("1.csv", chunks()))
 
 
-def test_projects_see_nothing_of_each_other_and_viewers_change_nothing(
-    uploading: TestedService, client: TestClient
-) -> None:
+def test_projects_see_nothing_of_each_other_and_viewers_change_nothing(uploading, client):
     client.post(f"{URL}?name=mine.csv", content=b"x", headers=bearer(uploading.token()))
     other, viewer = bearer(uploading.token("bob", "speech")), bearer(uploading.token("eve", "vision", "viewer"))
     assert client.get(URL, headers=other).json() == []

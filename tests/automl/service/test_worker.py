@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -213,9 +212,7 @@ def test_a_run_whose_start_nobody_heard_of_is_given_back(service: TestedService)
 
 
 @pytest.mark.medium
-def test_a_worker_that_leaves_hands_that_on_and_ends_while_the_store_is_away(
-    service: TestedService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_leaves_hands_that_on_and_ends_while_the_store_is_away(service, monkeypatch):
     service.studies().submit(spec_of("a"))
     now, signals = [0.0], []
     one = worker_here(service, clock=lambda: now[0])
@@ -241,9 +238,7 @@ def test_a_worker_that_leaves_hands_that_on_and_ends_while_the_store_is_away(
     one.run()
 
 
-def test_what_the_store_does_not_answer_or_refuses_is_told_once(
-    service: TestedService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_store_does_not_answer_or_refuses_is_told_once(service, monkeypatch):
     now, told = [0.0], []
     one = worker_here(service, clock=lambda: now[0])
     one.log = lambda line, level="info", **_: told.append((level, line))
@@ -274,7 +269,6 @@ class SlowlyDraining(Worker):
 
     def _process(self, turn: Start, run: Run) -> subprocess.Popen[bytes]:
         process = subprocess.Popen([sys.executable, "-c", DRAINS_SLOWLY], stdout=subprocess.PIPE)
-        assert process.stdout is not None
         assert process.stdout.readline() == b"\n", "it listens to signals"
         return process
 
@@ -343,9 +337,7 @@ def team(service: TestedService) -> Iterator[Callable[[str, str], Team]]:
 
 
 @pytest.mark.medium
-def test_a_worker_that_was_given_up_starts_nothing_on_slots_where_its_old_jobs_still_drain(
-    team: Callable[[str, str], Team],
-) -> None:
+def test_a_worker_that_was_given_up_starts_nothing_on_slots_where_its_old_jobs_still_drain(team):
     one = team("wo", "ab")
     frozen, other = one.workers
     other.leave("it only gives the first one up")
@@ -364,9 +356,7 @@ def test_a_worker_that_was_given_up_starts_nothing_on_slots_where_its_old_jobs_s
 
 @pytest.mark.medium
 @pytest.mark.parametrize("seconds", [9.0, 12.0, 600.0])
-def test_no_run_is_lost_by_a_time_in_which_nobody_reaches_the_database(
-    team: Callable[[str, str], Team], seconds: float
-) -> None:
+def test_no_run_is_lost_by_a_time_in_which_nobody_reaches_the_database(team, seconds):
     one = team("uvw", "abcd")
     one.step()
     before = one.living()
@@ -469,9 +459,7 @@ def test_a_higher_priority_gets_its_slots_and_the_displaced_study_goes_on(servic
 
 @pytest.mark.medium
 @pytest.mark.slow
-def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again(
-    service: TestedService, tmp_path: Path
-) -> None:
+def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again(service, tmp_path):
     with_policy(service, data_folders=(tmp_path,))
     service.studies().submit(spec_of("a", training={"epochs": 2000}))
     absent = str(tmp_path / "absent.csv")
@@ -509,9 +497,7 @@ def test_whoever_asks_for_a_confirmation_pays_for_it(service: TestedService) -> 
 
 
 @pytest.mark.parametrize("slots", ["auto", 2])
-def test_a_job_has_the_slots_and_the_price_that_launch_would_give_it(
-    service: TestedService, monkeypatch: pytest.MonkeyPatch, slots: str | int
-) -> None:
+def test_a_job_has_the_slots_and_the_price_that_launch_would_give_it(service, monkeypatch, slots):
     monkeypatch.setattr(available_slots, "available_cpus", lambda: 8.0)
     resources = {"slots": slots, "cpus_per_rank": 4, "device": "cpu"}
     service.studies().submit(spec_of("a", resources=resources))
@@ -535,9 +521,7 @@ def test_what_is_kept_of_a_cap_is_a_share_of_what_is_left_of_it(service: TestedS
 
 
 @pytest.mark.parametrize(("devices", "seen"), [((), ""), (("4", "6"), "6")])
-def test_a_job_sees_the_gpus_of_its_slots_and_none_of_a_worker_on_cpus(
-    service: TestedService, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], seen: str
-) -> None:
+def test_a_job_sees_the_gpus_of_its_slots_and_none_of_a_worker_on_cpus(service, monkeypatch, devices, seen):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     device = "cuda" if devices else "cpu"
     one = Worker(

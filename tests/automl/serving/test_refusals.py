@@ -79,9 +79,7 @@ def test_settings_that_cannot_be(people_model: Path, tmp_path: Path, options: tu
     assert words in refused(tmp_path, people_model, *options)
 
 
-def test_settings_come_from_arguments_then_the_environment_then_a_file(
-    people_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_come_from_arguments_then_the_environment_then_a_file(people_model, tmp_path, monkeypatch):
     file = tmp_path / "serve.env"
     file.write_text("AUTOML_SERVE_PORT=from-the-file\nSOMETHING_ELSE=1\n")
     assert "found 'from-the-file'" in refused(tmp_path, people_model, "--settings", file)

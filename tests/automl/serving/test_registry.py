@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,9 +33,7 @@ def uri(people_trained: Trained, later_trained: Trained, tmp_path_factory: pytes
     return uri
 
 
-def test_a_moved_champion_loses_no_answer(
-    uri: str, people_model: Path, later_model: Path, rows: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_moved_champion_loses_no_answer(uri, people_model, later_model, rows, tmp_path):
     expected = Expected({"people/1": people_model, "people/2": later_model}, rows)
     one = itertools.cycle(rows)
     registry = Registry(uri)

@@ -64,9 +64,7 @@ def loaded(server: Server, version: str) -> float:
     return server.figures().get(f'automl_serve_model_loaded{{model="{version}"}}', 0)
 
 
-def test_a_replaced_model_is_served_without_a_lost_request(
-    pair: Server, place: Path, later_model: Path, expected: Expected, content: Content
-) -> None:
+def test_a_replaced_model_is_served_without_a_lost_request(pair, place, later_model, expected, content):
     with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
         clients.more(60)
         put(later_model, place)
@@ -156,9 +154,7 @@ def test_a_signal_to_end_lets_what_was_taken_be_answered(pair: Server, expected:
     assert "Traceback" not in pair.log.read_text()
 
 
-def test_requests_that_wait_are_answered_before_the_end_and_a_second_signal_ends_at_once(
-    cubes_model: Path, tmp_path: Path
-) -> None:
+def test_requests_that_wait_are_answered_before_the_end_and_a_second_signal_ends_at_once(cubes_model, tmp_path):
     for number in (signal.SIGINT, signal.SIGTERM):
         with served(tmp_path, cubes_model, "--batch-rows", "1") as server, ThreadPoolExecutor(8) as pool:
             (worker,) = server.workers()

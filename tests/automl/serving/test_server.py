@@ -8,7 +8,6 @@ import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,9 +46,7 @@ GARBAGE: dict[str, bytes] = {
 }
 
 
-def test_answers_are_those_of_the_model_row_by_row(
-    server: Server, people_model: Path, rows: list[dict[str, Any]]
-) -> None:
+def test_answers_are_those_of_the_model_row_by_row(server, people_model, rows):
     odd = [{"age": "39", "city": "", "score": "?"}, {"age": 1e300, "city": True, "score": -5}, GOOD | {"rich": "yes"}]
     rows = [*rows, *odd]
     model = load(people_model)
@@ -169,9 +166,7 @@ def test_bodies_under_way_have_a_common_limit() -> None:
     asyncio.run(ask())
 
 
-def test_garbage_gets_a_refusal_or_nothing_and_nobody_else_notices(
-    server: Server, people_model: Path, rows: list[dict[str, Any]]
-) -> None:
+def test_garbage_gets_a_refusal_or_nothing_and_nobody_else_notices(server, people_model, rows):
     expected = Expected({"t/0@2": people_model}, rows)
     one = itertools.cycle(rows)
     workers = server.workers()
