@@ -12,12 +12,10 @@ from automl.remote.client import Patience, ServiceClient, UnreachableError, pati
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
 from automl.terminal.output import console, print_json, say_on_stderr
+from automl.terminal.picture import LINE_SECONDS
 from automl.terminal.queue_table import state_of
 from automl.terminal.summary import document_of, print_summary
 from reports.phrases import plural, usd
-
-LINE_SECONDS = 10.0
-"""Shortest time between two lines of mere progress."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
