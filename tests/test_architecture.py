@@ -67,7 +67,6 @@ DOORS: dict[str, dict[str, str]] = {
         "studies.search.samplers.optuna_mirror": "the study that a sampler is asked in",
         "studies.search.samplers.distributions": "parameters of a space as Optuna's",
         "studies.storage.views.optuna_view": "the view that Optuna Dashboard reads",
-        "studies.storage.views.optuna_params": "parameters in that view",
         "automl.dashboard_study": "plots and notes for Optuna Dashboard",
         "automl.launching.earlier_studies": "reads somebody's Optuna study as prior data",
         "automl.service.mounts.optuna_mount": "what a project sees of Optuna's storage",

@@ -10,20 +10,22 @@ from __future__ import annotations
 import json
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from search_spaces.parameters import Categorical, Float, Parameter, SpaceError
 from search_spaces.space import Space
+from search_spaces.suggestions import Constant
 from studies.records.records import NANO, Constraint, Objective
 from studies.results.constraints import excesses
+from studies.search.samplers.distributions import to_distribution
 from studies.storage.schema.engine import connect_args, parse_url
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import ViewName
-from studies.storage.views.optuna_params import OptunaParams
 from studies.storage.views.view_rows import (
     CHUNK,
     MirroredStudy,
@@ -33,6 +35,7 @@ from studies.storage.views.view_rows import (
     ViewError,
     load_trials,
 )
+from trainers.protocol import ParameterValue
 
 if TYPE_CHECKING:
     import optuna
@@ -344,3 +347,63 @@ def _local(seconds: float | None) -> datetime | None:
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, tz=UTC).astimezone().replace(tzinfo=None)
+
+
+class OptunaParams:
+    """Finds the parameters of a trial that the view can hold."""
+
+    def __init__(self, space: Space, present: Iterable[Mapping[str, Any]]) -> None:
+        self._space = space
+        self._first: dict[str, Any] = {}
+        for distributions in present:
+            self._first = {**distributions, **self._first}
+
+    def distributions(self, trial: MirroredTrial) -> dict[str, Any]:
+        """Optuna's distribution of each parameter that a distribution of the study can hold."""
+        declared = {name: value for name, value in trial.params.items() if name not in trial.asked}
+        return _declared(self._space, declared) | self._asked(trial)
+
+    def _asked(self, trial: MirroredTrial) -> dict[str, Any]:
+        """Distributions of requested parameters; the first trial with a name decides on its kind."""
+        from optuna.distributions import check_distribution_compatibility
+
+        found: dict[str, Any] = {}
+        for name, one in trial.asked.items():
+            if isinstance(one.domain, Constant):
+                continue
+            distribution = to_distribution(one.domain)
+            try:
+                check_distribution_compatibility(self._first.setdefault(name, distribution), distribution)
+            except ValueError:
+                continue
+            found[name] = distribution
+        return found
+
+
+def _declared(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        try:
+            parameter = space.parameter(name)
+        except SpaceError:
+            continue
+        distribution = to_distribution(parameter) if parameter.contains(value) else _widened(parameter, value)
+        if distribution is not None:
+            found[name] = distribution
+    return found
+
+
+def _widened(parameter: Parameter, value: ParameterValue) -> optuna.distributions.BaseDistribution | None:
+    """A range extended to an enqueued number outside the space: Optuna wants one kind and scale per name in a study."""
+    import optuna
+
+    if isinstance(parameter, Categorical) or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if parameter.log and value <= 0:
+        return None
+    low, high = min(parameter.low, value), max(parameter.high, value)
+    if isinstance(parameter, Float):
+        return optuna.distributions.FloatDistribution(low, high, log=parameter.log)
+    if not isinstance(value, int):
+        return None
+    return optuna.distributions.IntDistribution(int(low), int(high), log=parameter.log)
