@@ -15,7 +15,7 @@ import torch
 from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of
 from trainers.checkpoints import shared_checkpoint
 from trainers.checkpoints.checkpoint import check_checkpoint, load_model, open_checkpoint, read_checkpoint
-from trainers.checkpoints.locations import checkpoint_bytes, delete_checkpoint
+from trainers.checkpoints.checkpoint_stores import LocalPlace
 from trainers.checkpoints.model_export import export_model, load_exported
 from trainers.checkpoints.stored_tensors import StoredTensor
 from trainers.failures import CheckpointError, StorageError
@@ -143,10 +143,10 @@ def test_readers_see_a_whole_model(ranks, tmp_path):
 
 def test_a_deleted_checkpoint_leaves_nothing(saved):
     other = saved.with_name("epoch-0001.attempt-1.pt")
-    before = checkpoint_bytes(other)
-    delete_checkpoint(saved)
+    before = LocalPlace().size(str(other))
+    LocalPlace().delete(str(saved))
     assert not [name for name in files_in(saved.parent) if name.startswith(saved.stem)]
-    assert checkpoint_bytes(other) == before
+    assert LocalPlace().size(str(other)) == before
 
 
 def _shorter(share):

@@ -61,7 +61,7 @@ def test_a_stream_with_a_length_is_a_stream_still():
         def __len__(self):
             return 10
 
-    from trainers.data.stream_sharing import SharedStream, is_stream
+    from trainers.functions.trial_loader import SharedStream, is_stream
 
     assert is_stream(Counted())
     assert list(SharedStream(Counted(), rank=1, world_size=3, is_shared_out=False)) == [1, 4, 7]

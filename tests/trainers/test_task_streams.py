@@ -191,7 +191,7 @@ def test_how_many_steps_an_epoch_has_is_known_after_the_first(tmp_path):
     spec = stream_spec(options={"n": 50}, checkpoint_folder=str(tmp_path), milestones=(3,))
     counter, done = StepCounter(), {1: [], 2: [], 3: []}
     trainer = Trainer(spec, load_task(STREAMED, {"n": 50}, [HERE]), group=Group(), counter=counter)
-    trainer.on_step = lambda: done[counter.read().epoch].append(counter.read().fraction)
+    trainer.training.on_step = lambda: done[counter.read().epoch].append(counter.read().fraction)
     list(trainer.advance(3))
     trainer.close()
     assert done[1] == [0.0] * 4

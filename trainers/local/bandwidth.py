@@ -28,12 +28,10 @@ _USUAL_GROUP = GroupOptions()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
-    """An exchange among k ranks.
+    """An exchange among k ranks; `run` takes a whole tensor [n], and a tensor [n / k] as this rank's share.
 
     Attributes:
-        run: Exchanges a whole tensor [n], with a second tensor [n / k] as this rank's share.
-        bus_factor: Bytes over each link of a ring for each byte of the whole tensor, as a function of k (NVIDIA
-            nccl-tests, PERFORMANCE.md).
+        bus_factor: Bytes over each link of a ring for each byte of the tensor (nccl-tests, PERFORMANCE.md), by k.
         result: Expected value of all elements afterwards (of the share for a reduce-scatter), if all were 1 before.
     """
 
@@ -74,13 +72,7 @@ COLLECTIVES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchange:
-    """A timed collective on a float32 tensor.
-
-    Attributes:
-        seconds: Median time on rank 0.
-        gigabytes_per_second: `bytes` over `seconds`.
-        bus_gigabytes_per_second: The same times the bus factor: comparable with a link's speed for any k.
-    """
+    """A timed collective on a float32 tensor: median seconds on rank 0; the bus rate has the bus factor, too."""
 
     collective: str
     bytes: int
@@ -95,10 +87,9 @@ def measure_bandwidth(
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     group: GroupOptions = _USUAL_GROUP,
 ) -> list[Exchange]:
-    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes.
+    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes; TrainingError.
 
-    Scripts need `if __name__ == "__main__":`. Sizes in bytes are rounded up to a multiple of 4 k for k ranks. Raises
-    TrainingError if a rank fails.
+    Scripts need `if __name__ == "__main__":`. Sizes in bytes are rounded up to a multiple of 4 k for k ranks.
     """
     work = partial(_exchange_all, tuple(sizes_bytes))
     with closing(in_processes(work, world_size, device, group)) as messages:

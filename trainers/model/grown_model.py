@@ -10,21 +10,15 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class GrownModel(Protocol):
-    """A task's `torch.nn.Module` that is not trained by gradient steps.
-
-    Its whole state is in its `state_dict`, with constant shapes, for checkpoints, exports and other ranks.
-    """
+    """A task's `torch.nn.Module` that is not trained by gradient steps; its whole state is in its `state_dict`."""
 
     def grow_epoch(
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
         tick: Callable[[], None],
     ) -> Tensor:  # fmt: skip
-        """Train an epoch on the CPU; the same arguments and state give the same bits.
+        """Train an epoch (from 1) on the CPU; the same arguments and state give the same bits.
 
-        Args:
-            epoch: Number of the epoch, from 1.
-            epochs: Number of epochs of a full training.
-            tick: Call it at least every few seconds: a silent rank counts as hanging.
+        Call `tick` at least every few seconds: a silent rank counts as hanging.
         """
 
 

@@ -7,7 +7,6 @@ import socket
 from .errors import ServeError
 
 BACKLOG = 2048
-"""Length of the queue of unaccepted connections."""
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -14,12 +14,9 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(header: str, own: str) -> bool:
-    """Return whether the header Host is missing, a loopback address, or the server's own, with or without port.
+    """Return whether the header Host is empty, a loopback address, or the server's own, with or without port.
 
     A web page can have its own name resolved to 127.0.0.1 ("DNS rebinding"); its requests carry that name.
-
-    Args:
-        header: Value of the header; empty if it is missing.
     """
     before, colon, port = header.lower().rpartition(":")
     bare = (before if colon and port.isdecimal() else header.lower()).strip("[]")

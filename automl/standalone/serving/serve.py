@@ -61,8 +61,6 @@ def serve(settings: Settings, source: Source, say: Callable[[str], None]) -> Non
 
 
 class _Application(BaseApplication):
-    """gunicorn's settings, and the application of each worker."""
-
     def __init__(self, settings: Settings, source: Source, folder: Path, listening: Any, say: Callable[[str], None]):
         self._settings, self._source, self._folder, self._say = settings, source, folder, say
         self._address, self._listening = address(listening), listening.detach()
