@@ -51,9 +51,7 @@ def _cost_usd(record: StudyRecord, point: analysis.ArchivePoint) -> float:
 
 _SEVERAL = ("package", "mlflow", "docker")
 ENSEMBLE = "ensemble"
-"""Name that stands for the models of a trial's seeds in place of a point: `ensemble`, `ensemble:TRIAL` or
-`ensemble:TRIAL@EPOCH`.
-"""
+"""Stands for the models of a trial's seeds in place of a point: `ensemble`, or with `:TRIAL` or `:TRIAL@EPOCH`."""
 _OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
 
 

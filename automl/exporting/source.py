@@ -100,16 +100,8 @@ def with_data(source: Source) -> Source:
 
 
 def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpec:
-    return TrialSpec(
-        study=spec["study"],
-        trial=spec["trial"],
-        task=spec["task"],
-        task_options=spec["task_options"],
-        params=spec["params"],
-        training=spec["training"],
-        seed=spec["seed"],
-        python_path=python_path,
-    )
+    names = ("study", "trial", "task", "task_options", "params", "training", "seed")
+    return TrialSpec(**{name: spec[name] for name in names}, python_path=python_path)
 
 
 def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:

@@ -1,12 +1,8 @@
 """Tensors stored in parts: each rank writes its rows to a file of its own, its share.
 
 A share has the safetensors layout (https://huggingface.co/docs/safetensors). A tensor's name is its path in the
-content; `rows` in the header's metadata maps its rows to the whole tensor, in JSON:
-
-    {name: [path, shape of the whole tensor, first row], ...}
-
-Rows are contiguous, so any rows are one range of bytes. The main file holds size and CRC-32 of each share; the CRC
-detects damage, not malice, and nothing in a share is ever executed.
+content; `rows` in the header's metadata maps each name, in JSON, to [path, shape of the whole tensor, first row]. The
+main file holds size and CRC-32 of each share, which detects damage, not malice; nothing in a share is ever executed.
 """
 
 from __future__ import annotations

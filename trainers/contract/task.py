@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast, runtime_checkable
+
+from torch import Tensor, nn
 
 from search_spaces.space import Space
 from trainers.protocol import OUR_METRICS, TaskError
@@ -191,3 +193,22 @@ def _are_mappings(value: object) -> bool:
 
 def _a(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+@runtime_checkable
+class GrownModel(Protocol):
+    """A task's `torch.nn.Module` that is not trained by gradient steps; its whole state is in its `state_dict`."""
+
+    def grow_epoch(
+        self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
+        tick: Callable[[], None],
+    ) -> Tensor:  # fmt: skip
+        """Train an epoch (from 1) on the CPU; the same arguments and state give the same bits.
+
+        Call `tick` at least every few seconds: a silent rank counts as hanging.
+        """
+
+
+def grows(module: nn.Module) -> TypeGuard[GrownModel]:
+    """Return whether a model is grown, not trained by gradient steps."""
+    return isinstance(module, GrownModel)

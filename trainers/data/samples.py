@@ -37,7 +37,6 @@ class TensorSamples:
         self._device = device
 
     def __len__(self) -> int:
-        """Return N."""
         return len(self._inputs)
 
     def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:  # noqa: ARG002
@@ -83,7 +82,6 @@ class DatasetSamples:
             )
 
     def __len__(self) -> int:
-        """Return N."""
         return len(self._dataset)  # type: ignore[arg-type]
 
     def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Any, Any]]:

@@ -28,13 +28,11 @@ class SharingSampler(Sampler[int]):
         self.epoch = 0
 
     def __len__(self) -> int:
-        """Return the number of this rank's samples."""
         if self._shuffles:
             return math.ceil(self._samples / self._world_size)
         return len(share(self._samples, self._rank, self._world_size))
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of this rank's samples."""
         if not self._shuffles:
             return iter(share(self._samples, self._rank, self._world_size))
         order = permutation(self._samples, seed=self._seed, epoch=self.epoch)
@@ -71,7 +69,6 @@ class SharedStream(IterableDataset[Any]):
             self._samples.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield this process's samples."""
         if self._is_shared_out:
             return iter(self._samples)
         worker = get_worker_info()
@@ -186,11 +183,9 @@ class TrainingBatches(Sampler[list[int]]):
         self._own, self._batch_size, self._singles = own, batch_size, singles
 
     def __len__(self) -> int:
-        """Return the number of batches on each rank."""
         return len(self._sizes())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the numbers of the samples of each batch."""
         numbers, first = list(self._own), 0
         for size in self._sizes():
             yield numbers[first : first + size]
@@ -219,11 +214,9 @@ class EvenBatches(Sampler[list[int]]):
             )
 
     def __len__(self) -> int:
-        """Return the number of batches on each rank."""
         return self._batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the numbers of the samples of each batch."""
         numbers = list(self._own)
         for batch in range(self._batches):
             yield [numbers[index] for index in share(len(numbers), batch, self._batches)]
@@ -238,11 +231,9 @@ class Loader:
         self._batches, self._device, self._counter, self._is_in_step = batches, device, counter, is_in_step
 
     def __len__(self) -> int:
-        """Return the number of batches on this rank."""
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches, moved to the device."""
         for batch in in_step(self._batches, self._device) if self._is_in_step else self._batches:
             self._counter.tick()
             yield to_device(batch, self._device)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,8 +27,7 @@ _FLOAT_BYTES = 4
 _USUAL_GROUP = GroupOptions()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Collective:
+class Collective(NamedTuple):
     """An exchange among k ranks; `run` takes a whole tensor [n], and a tensor [n / k] as this rank's share.
 
     Attributes:
@@ -41,31 +41,15 @@ class Collective:
     result: Callable[[int], float]
 
 
+def _reduce_scatter(whole: Tensor, share: Tensor) -> object:
+    return dist.reduce_scatter_tensor(share, whole)
+
+
 COLLECTIVES = (
-    Collective(
-        name="all-gather",
-        run=dist.all_gather_into_tensor,
-        bus_factor=lambda k: (k - 1) / k,
-        result=lambda _: 1.0,
-    ),
-    Collective(
-        name="reduce-scatter",
-        run=lambda whole, share: dist.reduce_scatter_tensor(share, whole),
-        bus_factor=lambda k: (k - 1) / k,
-        result=lambda k: k,
-    ),
-    Collective(
-        name="broadcast",
-        run=lambda whole, _: dist.broadcast(whole, 0),
-        bus_factor=lambda _: 1.0,
-        result=lambda _: 1.0,
-    ),
-    Collective(
-        name="all-reduce",
-        run=lambda whole, _: dist.all_reduce(whole),
-        bus_factor=lambda k: 2 * (k - 1) / k,
-        result=lambda k: k,
-    ),
+    Collective("all-gather", dist.all_gather_into_tensor, lambda k: (k - 1) / k, lambda _: 1.0),
+    Collective("reduce-scatter", _reduce_scatter, lambda k: (k - 1) / k, lambda k: k),
+    Collective("broadcast", lambda whole, _: dist.broadcast(whole, 0), lambda _: 1.0, lambda _: 1.0),
+    Collective("all-reduce", lambda whole, _: dist.all_reduce(whole), lambda k: 2 * (k - 1) / k, lambda k: k),
 )
 """DDP uses all-reduce and broadcast; sharded trainings gather and scatter."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers.checkpoints.checkpoint import fits_the_model
-from trainers.contract.task import Task
+from trainers.contract.task import GrownModel, Task
 from trainers.data.epoch_plan import EpochLayout, Pass, SingleSamples, work_of
 from trainers.data.sample_order import Feed, OrderedFeed, StreamFeed
 from trainers.data.samples import Samples
@@ -24,7 +24,6 @@ from trainers.loop.evaluation import StepWeights, has_weights, per_sample
 from trainers.loop.gradient_noise import GradientWatch
 from trainers.loop.step_counter import GradientNorms, StepCounter
 from trainers.loop.training_state import TrainingState
-from trainers.model.grown_model import GrownModel
 from trainers.model.learning_rate import LearningRate
 from trainers.model.optimizers import RATE_FACTOR
 from trainers.protocol import TaskError, TrialSpec

@@ -111,12 +111,10 @@ TRAIN_WORK = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCount:
-    """A step counter's values at one moment.
+    """A step counter's values at one moment; `epoch` is 0 before the first, `fraction` the part of its work done.
 
     Attributes:
         count: Batches loaded, trained and evaluated and files written in this attempt.
-        epoch: The current epoch, from 1; 0 before the first.
-        fraction: Part of that epoch's work that is done, from 0 to 1.
         is_first: The rank does something for the first time in this attempt, which may compile code.
     """
 

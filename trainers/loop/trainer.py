@@ -19,7 +19,7 @@ from torch import nn
 
 from trainers.checkpoints.checkpoint_place import counting
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending, Write
-from trainers.contract.task import Task, training_loss
+from trainers.contract.task import Task, grows, training_loss
 from trainers.contract.user_code import code_files
 from trainers.data.epoch_plan import samples_of_rank
 from trainers.data.sample_order import layout_of
@@ -34,7 +34,6 @@ from trainers.loop.evaluation import has_weights
 from trainers.loop.gradient_noise import GradientWatch
 from trainers.loop.step_counter import StepCounter
 from trainers.loop.training_state import build_state
-from trainers.model.grown_model import grows
 from trainers.model.learning_rate import planned_learning_rate
 from trainers.model.optimizers import own_schedule, scheduled_rate
 from trainers.model.precision import set_fast_math

@@ -26,13 +26,12 @@ from trainers.checkpoints.shared_checkpoint import (
     take_weights,
 )
 from trainers.checkpoints.stored_tensors import Piece, StoredTensor, in_memory
-from trainers.contract.task import Task, model_of
+from trainers.contract.task import Task, grows, model_of
 from trainers.data.epoch_plan import EpochLayout
 from trainers.data.sample_order import StreamPlace
 from trainers.data.seeds import derive, reseed
 from trainers.failures import CheckpointError
 from trainers.loop.gradient_noise import AdaScale, Moments
-from trainers.model.grown_model import grows
 from trainers.model.init_by_module import ModuleInit
 from trainers.model.learning_rate import LearningRate, scale_ema
 from trainers.model.network import Network, shards_fully

@@ -24,8 +24,8 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from trainers.contract.task import grows
 from trainers.loop.step_counter import ExchangeTimes
-from trainers.model.grown_model import grows
 from trainers.model.precision import format_of, has_channels_last, images_channels_last
 from trainers.model.sharding import checkpoint_activations, has_values, shard_fully
 from trainers.protocol import TaskError

@@ -1,15 +1,8 @@
 """The optimizers by name, and learning rates of parameter groups as multiples of the scheduled rate.
 
-A task may have its own optimizer, schedule and rates of layers:
-
-    class Mine(BaseTask):
-        def optimizer(self, model, learning_rate, params):
-            return MyOptimizer(model.parameters(), lr=learning_rate)
-        def schedule(self, step, steps, params):
-            return 1 - step / steps
-
-`learning_rate` is the scaled one. Before each step the trainer sets each group's rate, keeping its initial ratio to the
-scheduled rate. For the trainer's optimizers, `rate_factors(model, params)` returns such ratios by parameter name.
+A task may have `optimizer(model, learning_rate, params)`, at the scaled rate; `schedule(step, steps, params)`, a factor
+of it; and, for the trainer's optimizers, `rate_factors(model, params)`, ratios by parameter name. Before each step the
+trainer sets each group's rate, keeping its initial ratio to the scheduled rate.
 """
 
 from __future__ import annotations

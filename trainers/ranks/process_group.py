@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import HashStore, PrefixStore, Store
+from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend, LostError, RankAssignment

@@ -57,10 +57,8 @@ class LanguageModel(SplitTask):
 
         Args:
             test: A file or folder, which the search never sees.
-            validation: A file or folder; without it, `validation_share` of the documents in `train`.
             separator: Text between the documents of a file; "" takes each file as one document.
             vocabulary: Largest number of tokens, 256 bytes included.
-            test_share: Share of the documents of `train` for testing, when there is no `test`.
         """
         given = {"validation": validation, "test": test}
         shares = shares_of(validation_share, test_share) | {
@@ -189,7 +187,6 @@ class _Reader:
         self._files, self._separator, self._encoding = files, separator, encoding
 
     def __call__(self, path: str) -> list[str]:
-        """Return the documents, empty ones left out."""
         place = Path(path)
         paths = sorted(one for one in place.rglob(self._files) if one.is_file()) if place.is_dir() else [place]
         if not paths:

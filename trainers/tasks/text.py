@@ -71,14 +71,11 @@ class Text(SplitTask):
             text: The column of texts: its name, its number from 0, "last", or "auto" for the one with the longest.
             label: The column of classes, named in the same ways; "auto" takes the one with the fewest different values.
             test: A file of the same columns, which the search never sees.
-            validation: A file of the same columns; without it, `validation_share` of the training file.
             vocabulary: Largest number of tokens; no effect with a checkpoint.
             longest: Number of tokens of a text that count; the rest is cut off.
             lowercase: Whether to ignore case; no effect with a checkpoint.
             checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune instead of training from scratch.
-            header: Whether the first line names the columns; None finds out.
-            delimiter: One character; None finds out.
-            test_share: Share of the rows of `train` for testing, when there is no `test`.
+            header: Whether the first line names the columns; None finds out, as for `delimiter`.
         """
         self._form = task_options.form(delimiter=delimiter, header=header, encoding=encoding, missing=[])
         shares = shares_of(validation_share, test_share)

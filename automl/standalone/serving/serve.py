@@ -84,7 +84,6 @@ class _Application(BaseApplication):
                 self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Return a worker's application, with its model loaded."""
         from .app import make_app
         from .served_model import ServedModel
 

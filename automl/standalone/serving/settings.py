@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .errors import ServeError
-from .loopback import is_loopback
+from .listening import is_loopback
 
 PREFIX = "AUTOML_SERVE_"
 _SHORTEST_TOKEN = 16

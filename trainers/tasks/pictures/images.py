@@ -192,30 +192,27 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def _channels(path: Path) -> int:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return 1 if image.mode in {"1", "L", "LA", "I", "I;16", "F"} else 3
-    except (OSError, ValueError, SyntaxError) as error:
-        raise _no_image(path, error) from None
+    return 1 if _look(path)[0] in {"1", "L", "LA", "I", "I;16", "F"} else 3
 
 
 def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
     """Return (height, width): that of all images if equal and small, else a square."""
-    from PIL import Image
-
-    sizes = set()
-    for path in paths:
-        try:
-            with Image.open(path) as image:
-                sizes.add((image.height, image.width))
-        except (OSError, ValueError, SyntaxError) as error:
-            raise _no_image(path, error) from None
+    sizes = {_look(path)[1] for path in paths}
     if len(sizes) == 1 and max(max(size) for size in sizes) <= _LARGEST_SIDE:
         return sizes.pop()
     side = max(8, min(_LARGEST_SIDE, *(min(size) for size in sizes)))
     return side, side
+
+
+def _look(path: Path) -> tuple[str, tuple[int, int]]:
+    """Return an image's mode, and its (height, width)."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.mode, (image.height, image.width)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise _no_image(path, error) from None
 
 
 def _no_image(path: Path, error: BaseException) -> TaskError:

@@ -121,7 +121,6 @@ class _Residual(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Conv2d(before, after, 1, stride=stride, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return [n, after, h / stride, w / stride]."""
         added: Tensor = self.shortcut(images) + self.inner(images)
         return added
 
@@ -301,7 +300,6 @@ class _Block(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return [n, after, h / stride, w / stride]."""
         values = self.bn2(self.conv2(relu(self.bn1(self.conv1(images)))))
         if self.conv3 is not None and self.bn3 is not None:
             values = self.bn3(self.conv3(relu(values)))

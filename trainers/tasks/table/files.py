@@ -62,7 +62,6 @@ class Table:
     columns: dict[str, Any]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(next(iter(self.columns.values())))
 
     @property

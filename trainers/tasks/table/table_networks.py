@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainers.model.grown_model import GrownModel, grows
+from trainers.contract.task import GrownModel, grows
 from trainers.protocol import Params
 from trainers.tasks.shared import task_options
 from trainers.tasks.shared.data_fingerprint import DataMark
@@ -53,7 +53,7 @@ class FoldModel(nn.Module):
 
 
 class GrownFoldModel(FoldModel):
-    """Models that are grown (`trainers.model.grown_model`), each on all folds but its own."""
+    """Models that are grown (`trainers.contract.task`), each on all folds but its own."""
 
     def grow_epoch(
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
@@ -335,6 +335,5 @@ class _Block(nn.Module):
         )
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the shape of `values`."""
         added: Tensor = values + self.inner(values)
         return added

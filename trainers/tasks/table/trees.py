@@ -21,7 +21,7 @@ _MOST_SET_BYTES = 2**30
 
 
 class BoostedTrees(nn.Module):
-    """Trees whose outputs are summed, grown epoch by epoch; see `trainers.model.grown_model`.
+    """Trees whose outputs are summed, grown epoch by epoch; see `trainers.contract.task`.
 
     Input float32 [n, d + c] of `Encoding.encode`; output [n, outputs], or [n] for a single number (`outputs` None).
     Trees that have not grown yet add nothing, so that tensors keep their shapes.

@@ -125,7 +125,7 @@ class TfidfRegression(nn.Module):
 
     An n-gram has the weight ln((1 + n) / (1 + texts with it)) + 1 of scikit-learn's TfidfTransformer, or 0 if no
     training text has it; a repeated n-gram counts several times in the length. It is fitted by L-BFGS
-    (`trainers.model.grown_model`): an epoch has its share of `BLOCKS`. Input: tokens int64 [n, t], filled up with PAD;
+    (`trainers.contract.task`): an epoch has its share of `BLOCKS`. Input: tokens int64 [n, t], filled up with PAD;
     output: logits float32 [n, k].
 
     Args:

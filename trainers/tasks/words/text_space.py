@@ -53,12 +53,9 @@ def _layers(model: nn.Module) -> tuple[str, int]:
 
 
 BUCKETS = 2**15
-"""Number of places that all n-grams of two tokens and more share; those that fall together are told apart by others.
-
-The optimizer of a network goes over all of them in each step, which takes most of a step's time.
-"""
+"""Number of hash buckets for n-grams of two tokens and more; updating all of them takes most of a step's time."""
 MOST_WEIGHTS = 20_000_000
-"""Most weights of TF-IDF: its optimizer keeps some twenty copies of them in double precision, 3 GB."""
+"""Largest number of weights of TF-IDF, of which its optimizer keeps about twenty copies in double precision: 3 GB."""
 
 
 def count_of(vocabulary: int, longest_ngram: int) -> int:
