@@ -119,9 +119,7 @@ class TrainerOptions:
     )
     reference_batch: int = _whole(64, "samples per step for which the learning rate is meant", at_least=1)
     lr_scaling: str = _choice(
-        "auto",
-        "how the learning rate follows the effective batch size",
-        ("auto", "linear", "sqrt", "none", "adascale"),
+        "auto", "how the learning rate follows the effective batch size", ("auto", "linear", "sqrt", "none", "adascale")
     )
     warmup_epochs: float = _number(1.0, "epochs in which the learning rate rises to its full value", at_least=0)
     warmup_steps: int | None = _whole(

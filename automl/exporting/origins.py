@@ -151,9 +151,4 @@ def _kept(record: StudyRecord, trial: int, epoch: int | None = None) -> list[Con
 
 
 def _of_trial(record: StudyRecord, trial: int, confirmed: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {
-        "study": record.name,
-        "trial": trial,
-        "study_cost_usd": record.cost_nano_usd / NANO,
-        "confirmed": confirmed,
-    }
+    return {"study": record.name, "trial": trial, "study_cost_usd": record.cost_nano_usd / NANO, "confirmed": confirmed}

@@ -60,10 +60,7 @@ for name, content in exported["files"].items():  # {", ".join(list(files)[:3])}
 
 
 def _lines_that_load(
-    out: str | Path,
-    content: Mapping[str, Any],
-    state: Mapping[str, Any] | None,
-    place: str | Path | None,
+    out: str | Path, content: Mapping[str, Any], state: Mapping[str, Any] | None, place: str | Path | None
 ) -> str:
     path, spec = out if place is None else place, content["spec"]
     if FILES in content:

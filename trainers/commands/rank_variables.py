@@ -25,13 +25,7 @@ class Meeting:
     Requests to the store are short, since a waiting one blocks those of other threads.
     """
 
-    def __init__(
-        self,
-        key: str,
-        group: Group,
-        store: StoreClient | None,
-        is_over: Callable[[], bool],
-    ) -> None:
+    def __init__(self, key: str, group: Group, store: StoreClient | None, is_over: Callable[[], bool]) -> None:
         self._prefix, self._group, self._is_over = f"command/{key}", group, is_over
         self._store = store if group.world_size > 1 else None
         self._set_here: set[str] = set()

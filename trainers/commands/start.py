@@ -87,12 +87,7 @@ _MOST_SCRIPT_BYTES = 2**24
 
 
 def start_of(
-    command: Command,
-    own: OwnLoop,
-    place: Mapping[str, str],
-    *,
-    folder: WorkingFolder,
-    kept: Path,
+    command: Command, own: OwnLoop, place: Mapping[str, str], *, folder: WorkingFolder, kept: Path
 ) -> tuple[list[str], dict[str, str]]:
     """Return a program's arguments and environment; also writes its parameters to a file."""
     spec = own.spec

@@ -64,9 +64,7 @@ def pin_to_cpus(cpus: Collection[int]) -> None:
 
 
 def cpus_of_each_gpu(
-    devices: Path = Path("/dev"),
-    gpus: Path = Path("/proc/driver/nvidia/gpus"),
-    quota: Path = CPU_QUOTA,
+    devices: Path = Path("/dev"), gpus: Path = Path("/proc/driver/nvidia/gpus"), quota: Path = CPU_QUOTA
 ) -> int:
     """Return the CPUs for each GPU, of the CPUs available to this container or job; `quota` as in `available_cpus`."""
     return max(1, int(available_cpus(quota) / max(1, _usable_gpus(devices, gpus))))

@@ -34,13 +34,7 @@ from trainers.local.diagnostics import diagnosed
 from trainers.loop.step_counter import StepCount, StepCounter
 from trainers.loop.trainer import Trainer
 from trainers.protocol import AskedFor, Backend, Measurement, RankAssignment, TrialFacts, TrialSpec
-from trainers.ranks.process import (
-    Remains,
-    free_memory,
-    pin_to_cpus,
-    set_threads,
-    use_one_heap,
-)
+from trainers.ranks.process import Remains, free_memory, pin_to_cpus, set_threads, use_one_heap
 from trainers.ranks.process_group import Group, Membership, device_of, warm_up
 from trainers.ranks.process_state import ProcessState, own_environment
 from trainers.ranks.rank_messages import Began, Failed, Message, Orders, Outgoing
@@ -164,12 +158,7 @@ class RankProcess:
             self._jobs.get()()
 
     def _train(
-        self,
-        spec: TrialSpec,
-        assignment: RankAssignment,
-        orders: Orders,
-        outgoing: Outgoing,
-        counter: StepCounter,
+        self, spec: TrialSpec, assignment: RankAssignment, orders: Orders, outgoing: Outgoing, counter: StepCounter
     ) -> Remains | None:
         outgoing.begin()
         trainer: Trainer | FunctionTrainer | CommandTrainer | None = None
