@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast, runtime_checkable
 
-from torch import Tensor, nn
-
 from search_spaces.space import Space
 from trainers.protocol import OUR_METRICS, TaskError
 from trainers.protocol import Params as Params  # noqa: PLC0414 - tasks import it from here
