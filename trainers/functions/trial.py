@@ -1,9 +1,12 @@
 """The object that a training function gets: its place, its parameters, and the loop over its epochs.
 
-    def train(trial: automl.Trial) -> None: model = trial.prepare(Net(trial.params["width"])) optimizer =
-        torch.optim.AdamW(model.parameters(), lr=trial.learning_rate) for epoch in trial.epochs(model=model,
-        optimizer=optimizer): for inputs, targets in trial.loader(train_set): ...
-        trial.report(val_error=trial.mean(errors, weight=samples))
+    def train(trial: automl.Trial) -> None:
+        model = trial.prepare(Net(trial.params["width"]))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=trial.learning_rate)
+        for epoch in trial.epochs(model=model, optimizer=optimizer):
+            for inputs, targets in trial.loader(train_set):
+                ...
+            trial.report(val_error=trial.mean(errors, weight=samples))
 
 Every rank runs the function. The loop over the epochs waits for the search, writes checkpoints and resumes from them.
 """

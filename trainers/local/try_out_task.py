@@ -1,7 +1,7 @@
 """Tries a task out in a process of its own, so that the controller never loads torch.
 
-    echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' | python -P -m
-        trainers.local.try_out_task
+    echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' |
+        python -P -m trainers.local.try_out_task
 
 prints {parameters, metrics, space, samples, error} as JSON; `error` is one line, or null. With `examples` (parameters)
 and `training` (a spec's section) it prints {counted, error} instead: see `trainers.model.model_size`.
