@@ -3,6 +3,8 @@ PYTHON ?= python3
 PIP_FLAGS ?=
 WORKERS ?= 3 # for two cores: tests of processes that start and end wait a good deal
 CHAOS_MINUTES ?= 1
+# Tests start hundreds of processes, each of which would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install $(PIP_FLAGS) --quiet --constraint constraints.txt

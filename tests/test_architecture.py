@@ -16,16 +16,9 @@ from tests.support.paths import ROOT
 STANDALONE = "automl.standalone"
 SERVING = f"{STANDALONE}.serving"
 SERVED_BY = {
-    "fastapi",
-    "gunicorn",
-    "prometheus_client",
-    "pydantic",
-    "pydantic_core",
-    "pydantic_settings",
-    "starlette",
-    "uvicorn",
-    "uvicorn_worker",
-}
+    "fastapi", "gunicorn", "prometheus_client", "pydantic", "pydantic_core", "pydantic_settings", "starlette",
+    "uvicorn", "uvicorn_worker",
+}  # fmt: skip
 PACKAGES = ("search_spaces", "trainers", "studies", "reports", "automl")
 
 # Each layer may import itself and those before it. The first pattern that matches names a module's layer.
@@ -63,7 +56,7 @@ DOORS: dict[str, dict[str, str]] = {
     "onnxruntime": {"automl.standalone.programs": "runs exported models"},
     "ray": {"studies.gangs.on_ray": "its home", "studies.gangs.ray_actors": "its home",
             "studies.gangs.ray_cluster": "its home",
-            "studies.gangs.gang_reports": "its home", "studies.gangs.progress_polling": "its home",
+            "studies.gangs.rank_deaths_and_reports": "its home", "studies.gangs.progress_polling": "its home",
             "studies.gangs.ray_slots": "its home", "studies.gangs.own_cluster": "its home",
             "studies.gangs.slot": "its home",
             "studies.gangs.node_watch": "its home", "studies.gangs.pool_cluster": "its home",

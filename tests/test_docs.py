@@ -32,16 +32,8 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
 REACHED_FROM_OTHERS = {"docs/libraries.md", "docs/search-experiments.md"}
 REPLACED = (
-    "believers?",
-    "purse",
-    "roster",
-    "upcoming",
-    "advisor",
-    "break-even price",
-    "soundness",
-    "the coin",
-    "twins?",
-)
+    "believers?", "purse", "roster", "upcoming", "advisor", "break-even price", "soundness", "the coin", "twins?",
+)  # fmt: skip
 PLACEHOLDERS = {"TRIAL@EPOCH": "3@9", "TRIAL": "3", "[TASK]": "", "[STUDY]": ""}
 
 
@@ -64,7 +56,7 @@ def links() -> list[tuple[Path, str]]:
     return [(page, target) for page in PAGES for target in found.findall(BLOCK.sub("", page.read_text("utf-8")))]
 
 
-def test_every_relative_link_leads_somewhere() -> None:
+def test_every_relative_link_leads_somewhere_and_images_are_small() -> None:
     assert len(links()) > 50
     for page, target in links():
         if target.startswith(("https://", "http://")):
@@ -73,9 +65,6 @@ def test_every_relative_link_leads_somewhere() -> None:
         there = (page.parent / file).resolve() if file else page
         assert there.exists(), f"{page.name}: {target}"
         assert not anchor or anchor in anchors(there), f"{page.name}: {target}"
-
-
-def test_images_are_small() -> None:
     for image in (ROOT / "docs" / "images").iterdir():
         assert image.stat().st_size < 300_000, image.name
 
@@ -116,14 +105,15 @@ def test_every_command_is_one() -> None:
     assert wrong == []
 
 
-def test_the_readme_can_be_read_in_five_minutes() -> None:
+def test_the_readme_takes_five_minutes_leads_to_every_page_and_shows_the_example() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
-
-
-def test_the_readme_leads_to_every_page() -> None:
     targets = {target.partition("#")[0] for page, target in links() if page.name == "README.md"}
     assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} - targets <= REACHED_FROM_OTHERS
     assert "CONTRIBUTING.md" in targets
+    example = (ROOT / "examples" / "own_task.py").read_text(encoding="utf-8")
+    assert len(example.splitlines()) <= 30
+    shown = next(block for block in blocks(ROOT / "README.md", "python") if "class Moons" in block)
+    assert shown in example
 
 
 def test_nothing_asks_for_a_package_that_no_index_has() -> None:
@@ -142,7 +132,6 @@ def test_every_command_is_documented_with_its_options() -> None:
     both = text + (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
-        assert command is not None
         assert f"| `automl {name}" in text, name
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:
@@ -164,7 +153,7 @@ def commands_of(command: click.Command, name: str) -> Iterator[tuple[str, click.
         yield from commands_of(inner, f"{name} {word}".strip())
 
 
-def test_the_commands_without_json_are_named() -> None:
+def test_commands_without_json_and_those_that_set_keys_are_named() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"\| `--json` \| all but (.*?) \|", text)
     without = {
@@ -173,9 +162,6 @@ def test_the_commands_without_json_are_named() -> None:
         if not any("--json" in parameter.opts for parameter in command.params)
     }
     assert set(re.findall(r"`([^`]+)`", told)) == without
-
-
-def test_the_commands_that_set_keys_of_a_spec_are_named() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"\| `--set PATH=VALUE` \| (.*?) \|", text)
     having = {
@@ -192,27 +178,21 @@ def test_every_figure_is_documented() -> None:
     assert {name for row in rows for name in CODE.findall(row)} == names
 
 
-def test_every_exit_code_is_documented_and_no_other() -> None:
+def test_every_exit_code_and_failure_is_documented_and_no_other() -> None:
     table = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("| exit code |")[2].partition("\n\n")[0]
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     assert documented == {0, FAILED, WRONG_INPUT, NOTHING_COMPLETE, INTERRUPTED}
-
-
-def test_every_failure_is_documented_and_no_other() -> None:
     table = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8").partition("| failure |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(get_args(Failure)) - {"unreadable"}
 
 
-def test_the_glossary_explains_each_word_once() -> None:
+def test_the_glossary_explains_each_word_and_symbol_once() -> None:
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").partition("## Symbols of the search")[0]
     words = re.findall(r"^\| ([^|]+) \| [^|]+ \|[^|]*\|$", page, re.MULTILINE)
     words = [word for word in words if word != "word"]
     assert len(words) > 80
     assert all(f"\n## {name}\n" in page for name in ("Studies and trials", "Decisions", "Devices and time", "Money"))
     assert [word for word, count in Counter(map(str.lower, words)).items() if count > 1] == []
-
-
-def test_the_glossary_has_the_symbols_of_the_search() -> None:
     notation = (ROOT / "docs" / "search.md").read_text(encoding="utf-8").partition("| symbol |")[2].partition("\n\n")[0]
     table = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").partition("| symbol |")[2].partition("\n\n")[0]
     first = [re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for text in (notation, table)]
@@ -256,11 +236,8 @@ def documented() -> dict[str, str]:
     return dict(row.findall((ROOT / "docs" / "spec.md").read_text(encoding="utf-8")))
 
 
-def test_every_key_of_the_spec_is_documented_and_no_other() -> None:
+def test_keys_and_parameters_are_documented_with_their_defaults_and_no_other() -> None:
     assert sorted(documented()) == sorted(path for path, _ in leaves(StudySpec))
-
-
-def test_documented_defaults_are_true() -> None:
     texts = documented()
     in_words = {"study", "task", "space", "objectives.metric", "search.pruner"}
     for path, default in leaves(StudySpec):
@@ -269,9 +246,6 @@ def test_documented_defaults_are_true() -> None:
         given = yaml.safe_load(texts[path].strip("`"))
         expected = [] if default == () else default
         assert given == expected, path
-
-
-def test_the_trainers_parameters_are_documented_with_their_defaults() -> None:
     row = re.compile(r"^\| `(\w+)` \| `([^`]+)` \|", re.MULTILINE)
     table = (ROOT / "docs" / "search-spaces.md").read_text(encoding="utf-8").partition("## Parameters")[2]
     texts = dict(row.findall(table))
@@ -280,15 +254,14 @@ def test_the_trainers_parameters_are_documented_with_their_defaults() -> None:
     assert {name: yaml.safe_load(text) for name, text in texts.items()} == own
 
 
-def test_every_spec_of_the_documentation_is_one() -> None:
+def test_every_spec_of_documentation_and_demo_is_one_and_both_forms_agree() -> None:
     specs = [(page.name, block) for page in PAGES for block in blocks(page, "yaml")]
     assert len(specs) >= 3
     for page, block in specs:
         spec = parse_spec(yaml.safe_load(block), page)
         assert spec.task
-
-
-def test_the_two_forms_of_the_documented_space_agree() -> None:
+    spec = parse_spec(yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text(encoding="utf-8")))
+    assert spec.study == "digits"
     page = ROOT / "docs" / "search-spaces.md"
     (code,), (form,) = blocks(page, "python"), blocks(page, "yaml")
     scope: dict[str, Any] = {}
@@ -300,27 +273,12 @@ def test_the_two_forms_of_the_documented_space_agree() -> None:
     }
 
 
-def test_python_blocks_compile() -> None:
+def test_python_blocks_compile_and_every_name_of_the_api_is_documented() -> None:
     for page in PAGES:
         for block in blocks(page, "python"):
             compile(block, page.name, "exec")
-
-
-def test_every_name_of_the_python_api_is_documented() -> None:
     text = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("python.md", "training-function.md"))
     assert [name for name in automl.__all__ if not re.search(rf"\b{name}\b", text)] == []
     members = {name for name in vars(automl.Study) if not name.startswith("_")}
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     assert [name for name in sorted(members) if not re.search(rf"`(study\.)?{name}\b", page)] == []
-
-
-def test_the_example_of_the_readme_is_the_file() -> None:
-    example = (ROOT / "examples" / "own_task.py").read_text(encoding="utf-8")
-    assert len(example.splitlines()) <= 30
-    shown = next(block for block in blocks(ROOT / "README.md", "python") if "class Moons" in block)
-    assert shown in example
-
-
-def test_the_spec_of_the_demo_is_one() -> None:
-    spec = parse_spec(yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text(encoding="utf-8")))
-    assert spec.study == "digits"

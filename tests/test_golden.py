@@ -17,12 +17,9 @@ def test_every_case_has_a_record_and_a_family() -> None:
 
 
 QUICK = (
-    "made_up/random+mo_asha",
-    "made_up/nsga2+median",
-    "made_up/auto+three_objectives",
-    "failing/auto",
+    "made_up/random+mo_asha", "made_up/nsga2+median", "made_up/auto+three_objectives", "failing/auto",
     "world_sizes/tpe+mo_asha",
-)
+)  # fmt: skip
 """A share of the record that takes seconds; `make test-slow` and `python -m tests.support.golden` compare all of it."""
 
 

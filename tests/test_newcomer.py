@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.support import newcomer
+from tests.support.command_line import InProcess
 from tests.support.newcomer import Newcomer
 
 OTHER_HOST = "needs another host"
@@ -147,7 +149,7 @@ RUN = {
     *OWN_TASK, *OWN_DATA, SAVED_SPEC, OWN_TABLE, *TRAININGS, *COMPARED, *STUDY, DELETED, *COMPLETION, CONFIRMED,
     PROMOTED, *REGISTRY, IMAGE, *PEOPLE, PREDICTED, *MONEY, BACKUP,
 }  # fmt: skip
-pytestmark = pytest.mark.xdist_group("newcomer")
+pytestmark = [pytest.mark.xdist_group("newcomer"), pytest.mark.medium, pytest.mark.timeout(1500)]
 
 
 def test_every_command_of_the_documents_is_run_or_has_a_reason() -> None:
@@ -172,9 +174,7 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     assert (tmp_path / "artifacts" / "moons" / "report.html").exists()
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_data_of_ones_own(tmp_path: Path) -> None:
     newcomer.table(tmp_path / "train.csv", rows=800, seed=0)
     newcomer.table(tmp_path / "test.csv", rows=200, seed=1)
@@ -191,9 +191,7 @@ def test_data_of_ones_own(tmp_path: Path) -> None:
             file.unlink()  # the next study may have the same name
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_what_clusters_read_is_written(tmp_path: Path) -> None:
     newcomer.digits(tmp_path, trials=10)
     person = Newcomer(tmp_path)
@@ -203,27 +201,21 @@ def test_what_clusters_read_is_written(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} >= {"digits.sbatch", "digits-rayjob", "automl-compose"}
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("command", TRAININGS)
 def test_one_training(command: str, tmp_path: Path) -> None:
     newcomer.moons(tmp_path)
     Newcomer(tmp_path).types(command)
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("command", COMPARED)
 def test_world_sizes_compared(command: str, tmp_path: Path) -> None:
     newcomer.mnist(tmp_path / "mnist")
     Newcomer(tmp_path).types(command)
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_a_study_from_launch_to_deletion(tmp_path: Path) -> None:
     newcomer.digits(tmp_path, trials=10)
     person = Newcomer(tmp_path)
@@ -237,9 +229,7 @@ def test_a_study_from_launch_to_deletion(tmp_path: Path) -> None:
     assert (tmp_path / ".config" / "fish" / "completions" / "automl.fish").stat().st_size > 100
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_a_model_goes_to_the_registry_and_answers(tmp_path: Path) -> None:
     newcomer.moons(tmp_path)
     person = Newcomer(tmp_path)
@@ -257,9 +247,7 @@ def test_a_model_goes_to_the_registry_and_answers(tmp_path: Path) -> None:
     assert (tmp_path / "moons-image" / "Dockerfile").exists()
 
 
-@pytest.mark.medium
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
     newcomer.table(tmp_path / "train.csv", rows=600, seed=0)
     newcomer.table(tmp_path / "new.csv", rows=20, seed=2)
@@ -273,10 +261,12 @@ def test_an_ensemble_answers_rows_of_a_file(tmp_path: Path) -> None:
     assert len((tmp_path / "answers.csv").read_text(encoding="utf-8").splitlines()) == 21
 
 
-@pytest.mark.medium
-def test_limits_and_a_backup(tmp_path: Path) -> None:
-    person = Newcomer(tmp_path)
-    said = [person.types(command) for command in MONEY]
-    assert said[-1].splitlines() == ["project vision: $0 of $400 are spent", "user ann: $0 of $50 are spent"]
-    assert "compared row by row" in person.types(BACKUP)
+def test_limits_and_a_backup(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.delenv("AUTOML_STORE", raising=False)
+    here = InProcess(tmp_path, capsys, monkeypatch)
+    answers = [here.run(*shlex.split(command)[1:]) for command in (*MONEY, BACKUP)]
+    assert [code for code, _, _ in answers] == [0] * 4, answers
+    *_, (_, listed, _), (_, out, err) = answers
+    assert listed.splitlines() == ["project vision: $0 of $400 are spent", "user ann: $0 of $50 are spent"]
+    assert "compared row by row" in out + err
     assert (tmp_path / "backup-2026-11-25.db").exists()

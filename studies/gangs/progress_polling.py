@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from studies.gangs.gang_reports import Gang
 from studies.gangs.pool_protocol import Event, Progress
+from studies.gangs.rank_deaths_and_reports import Gang
 
 ASK_SECONDS = 2.0
 """Interval between two questions to a rank; gangs with shorter epochs report by themselves."""

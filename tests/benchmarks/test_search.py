@@ -43,24 +43,15 @@ def compared(*lines: dict[str, Any]) -> dict[int, dict[str, Any]]:
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------------- figures
-
-
-def test_times_cheaper_is_the_ratio_of_the_dollars_to_reach_what_they_have() -> None:
+def test_times_cheaper_is_a_ratio_of_dollars_where_both_have_something() -> None:
     theirs = line("they", [[0, 0], [2, 0.2], [4, 0.5], [8, 0.9]])
     ours = line("ours", [[0, 0], [1, 0.4], [2, 0.95]])
     found = compared(ours, theirs)
     assert found[25]["geo_mean_x_cheaper"] == pytest.approx(2 / 1)  # 0.2: at 2 dollars and at 1
     assert found[50]["geo_mean_x_cheaper"] == pytest.approx(4 / 2)  # 0.5: at 4 and at 2
     assert found[100]["geo_mean_x_cheaper"] == pytest.approx(8 / 2)  # 0.9: at 8 and at 2
-
-
-def test_never_reached_is_one_and_a_half_budgets() -> None:
     found = compared(line("ours", [[0, 0], [1, 0.4]]), line("they", [[0, 0], [2, 0.2], [6, 0.5]]))
     assert found[100]["geo_mean_x_cheaper"] == pytest.approx(6 / 15)
-
-
-def test_who_has_nothing_yet_is_left_out() -> None:
     found = compared(line("ours", [[0, 0], [1, 0.4]]), line("they", [[0, 0], [6, 0.4]]))
     assert set(found) == {100}
     assert found[100]["geo_mean_x_cheaper"] == pytest.approx(6.0)
@@ -69,10 +60,7 @@ def test_who_has_nothing_yet_is_left_out() -> None:
 def test_tasks_weigh_alike_and_the_worst_is_named() -> None:
     lines = []
     for task, seed, usd in (("good", 0, 8.0), ("good", 1, 8.0), ("good", 2, 8.0), ("bad", 0, 0.5)):
-        lines += [
-            line("ours", [[0, 0], [1, 0.5]], task, seed),
-            line("they", [[0, 0], [usd, 0.5]], task, seed),
-        ]
+        lines += [line("ours", [[0, 0], [1, 0.5]], task, seed), line("they", [[0, 0], [usd, 0.5]], task, seed)]
     found = compared(*lines)[100]
     assert found["geo_mean_x_cheaper"] == pytest.approx(math.sqrt(8.0 * 0.5))
     assert (found["worst_task"], found["tasks"], found["seeds"]) == ("bad", 2, 3)
@@ -82,16 +70,13 @@ def test_tasks_weigh_alike_and_the_worst_is_named() -> None:
     assert found["high"] == pytest.approx(8.0)
 
 
-def test_only_studies_of_both_are_compared() -> None:
+def test_only_studies_of_both_with_as_much_money_are_compared() -> None:
     found = compared(
         line("ours", [[0, 0], [1, 0.5]]), line("they", [[0, 0], [2, 0.5]]), line("they", [[0, 0], [9, 0.5]], "other")
     )
     assert found[100]["tasks"] == 1
     assert found[100]["geo_mean_x_cheaper"] == pytest.approx(2.0)
-
-
-def test_budgets_are_problems_of_their_own() -> None:
-    """A study with little money is compared with studies of as much money."""
+    # A study with little money is compared with studies of as much money.
     from search_peers.figures import figures
 
     lines = [
@@ -130,9 +115,6 @@ def test_regret_calibration_and_latency() -> None:
     assert [(row["trials_from"], row["p50_ms"]) for row in document["latency"]] == [(0, 3.0), (50, 9.0)]
     assert "| size | validation | they |" in printed(document)
     json.dumps(document, allow_nan=False)
-
-
-# ---------------------------------------------------------------------- contestants
 
 
 def contest(folder: Path, name: str, **changes: Any) -> SimulatedStudy:
@@ -174,9 +156,7 @@ def test_contestants_of_other_environments_play(tmp_path: Path, name: str) -> No
         pytest.param("gp_unpruned_prices_known", DOLLARS, marks=pytest.mark.slow),
     ],
 )
-def test_the_unpruned_gp_is_a_rival_to_be_reckoned_with(
-    tmp_path: Path, name: str, objectives: tuple[Objective, ...]
-) -> None:
+def test_the_unpruned_gp_is_a_rival_to_be_reckoned_with(tmp_path, name, objectives) -> None:
     by = yardstick(table(tmp_path, count=300), objectives)
     shares = {
         policy: [steps(contest(tmp_path, policy, objectives=objectives, seed=seed), by)[-1].share for seed in range(4)]
@@ -317,9 +297,6 @@ def test_forecasts_are_compared_with_what_would_have_come(tmp_path: Path) -> Non
     assert np.median(np.abs(late[:, 1] - late[:, 3])) < 0.1
 
 
-# ---------------------------------------------------------------------- the program
-
-
 def folder_of_curves(folder: Path) -> Path:
     for kind, names in (("lcbench", ("1", "2", "3")), ("taskset", ("x", "y"))):
         (folder / "curves" / kind).mkdir(parents=True)
@@ -351,7 +328,8 @@ def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: P
 
     curves = folder_of_curves(tmp_path)
     asked = search.arguments_of(["--curves", str(curves), "--seeds", "0", "--slots", "2", "--seconds", "size",
-                                 "--prices", "uniform", "--policies", "ours,ours_after_two"])  # fmt: skip
+                                 "--prices", "uniform", "--policies", "ours,ours_after_two",
+                                 "--full-trials", "6"])  # fmt: skip
     jobs = search.jobs_of(asked, search.tasks_in(curves, "all"))
     before = {job.task: [Path(file).stem for (file,) in job.before] for job in jobs if job.policy != "ours"}
     assert before == {"1": ["2", "3"], "2": ["3", "1"], "3": ["1", "2"]}, "a pooled task has no siblings"
@@ -364,9 +342,7 @@ def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: P
 
 
 @pytest.mark.medium
-def test_what_is_there_is_not_simulated_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_there_is_not_simulated_again(tmp_path, monkeypatch, capsys) -> None:
     import search
 
     arguments = [
@@ -419,7 +395,7 @@ class InThisProcess:
         return future
 
 
-def test_a_study_scores_what_its_line_says(tmp_path: Path) -> None:
+def test_a_study_scores_what_its_line_says_and_one_that_raised_is_no_result(tmp_path, monkeypatch) -> None:
     import search
 
     job = search.Job(
@@ -434,9 +410,6 @@ def test_a_study_scores_what_its_line_says(tmp_path: Path) -> None:
     found = steps(study, yardstick(made_up, OBJECTIVES))
     assert kept["validation"][-1][1] == pytest.approx(share_at(found, study.budget_usd), abs=1e-6)
     assert search.key_of(kept) == job.key
-
-
-def test_a_study_whose_contestant_raised_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import search
     from search_peers.policies import CONTESTANTS, Contestant
 
@@ -445,9 +418,5 @@ def test_a_study_whose_contestant_raised_is_no_result(tmp_path: Path, monkeypatc
             raise ValueError("on purpose")
 
     monkeypatch.setitem(CONTESTANTS, "random", Contestant(sampler=lambda setting: Raises(), pruner="none"))
-    job = search.Job(
-        policy="random", task="1", files=(str(write(tmp_path, arrays())),), second="size", prices="uniform", slots=4,
-        seed=0, full_trials=20,
-    )  # fmt: skip
     with pytest.raises(RuntimeError, match="study failed"):
         search.simulated(job)

@@ -24,13 +24,7 @@ _SECONDS = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Gang:
-    """Slots that train a trial together.
-
-    Attributes:
-        slots: Numbers of the slots, by rank.
-        group_id: Identity of the group that stands among them; "" for one slot.
-        spec: The trial.
-    """
+    """Slots that train a trial together."""
 
     slots: tuple[int, ...]
     group_id: str
@@ -38,15 +32,7 @@ class _Gang:
 
 
 class Slots:
-    """Processes, one for each device, that train trials of gangs of any size one after the other.
-
-    Args:
-        count: Number of devices.
-        kind: Kind of device.
-
-    Attributes:
-        groups_formed: Number of groups of several ranks so far.
-    """
+    """Processes, one for each device, that train trials of gangs of any size one after the other."""
 
     def __init__(self, count: int, kind: DeviceKind) -> None:
         self._kind, self._store, self._names = kind, StoreServer(), set[str]()

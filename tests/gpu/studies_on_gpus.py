@@ -29,11 +29,7 @@ STUDY: dict[str, Any] = {
 
 
 class Folder:
-    """A folder with the files of a study, in which commands run.
-
-    Args:
-        path: The folder.
-    """
+    """A folder with the files of a study, in which commands run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from tests.gpu.gpu_trials import DEVICE, EXACT, KIND, needs_gpu, on_gpu, spec_of, trained
+from tests.support.trainer_pool import messages_of
 from trainers.checkpoints.checkpoint import read_checkpoint
 from trainers.contract.task_loading import load_task
 from trainers.local.batch_log import BatchLog
 from trainers.loop.trainer import Trainer
 from trainers.model.precision import exact_products, set_fast_math
-from trainers.protocol import Measurement, RankAssignment, TrialSpec
+from trainers.protocol import Measurement, TrialSpec
 from trainers.ranks.process_group import Group
-from trainers.ranks.rank_messages import Began, Failed
+from trainers.ranks.rank_messages import Failed
 from trainers.ranks.rank_process import RankProcess
 from trainers.trial_settings import Settings
 
@@ -34,19 +35,8 @@ def rank() -> RankProcess:
 
 def run(rank: RankProcess, spec: TrialSpec) -> Measurement | Failed:
     """Train a spec to its end in a rank's process and return the last measurement, or its failure."""
-    assignment = RankAssignment(
-        key=f"{spec.trial}-{id(spec)}", rank=0, group_id="", store=None, one_host=True, timeout_seconds=60.0
-    )
-    last: Measurement | Failed | None = None
-    for message in rank.run(spec, assignment, 3):
-        if isinstance(message, Failed):
-            last = message
-        elif not isinstance(message, Began):
-            last = message[-1]
-            if last.epoch == 3:
-                rank.close(assignment.key)
-    assert last is not None
-    return last
+    *_, last = messages_of(rank, spec, 3, f"{spec.trial}-{id(spec)}")
+    return last if isinstance(last, Failed) else last[-1]
 
 
 FORMATS = ["fp32", "bf16", *(["fp16"] if KIND == "cuda" else [])]
@@ -63,16 +53,11 @@ def test_a_network_learns_in_every_number_format(precision: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"channels_last": True},
-        {"fused": False},
-        {"tf32": False},
-        {"cudnn_benchmark": False},
-        {"activation_checkpointing": True},
-        {"accumulate": 2},
-        {"compile": True},
+        {"channels_last": True}, {"fused": False}, {"tf32": False}, {"cudnn_benchmark": False},
+        {"activation_checkpointing": True}, {"accumulate": 2}, {"compile": True},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_an_option_changes_speed_and_not_what_is_learnt(options: dict[str, Any]) -> None:
     plain = trained(spec_of(**EXACT))[-1]
     other = trained(spec_of(**(EXACT | options)))[-1]
@@ -82,7 +67,7 @@ def test_an_option_changes_speed_and_not_what_is_learnt(options: dict[str, Any])
 
 
 @on_gpu
-def test_tf32_rounds_products_and_evaluations_are_exact() -> None:
+def test_products_are_rounded_as_asked_and_fused_kernels_take_the_same_step() -> None:
     a, b = torch.randn(512, 512, device=DEVICE), torch.randn(512, 512, device=DEVICE)
     exact = (a.double() @ b.double()).float()
     set_fast_math(Settings(), DEVICE)
@@ -90,10 +75,6 @@ def test_tf32_rounds_products_and_evaluations_are_exact() -> None:
     with exact_products():
         assert (a @ b - exact).abs().max() < rounded / 10
     assert (a @ b - exact).abs().max() == rounded
-
-
-@on_gpu
-def test_fused_and_single_kernels_take_the_same_step() -> None:
     one, other = (trained(spec_of(**EXACT, fused=fused))[0] for fused in (True, False))
     assert one.metrics["train_loss"] == pytest.approx(other.metrics["train_loss"], rel=1e-4)
 

@@ -103,7 +103,7 @@ def test_groups_of_mixed_sizes_are_formed_and_left_by_processes_that_live_on() -
 
 @needs_two
 @on_gpu
-def test_batch_norm_of_all_ranks_is_that_of_one_though_the_last_step_is_uneven() -> None:
+def test_uneven_batch_norm_and_bf16_gradients_teach_the_same() -> None:
     """515 samples: in the last step one rank has two samples and the other has one."""
 
     def uneven(**training: Any) -> TrialSpec:
@@ -113,11 +113,6 @@ def test_batch_norm_of_all_ranks_is_that_of_one_though_the_last_step_is_uneven()
     one = trained(uneven())
     assert two[0].metrics["train_loss"] == pytest.approx(one[0].metrics["train_loss"], rel=1e-2)
     assert two[-1].metrics["val_loss"] == pytest.approx(one[-1].metrics["val_loss"], abs=0.02)
-
-
-@needs_two
-@on_gpu
-def test_gradients_that_travel_in_bf16_teach_the_same() -> None:
     plain, compressed = (train_locally(spec_of(**EXACT, compress=one), 2)[-1] for one in ("none", "bf16"))
     assert compressed.metrics["val_loss"] != plain.metrics["val_loss"], "nothing was compressed"
     assert compressed.metrics["val_loss"] == pytest.approx(plain.metrics["val_loss"], abs=0.05)

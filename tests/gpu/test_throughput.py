@@ -64,12 +64,7 @@ def network() -> nn.Sequential:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
-    """One epoch of a contestant.
-
-    Attributes:
-        seconds: Time of the training alone, until the device has nothing left to do.
-        loss: Mean loss of the training.
-    """
+    """One epoch of a contestant."""
 
     seconds: float
     loss: float

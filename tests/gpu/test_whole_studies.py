@@ -38,14 +38,8 @@ def space(**choices: Any) -> dict[str, Any]:
 
 MLP = space(architecture="mlp", width=32, depth=2, dropout=0.1, embedding=4, bins=0)
 FEW_TREES = {
-    "trees": 30,
-    "tree_rate": 0.1,
-    "leaves": 8,
-    "leaf_rows": 5,
-    "row_share": 1.0,
-    "column_share": 1.0,
-    "l2": 1.0,
-}
+    "trees": 30, "tree_rate": 0.1, "leaves": 8, "leaf_rows": 5, "row_share": 1.0, "column_share": 1.0, "l2": 1.0,
+}  # fmt: skip
 SMALL = {"width": 32, "depth": 2, "dropout": 0.0}
 IMAGES = {"channels": 8, "depth": 2, "dropout": 0.0}
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -139,13 +133,10 @@ def train(trial: automl.Trial) -> None:
 @pytest.mark.parametrize(
     ("example", "library"),
     [
-        ("training_function", "torch"),
-        ("gan", "torch"),
-        ("with_lightning", "lightning"),
-        ("with_hugging_face", "accelerate"),
-        ("with_accelerate", "accelerate"),
+        ("training_function", "torch"), ("gan", "torch"), ("with_lightning", "lightning"),
+        ("with_hugging_face", "accelerate"), ("with_accelerate", "accelerate"),
     ],
-)
+)  # fmt: skip
 def test_a_loop_of_ones_own_computes_on_the_gpu(folder: Folder, example: str, library: str) -> None:
     """A loop beside which nothing was ever on the GPU fails."""
     pytest.importorskip(library)

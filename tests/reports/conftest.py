@@ -23,3 +23,11 @@ def browser() -> Iterator[Any]:
         started = PatientBrowser(driver, str(CHROMIUM))
         yield started
         started.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """An empty page of a usual screen."""
+    made = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield made
+    made.close()

@@ -40,7 +40,7 @@ def shapes(drawn: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_trial_counts_by_its_best_epoch_and_known_metrics_by_themselves() -> None:
+def test_a_trial_counts_by_its_best_epoch_for_one_baseline() -> None:
     usual, majority = baselines(compared(USUAL, MAJORITY))
     assert usual.plain() == {
         "name": "usual trees", "trial": 0, "epoch": 2, "values": {"val_error": 0.1, "cost_usd": 2.0},
@@ -50,6 +50,14 @@ def test_a_trial_counts_by_its_best_epoch_and_known_metrics_by_themselves() -> N
         "name": "always <b>no</b>", "trial": None, "epoch": None, "values": {"val_error": 0.48}, "finished": True,
     }  # fmt: skip
     assert baseline_trials(compared(USUAL, MAJORITY)) == {0: "usual trees"}
+    # Although the parameters of the second are part of those of the first.
+    named = [{"name": "A", "params": {"w": 32, "lr": 0.1}}, {"name": "B", "params": {"w": 32}}]
+    trials = (
+        replace(trial(0, (0.5, 1.0)), params={"w": 32, "lr": 0.1}),
+        replace(trial(1, (0.4, 1.0)), params={"w": 32, "lr": 0.3}),
+    )
+    study = study_of(*trials)
+    assert baseline_trials(replace(study, spec={**study.spec, "baselines": named})) == {0: "A", 1: "B"}
 
 
 def test_a_baseline_that_breaks_a_constraint_says_so_wherever_it_is_shown() -> None:
@@ -65,24 +73,22 @@ def test_a_baseline_that_breaks_a_constraint_says_so_wherever_it_is_shown() -> N
     assert trained.broken == other.broken == "latency_ms at most 0.7"
     assert trained.called == "usual net, infeasible"
     found = recommended(study)
-    assert found is not None
     said = against_baselines(study, found.point)
     assert "of usual net (43@20, breaks latency_ms at most 0.7)" in said
     assert "of today's model (breaks latency_ms at most 0.7)" in said
     assert [row.values[-1].text for row in baseline_rows(study)] == [f"{latency:.3f} ms", "3 ms"]
 
 
-def test_a_baseline_is_its_best_epoch_among_those_that_keep_the_constraints() -> None:
+def test_a_baseline_is_its_best_epoch_that_was_measured_and_is_feasible() -> None:
     study = compared(USUAL, constraints=(Constraint(metric="cost_usd", max=1.5),))
     (usual,) = baselines(study)
     assert (usual.epoch, usual.broken) == (1, "")
-
-
-def test_a_baseline_whose_trial_has_not_been_measured_is_not_there_yet() -> None:
     study = compared({"name": "later", "params": {"lr": 0.7}})
     assert baselines(study) == []
     assert baseline_trials(study) == {}
     assert baselines(study_of(*TRIALS)) == []
+    study = compared(USUAL, objectives=(Objective(metric="val_error", direction="maximize"),))
+    assert baselines(study)[0].model == "0@1"
 
 
 def test_a_training_that_has_not_ended_is_called_unfinished_wherever_it_is_shown() -> None:
@@ -99,11 +105,6 @@ def test_a_training_that_has_not_ended_is_called_unfinished_wherever_it_is_shown
     console = Console(file=io.StringIO(), width=120)
     print_archive(console, study)
     assert "usual trees, unfinished" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_of_a_maximized_objective_the_largest_value_counts() -> None:
-    study = compared(USUAL, objectives=(Objective(metric="val_error", direction="maximize"),))
-    assert baselines(study)[0].model == "0@1"
 
 
 def test_a_model_stands_against_each_of_them_in_words() -> None:
@@ -124,7 +125,7 @@ def test_a_model_stands_against_each_of_them_in_words() -> None:
     ]
 
 
-def test_what_fresh_seeds_have_shown_of_a_model_stands_against_what_they_have_shown_of_the_baseline() -> None:
+def test_what_fresh_seeds_have_shown_stands_beside_baselines_and_in_the_picture() -> None:
     study = compared(USUAL)
     first = analysis.archive(study)[-1]
     known = replace(study, confirmations=confirmed(1, 0.04, 0.06))
@@ -137,9 +138,6 @@ def test_what_fresh_seeds_have_shown_of_a_model_stands_against_what_they_have_sh
     assert against_baselines(both, first).endswith(
         " On the test part, with fresh seeds, 5 % stands against 12 % of usual trees."
     )
-
-
-def test_the_picture_has_what_was_confirmed_with_its_deviation() -> None:
     study = replace(compared(USUAL), confirmations=confirmed(1, 0.04, 0.06))
     drawn: Any = figures_of_page(study, analysis.archive(study))["trade_off"]["trade-off"].figure
     (trace,) = [one for one in drawn["data"] if one["name"] == "confirmed with fresh seeds"]
@@ -170,7 +168,7 @@ def test_hypervolume_has_the_share_that_each_has_on_its_own() -> None:
     assert [line["y0"] for line in lines] == pytest.approx([100 * alone[name] / whole for name in alone])
 
 
-def test_each_is_a_row_in_the_tables_of_the_terminal_and_the_page() -> None:
+def test_each_is_a_row_in_all_tables_which_are_as_before_without_them() -> None:
     study = compared(USUAL, MAJORITY)
     console = Console(width=200, file=io.StringIO())
     for show in (print_trials, print_archive):
@@ -186,22 +184,8 @@ def test_each_is_a_row_in_the_tables_of_the_terminal_and_the_page() -> None:
     assert "always <b>no</b>" not in page
     assert [row["baseline"] for row in analysis.trial_rows(study)] == ["usual trees", None]
     assert document_of(study, report=None)["baselines"] == [one.plain() for one in baselines(study)]
-
-
-def test_tables_of_a_study_without_baselines_are_as_before() -> None:
     study = study_of(*TRIALS)
     assert "baseline" not in analysis.trial_rows(study)[0]
     assert [len(row) for row in trial_table(study)[1]] == [len(trial_table(study)[0])] * 2
     with_both = trial_table(compared(USUAL, MAJORITY))
     assert [len(row) for row in with_both[1]] == [len(with_both[0])] * 3
-
-
-def test_a_trial_is_that_of_one_baseline() -> None:
-    """Although the parameters of the second are part of those of the first."""
-    named = [{"name": "A", "params": {"w": 32, "lr": 0.1}}, {"name": "B", "params": {"w": 32}}]
-    trials = (
-        replace(trial(0, (0.5, 1.0)), params={"w": 32, "lr": 0.1}),
-        replace(trial(1, (0.4, 1.0)), params={"w": 32, "lr": 0.3}),
-    )
-    study = study_of(*trials)
-    assert baseline_trials(replace(study, spec={**study.spec, "baselines": named})) == {0: "A", 1: "B"}

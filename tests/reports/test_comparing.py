@@ -25,13 +25,23 @@ def two() -> list[StudyRecord]:
     return [first, replace(second, name="other", spec={**second.spec, "study": "other", "search": search})]
 
 
-def test_all_are_measured_from_the_worst_reference_point() -> None:
+def test_all_are_measured_from_the_worst_reference_point_and_named_with_their_share() -> None:
     studies = two()
     references = [reference_of(study) for study in studies]
     found = {tuple((reference_of(study) or {}).items()) for study in comparable(studies)}
     worst = {name: max(one[name] for one in references if one) for name in ("val_error", "cost_usd")}
     assert found == {tuple(worst.items())}
     assert all(analysis.hypervolume(one) for one in comparable(studies))
+    page = render_comparison(two())
+    text = " ".join("".join(read(page).text).split())
+    assert "2 studies compared" in text
+    assert "100 % is the most that any of them has found." in text
+    assert "automl report digits other" in text
+    data = data_of(page)
+    assert set(data) == {"gains", "models"}
+    assert max(trace["y"][-1] for trace in data["gains"]["data"]) == 100
+    for figure in data.values():
+        as_plotly(figure)
 
 
 def test_the_order_of_objectives_does_not_matter_but_their_choice_does() -> None:
@@ -44,15 +54,12 @@ def test_the_order_of_objectives_does_not_matter_but_their_choice_does() -> None
     assert str(told.value).endswith("allowed: studies with the same objectives")
 
 
-def test_only_keys_that_differ_are_told() -> None:
+def test_only_keys_that_differ_are_told_however_large_a_space_is() -> None:
     told = {one.key: one.values for one in differences(two())}
     assert told["search.sampler"] == ["tpe", "random"]
     assert "study" not in told
     assert "search.seed" not in told
     assert "task" not in told
-
-
-def test_a_large_space_hides_no_other_difference_and_what_is_left_out_is_counted() -> None:
     first = build_study(20)
     spaces = [{f"p{number:02}": {"type": "float", "low": low} for number in range(50)} for low in (0.1, 0.2)]
     studies = [
@@ -68,33 +75,16 @@ def test_a_large_space_hides_no_other_difference_and_what_is_left_out_is_counted
 @pytest.mark.parametrize(
     ("values", "texts"),
     [
-        ((0.99991, 0.99994), ["0.99991", "0.99994"]),
-        ((0.1, 0.25), ["0.1", "0.25"]),
-        ((1, True), ["1", "True"]),
-        ((1, "1"), ["1", "'1'"]),
-        ((1e-5, 1.0004e-5), ["1e-05", "1.0004e-05"]),
-        ((1, 1.0), None),
+        ((0.99991, 0.99994), ["0.99991", "0.99994"]), ((0.1, 0.25), ["0.1", "0.25"]), ((1, True), ["1", "True"]),
+        ((1, "1"), ["1", "'1'"]), ((1e-5, 1.0004e-5), ["1e-05", "1.0004e-05"]), ((1, 1.0), None),
         ((None, "absent"), None),
     ],
-)
+)  # fmt: skip
 def test_values_that_differ_look_different(values: tuple[object, object], texts: list[str] | None) -> None:
     study = build_study(1)
     given = [{} if value == "absent" else {"ema": value} for value in values]
     told = differences([replace(study, spec={"training": one, "seed": n}) for n, one in enumerate(given)])
     assert {one.key: one.values for one in told}.get("training.ema") == texts
-
-
-def test_the_page_names_each_study_with_its_share_of_the_best_hypervolume() -> None:
-    page = render_comparison(two())
-    text = " ".join("".join(read(page).text).split())
-    assert "2 studies compared" in text
-    assert "100 % is the most that any of them has found." in text
-    assert "automl report digits other" in text
-    data = data_of(page)
-    assert set(data) == {"gains", "models"}
-    assert max(trace["y"][-1] for trace in data["gains"]["data"]) == 100
-    for figure in data.values():
-        as_plotly(figure)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +94,7 @@ def test_studies_without_anything_found_have_a_page(studies: list[StudyRecord]) 
     assert "studies compared" in render_comparison(studies)
 
 
-def test_of_many_objectives_the_stairs_go_through_the_best_of_the_plane() -> None:
+def test_stairs_go_through_the_best_of_the_plane_and_one_objective_has_columns() -> None:
     objectives = (ERROR, LATENCY, ACCURACY, COST)
     studies = [replace(study, objectives=objectives) for study in two()]
     drawn = data_of(render_comparison(studies))["models"]["data"]
@@ -116,9 +106,6 @@ def test_of_many_objectives_the_stairs_go_through_the_best_of_the_plane() -> Non
         assert len(stairs["text"]) == len(stairs["x"]) > 1
     plain = data_of(render_comparison(two()))["models"]["data"]
     assert [trace["name"] for trace in plain] == [study.name for study in two()], "of two objectives all are the best"
-
-
-def test_one_objective_is_compared_by_columns() -> None:
     page = render_comparison([build_study(20, objectives=(ERROR,)), build_study(20, seed=2, objectives=(ERROR,))])
     assert {y for trace in data_of(page)["models"]["data"] for y in trace["y"]} == {0, 1}
 

@@ -56,21 +56,14 @@ def forecasting(percent: float) -> StudyRecord:
     return replace(study, trials=(*study.trials[:-1], replace(study.trials[-1], decisions=(last,))))
 
 
-# ---------------------------------------------------------------------------- the headline
-
-
-def test_the_headline_says_what_more_money_buys_or_what_the_hypervolume_is() -> None:
+def test_the_headline_says_what_more_money_buys_in_full() -> None:
     tiles = {one.label: one for one in content.facts(forecasting(40.0))}
     found = outlook(forecasting(40.0))
-    assert found is not None
     assert tiles["More money"].value == f"+{found.percent:.2g} %"
     assert f"the last {usd(found.usd)} made it {found.last_percent:.2g} %" in tiles["More money"].note
     assert 0.0 <= found.last_percent <= 100.0
     assert "Hypervolume" not in tiles
     assert "Hypervolume" in {one.label for one in content.facts(build_study(30))}
-
-
-def test_shares_of_nearly_all_are_written_in_full() -> None:
     spent = replace(build_study(30), budget={"usd": BudgetLine(spent=99.7, limit=100.0)})
     assert {one.label: one for one in content.facts(spent)}["Spent"].note == "of $100.00 (100 %)"
     study = forecasting(3988.0)
@@ -94,7 +87,7 @@ def test_dollars_of_confirmations_are_none_of_the_searchs(*, is_resumed: bool) -
     assert hypervolume_in_words(confirmed) == hypervolume_in_words(study)
 
 
-def test_hours_of_confirmations_are_no_overrun_of_the_search() -> None:
+def test_the_headline_has_no_overrun_of_confirmations_and_names_what_mattered() -> None:
     """They count as the study's time, but no limit binds them: 134 % of an hour would look like a fault."""
     study = replace(build_study(30), budget={"hours": BudgetLine(spent=1.34, limit=1.0)})
     made = ConfirmationRecord(
@@ -103,18 +96,12 @@ def test_hours_of_confirmations_are_no_overrun_of_the_search() -> None:
     )  # fmt: skip
     assert "134 %" in {one.label: one for one in content.facts(study)}["Time"].note
     assert "%" not in {one.label: one for one in content.facts(replace(study, confirmations=(made,)))}["Time"].note
-
-
-def test_the_headline_names_what_mattered_most() -> None:
     study = build_study(60)
     shares = importance(study, ERROR)
     (line,) = content.mattered_lines({"val_error": shares, "cost_usd": {"depth": 0.01}})
     first = max(shares, key=shares.__getitem__)
     assert line.startswith(f"What mattered most for val_error: {first} ({shares[first]:.0%})")
     assert line in " ".join("".join(read(render(study)).text).split())
-
-
-# ---------------------------------------------------------------------------- the picker
 
 
 def test_limits_are_asked_for_in_the_direction_of_the_objective() -> None:
@@ -160,40 +147,30 @@ def with_metric(name: str, *values: float) -> StudyRecord:
         ("paid_usd", (0.000005, 2.5), "$", 1.0, "$0.000005 to $2.50"),
     ],
 )
-def test_a_limit_is_typed_in_the_unit_that_its_hint_shows(
-    name: str, values: tuple[float, ...], unit: str, scale: float, hint: str
-) -> None:
+def test_a_limit_is_typed_in_the_unit_that_its_hint_shows(name, values, unit, scale, hint) -> None:
     study = with_metric(name, *values)
     (found,) = picking.limits(study, analysis.archive(study))
     assert (found.unit, found.scale, found.hint) == (unit, scale, hint)
 
 
-@pytest.mark.parametrize(
-    ("study", "typed", "taken"),
-    [
-        (with_metric("test_error", 0.1, 0.15, 0.4), "15", "1@1"),
-        (with_metric("test_error", 0.1, 0.57, 0.6), "57", "1@1"),
-        (with_metric("model_parameters", 1.1e6, 1.24e6, 3e6), "2", "1@1"),
-        (with_metric("model_parameters", 1.1e6, 1.24e6, 3e6), "1.1", "2@1"),
-    ],
-)
-def test_the_picker_takes_numbers_in_the_unit_beside_the_field(
-    browser: Any, tmp_path: Path, study: StudyRecord, typed: str, taken: str
-) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(write_report(study, tmp_path / "report.html").as_uri())
-    page.locator("#picker input").fill(typed)
-    assert page.inner_text("#picked").startswith(f"Take {taken}: ")
-    assert page.inner_text("#picker label").split()[-2:] in (["most", "%"], ["most", "M"])
-    page.close()
+def test_the_picker_takes_numbers_in_the_unit_beside_the_field(page: Any, tmp_path: Path) -> None:
+    for name, values, typed in (
+        ("test_error", (0.1, 0.15, 0.4), {"15": "1@1"}),
+        ("test_error", (0.1, 0.57, 0.6), {"57": "1@1"}),
+        ("model_parameters", (1.1e6, 1.24e6, 3e6), {"2": "1@1", "1.1": "2@1"}),
+    ):
+        page.goto(write_report(with_metric(name, *values), tmp_path / "report.html").as_uri())
+        assert page.inner_text("#picker label").split()[-2:] == ["most", "%" if name == "test_error" else "M"]
+        for text, taken in typed.items():
+            page.locator("#picker input").fill(text)
+            assert page.inner_text("#picked").startswith(f"Take {taken}: "), (name, text)
 
 
-def test_the_picker_answers_with_the_best_model_that_keeps_the_limits(browser: Any, tmp_path: Path) -> None:
+def test_the_picker_answers_with_the_best_kept_model_within_the_limits(page: Any, tmp_path: Path) -> None:
     study = build_study(60)
     archive = sorted(analysis.archive(study), key=lambda point: point.values["val_error"])
     limit = archive[len(archive) // 2].values["cost_usd"] * 1.0001
     allowed = next(point for point in archive if point.values["cost_usd"] <= limit)
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(write_report(study, tmp_path / "report.html").as_uri())
     assert page.inner_text("#picked").startswith(f"Take {archive[0].trial}@{archive[0].epoch}: ")
     page.get_by_label("for cost_usd of at most $").fill(repr(limit))
@@ -203,15 +180,10 @@ def test_the_picker_answers_with_the_best_model_that_keeps_the_limits(browser: A
     page.get_by_label("for cost_usd of at most $").fill("0")
     assert page.inner_text("#picked") == "No model keeps these limits."
     assert not page.is_visible("#taking")
-    page.close()
-
-
-def test_the_picker_prefers_models_that_were_kept(browser: Any, tmp_path: Path) -> None:
-    """It answered with the best row, whether there was a command to take its model or not."""
+    # It answered with the best row, whether there was a command to take its model or not.
     study = with_metric("test_error", 0.1, 0.15, 0.4)
     first, *rest = study.trials
     gone = replace(first, epochs=(replace(first.epochs[0], checkpoint=None),))
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(write_report(replace(study, trials=(gone, *rest)), tmp_path / "report.html").as_uri())
     assert page.inner_text("#picked").startswith("Take 1@1: ")
     assert page.inner_text("#taking code") == "automl export digits 1@1 --out model"
@@ -222,24 +194,17 @@ def test_the_picker_prefers_models_that_were_kept(browser: Any, tmp_path: Path) 
     simulated = replace(study, spec={**study.spec, "task": SIMULATED_TASK})
     page.goto(write_report(simulated, tmp_path / "simulated.html").as_uri())
     assert page.inner_text("#picked").startswith("Take "), "of a simulation no model is kept anywhere"
-    page.close()
 
 
-def test_hostile_names_do_not_run_in_the_picker(browser: Any, tmp_path: Path) -> None:
-    dialogs: list[str] = []
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.on("dialog", lambda d: (dialogs.append(d.message), d.dismiss()))
+def test_rows_of_large_studies_come_after_the_first_chart_or_when_asked_for(browser, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("reports.page.FIRST_ROWS", 20)
+    page = browser.new_page(viewport={"width": 400, "height": 300})
     page.goto(write_report(hostile(), tmp_path / "report.html").as_uri())
-    page.locator("#picker input").first.fill("1000")
-    assert "<a href" in page.inner_text("#picked")
-    assert page.locator("#picker a, #picker img, #picker b b").count() == 0
-    assert dialogs == []
+    assert page.locator("#more").count() == 0
+    page.wait_for_function("() => document.querySelectorAll('#trials tbody tr').length === 30")
+    assert "30 of 30 shown" in page.inner_text("#count")
+    assert page.locator("#trials td img, #trials td script").count() == 0
     page.close()
-
-
-def test_rows_of_very_large_studies_come_when_they_are_asked_for(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("reports.page.FIRST_ROWS", 20)
     monkeypatch.setattr("reports.page.MOST_ROWS", 20)
     page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -253,22 +218,6 @@ def test_rows_of_very_large_studies_come_when_they_are_asked_for(
     states = page.locator("#trials tbody tr").evaluate_all("rows => rows.map(row => row.dataset.state)")
     assert set(states) <= {"complete", "pruned", "failed"}
     page.close()
-
-
-def test_rows_of_large_studies_come_after_the_first_chart(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reports.page.FIRST_ROWS", 20)
-    page = browser.new_page(viewport={"width": 400, "height": 300})
-    page.goto(write_report(hostile(), tmp_path / "report.html").as_uri())
-    assert page.locator("#more").count() == 0
-    page.wait_for_function("() => document.querySelectorAll('#trials tbody tr').length === 30")
-    assert "30 of 30 shown" in page.inner_text("#count")
-    assert page.locator("#trials td img, #trials td script").count() == 0
-    page.close()
-
-
-# ---------------------------------------------------------------------------- hypervolume
 
 
 def test_hypervolume_is_a_share_of_what_is_known_and_goes_on_with_the_forecast() -> None:
@@ -291,10 +240,7 @@ def test_no_forecast_is_drawn_where_there_is_none_or_the_step_is_too_large(perce
     assert outlook_in_words(study) == ""
 
 
-# ---------------------------------------------------------------------------- marks
-
-
-def test_pauses_thaws_and_continuations_by_chance_are_marked_with_their_reasons() -> None:
+def test_marks_have_their_reasons_broken_into_lines_and_escaped() -> None:
     study = build_study(6, states=("complete",))
     one, other = study.trials[:2]
     one = with_decisions(one, (3, "pause", "waits at rung 3"), (3, "continue", "thawed: worth more"))
@@ -305,18 +251,12 @@ def test_pauses_thaws_and_continuations_by_chance_are_marked_with_their_reasons(
     assert "thawed: worth more" in marks["thawed here"]["text"][0]
     assert marks["went on by chance"]["x"] == [3]
     assert CHANCE in marks["went on by chance"]["text"][0]
-
-
-def test_long_reasons_are_broken_into_lines_and_escaped() -> None:
     study = build_study(1, states=("complete",))
     trial = with_decisions(study.trials[0], (3, "pause", "<b>waits</b> " * 30))
-    drawn: Any = curve_figures.learning_curves([trial], ERROR)["data"]
+    drawn = curve_figures.learning_curves([trial], ERROR)["data"]
     (text,) = next(trace["text"] for trace in drawn if trace["name"] == "paused here")
     assert max(len(line) for line in text.replace("&lt;", "<").replace("&gt;", ">").split("<br>")) <= 71
     assert "<b>" not in text
-
-
-# ---------------------------------------------------------------------------- what pruning saved
 
 
 def saved(*, continued: int, found: int) -> StudyRecord:
@@ -334,7 +274,6 @@ def saved(*, continued: int, found: int) -> StudyRecord:
 def test_savings_are_the_epochs_that_stopped_trials_did_not_train() -> None:
     study = saved(continued=0, found=0)
     found = savings(study, analysis.archive(study))
-    assert found is not None
     pruned = [t for t in study.started if t.state == "pruned"]
     assert found.stopped == len(pruned)
     assert found.epochs == sum(20 - len(t.epochs) for t in pruned)
@@ -342,21 +281,6 @@ def test_savings_are_the_epochs_that_stopped_trials_did_not_train() -> None:
     assert found.usd == pytest.approx(left / 1e9)
     assert found.missed is None
     assert "nothing says what the stopped ones would have found" in savings_lines(study, analysis.archive(study))[1]
-
-
-@pytest.mark.parametrize(("found", "said"), [(0, "none gave one of the best models."), (1, "1 gave one of the best")])
-def test_what_was_missed_is_estimated_from_trials_that_went_on_by_chance(found: int, said: str) -> None:
-    study = saved(continued=2, found=found)
-    archive = analysis.archive(study)
-    told = savings(study, archive)
-    assert told is not None
-    assert (told.continued, told.found) == (2, found)
-    assert told.missed == told.stopped * found / 2
-    assert said in savings_lines(study, archive)[1]
-    assert said in " ".join(render(study).split())
-
-
-def test_studies_without_stopped_trials_say_nothing_of_savings() -> None:
     study = build_study(9, states=("complete",))
     assert savings_lines(study, analysis.archive(study)) == []
     assert "What pruning saved" not in render(study)
@@ -364,10 +288,18 @@ def test_studies_without_stopped_trials_say_nothing_of_savings() -> None:
     assert savings(unknown, analysis.archive(unknown)) is None
 
 
-# ---------------------------------------------------------------------------- parameters together
+@pytest.mark.parametrize(("found", "said"), [(0, "none gave one of the best models."), (1, "1 gave one of the best")])
+def test_what_was_missed_is_estimated_from_trials_that_went_on_by_chance(found: int, said: str) -> None:
+    study = saved(continued=2, found=found)
+    archive = analysis.archive(study)
+    told = savings(study, archive)
+    assert (told.continued, told.found) == (2, found)
+    assert told.missed == told.stopped * found / 2
+    assert said in savings_lines(study, archive)[1]
+    assert said in " ".join(render(study).split())
 
 
-def test_parallel_coordinates_end_at_the_objective_and_have_five_groups() -> None:
+def test_parallel_coordinates_and_the_surface_show_the_parameters_that_matter() -> None:
     study = build_study(60)
     shares = importance(study, ERROR)
     found: Any = parallel_coordinates(study, ERROR, shares)
@@ -378,9 +310,6 @@ def test_parallel_coordinates_end_at_the_objective_and_have_five_groups() -> Non
     assert max(ends) < 0.5
     assert all(y is None or 0 <= y <= 1 for trace in found["data"] for y in trace["y"])
     assert parallel_coordinates(build_study(3), ERROR, {}) is None
-
-
-def test_the_surface_is_over_the_two_numbers_that_matter_most() -> None:
     page = data_of(render(build_study(60)))
     contour, dots, star = page["surface-0"]["data"]
     assert contour["type"] == "contour"
@@ -389,7 +318,6 @@ def test_the_surface_is_over_the_two_numbers_that_matter_most() -> None:
     assert len(contour["z"]) == len(contour["y"])
     assert len(dots["x"]) == 60
     taken = recommended(build_study(60))
-    assert taken is not None
     assert star["x"][0] == pytest.approx(taken.params["learning_rate"], rel=1e-3)
 
 
@@ -401,7 +329,6 @@ def test_the_scaling_rule_goes_through_the_recommended_model() -> None:
     )
     study = replace(study, trials=ruled)
     taken = recommended(study)
-    assert taken is not None
     found: Any = learning_rates(study, taken)
     (line,) = [trace for trace in found["data"] if trace["mode"] == "lines"]
     assert line["name"] == f"sqrt rule through trial {taken.point.trial}"
@@ -415,7 +342,6 @@ def test_trials_without_a_learning_rate_of_their_own_are_not_drawn_by_it() -> No
     """As boosted trees in a space that has a rate for networks: what the trainer was given says nothing of them."""
     study = build_study(40)
     taken = recommended(study)
-    assert taken is not None
     chosen = study.started[taken.point.trial]
     trees = replace(chosen, params={name: one for name, one in chosen.params.items() if name != "learning_rate"})
     mixed = replace(study, trials=tuple(trees if one is chosen else one for one in study.trials))
@@ -454,21 +380,6 @@ def rates_told(study: StudyRecord, trial: TrialRecord) -> list[str]:
     print_explanation(console, study, replace(trial, attempts=ruled))
     assert ("learning rate" in console.file.getvalue()) is (NOTHING not in told)  # type: ignore[attr-defined]
     return told
-
-
-def test_models_of_a_loop_that_follows_no_schedule_are_not_called_early() -> None:
-    """Facts of training functions and commands have no samples: the trainer that follows `schedule` counts them."""
-
-    def counted(samples: int) -> list[bool]:
-        trials = (
-            replace(one, attempts=tuple(replace(a, facts={**a.facts, "samples": samples}) for a in one.attempts))
-            for one in build_study(40).trials
-        )
-        study = replace(build_study(40), trials=tuple(trials))
-        return [row.early for row in content.archive_rows(study, analysis.archive(study))]
-
-    assert any(counted(1_197))
-    assert not any(counted(0))
 
 
 def test_there_is_no_figure_of_learning_rates_without_batches() -> None:

@@ -1,3 +1,5 @@
+"""The page: what it says, what is escaped, how it works in a browser, and that everybody can read it."""
+
 from __future__ import annotations
 
 import html
@@ -13,6 +15,7 @@ import pytest
 import yaml
 
 from reports import bars, content, curve_figures, figures
+from reports.comparing import write_comparison
 from reports.page import FIRST_ROWS, MOST_ROWS, as_json, plotly_script, render, write_report
 from reports.page_templates import packed, unpacked
 from reports.parameter_figures import parameter_names, parameter_panel
@@ -21,6 +24,7 @@ from reports.plotting import objective_axis, titled
 from studies.records.records import DecisionRecord, Objective, StudyRecord
 from studies.results import analysis
 from studies.spec.study_spec import parse_spec
+from tests.support import optional
 from tests.support.study_factory import COST, ERROR, START, build_study
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -116,7 +120,7 @@ def test_every_study_gets_a_page_and_plotly_accepts_its_figures(name: str) -> No
     assert sorted(map(str, ids)) == sorted(data_of(page))
 
 
-def test_the_page_says_what_was_found_and_what_it_cost() -> None:
+def test_the_page_says_what_was_found_when_and_what_it_cost() -> None:
     study = build_study(60)
     text = " ".join("".join(read(render(study)).text).split())
     best = min(analysis.archive(study), key=lambda p: p.values["val_error"])
@@ -126,65 +130,50 @@ def test_the_page_says_what_was_found_and_what_it_cost() -> None:
     assert usd(study.cost_nano_usd / 1e9) in text
     assert "the dollars of its budget are used up" in text
     assert "mid-schedule" in text
+    assert f"created\n    {START:%Y-%m-%d %H:%M} UTC" in render(build_study(1))
 
 
 @pytest.mark.parametrize(
-    ("facts", "samples_per_epoch", "follows"),
+    ("facts", "training", "follows"),
     [
-        ({"samples": 60000}, "auto", True),
-        ({"samples": 0}, "auto", False),  # a stream without end, or a command
-        ({"samples": 0}, 1000, True),  # a stream of which each epoch takes so many
-        ({"samples": 0, "models": []}, 1000, False),  # a training function
+        ({"samples": 60000}, {}, True),
+        ({"samples": 60000}, {"schedule": "constant"}, False),
+        ({"samples": 0}, {}, False),  # a stream without end, or a command
+        ({"samples": 0}, {"samples_per_epoch": 1000}, True),  # a stream of which each epoch takes so many
+        ({"samples": 0, "models": []}, {"samples_per_epoch": 1000}, False),  # a training function
     ],
 )
-def test_models_of_those_who_follow_the_schedule_are_early(
-    facts: dict[str, object], samples_per_epoch: object, follows: bool
-) -> None:
+def test_models_of_those_who_follow_the_schedule_are_early(facts, training, follows) -> None:
     study = build_study(20)
     attempts = [[replace(one, facts={**one.facts, **facts}) for one in trial.attempts] for trial in study.trials]
     trials = [replace(trial, attempts=own) for trial, own in zip(study.trials, attempts, strict=True)]
-    training = {**study.spec["training"], "samples_per_epoch": samples_per_epoch}  # type: ignore[dict-item]
+    training = {**study.spec["training"], "samples_per_epoch": "auto", **training}  # type: ignore[dict-item]
     page = render(replace(study, trials=trials, spec={**study.spec, "training": training}))
     assert ("mid-schedule" in page) == follows
 
 
-def test_a_constant_schedule_has_no_mid_schedule_note() -> None:
-    study = build_study(20)
-    training = {**study.spec["training"], "schedule": "constant"}  # type: ignore[dict-item]
-    assert "mid-schedule" not in render(replace(study, spec={**study.spec, "training": training}))
-
-
-def test_a_study_whose_controller_died_is_not_called_running() -> None:
+def test_states_and_ends_are_said_in_words() -> None:
     study = build_study(9, state="running", stop_reason=None, ended_at=None)
     assert "It is running." in render(replace(study, driven=True))
     assert "It is running, but its controller has died; <code>automl resume digits</code> continues it." in render(
         study
     )
-
-
-def test_closed_is_said_in_words() -> None:
     study = build_study(9)
     closed = tuple(replace(t, reason="closed", state="pruned") for t in study.trials)
     assert "when the study closed; more budget reopens it" in render(replace(study, trials=closed))
 
 
-def test_every_trial_is_in_the_table_with_its_learning_rates() -> None:
+def test_every_trial_is_in_the_table_with_its_rates_and_world_size_sorted_as_numbers() -> None:
     page = render(build_study(60))
     assert page.count("<tr data-state=") == 60
     assert all(f">{head}</button>" in page for head in ("effective batch", "base rate", "scaled rate", "world_size"))
     assert ">workers</button>" not in page
-
-
-def test_the_world_size_is_in_the_table_when_it_is_not_searched() -> None:
     study = build_study(9)
     trials = tuple(replace(t, params={n: v for n, v in t.params.items() if n != "world_size"}) for t in study.trials)
     heads, rows = content.trial_table(replace(study, trials=trials))
     column = [name for name, _ in heads].index("workers")
     assert [row[column].text for row in rows] == [str(t.world_size) for t in trials]
     assert all(len(row) == len(heads) for row in rows)
-
-
-def test_columns_are_sorted_as_numbers_where_their_cells_are_numbers() -> None:
     study = build_study(9)
     trials = tuple(replace(t, params={**t.params, "mixup": (t.number or 0) % 2 == 0}) for t in study.trials)
     heads, rows = content.trial_table(replace(study, trials=trials))
@@ -195,14 +184,19 @@ def test_columns_are_sorted_as_numbers_where_their_cells_are_numbers() -> None:
     assert all(cell.numeric for _, cell in cells)
 
 
-def test_the_spec_of_the_page_can_be_launched() -> None:
+def test_the_spec_of_the_page_can_be_launched_and_nothing_is_loaded_from_elsewhere() -> None:
     study = build_study(1)
     found = re.search(r"<pre [^>]*><code>(.*?)</code></pre>", render(study), re.DOTALL)
     assert found
     assert parse_spec(yaml.safe_load(html.unescape(found[1]))).study == study.name
+    page = render(build_study(20))
+    linked = [a.get(name) for _, a in read(page).tags for name in ("src", "href") if a.get(name)]
+    assert all(str(link).startswith(("#", "data:")) for link in linked)
+    assert "url(" not in page
+    assert "@import" not in page
 
 
-def test_texts_of_users_never_become_markup() -> None:
+def test_texts_of_users_never_become_markup_and_passwords_are_hidden() -> None:
     page = render(hostile())
     reader = read(page)
     kinds = [a.get("type") for tag, a in reader.tags if tag == "script"]
@@ -211,9 +205,6 @@ def test_texts_of_users_never_become_markup() -> None:
     assert not [a for _, a in reader.tags if any(name.startswith("on") for name in a)]
     assert "alert(1)" in "".join(reader.text)
     assert "{{ 7 * 7 }}" in "".join(reader.text)
-
-
-def test_plotly_gets_user_texts_escaped() -> None:
     text = json.dumps(data_of(render(hostile())))
     assert "<script" not in text
     assert "<a href" not in text
@@ -222,9 +213,6 @@ def test_plotly_gets_user_texts_escaped() -> None:
     templates = re.findall(r'"hovertemplate": "(.*?)"', text)
     assert templates
     assert not [t for t in templates if "%{x} &lt;b" in t]
-
-
-def test_passwords_are_hidden_everywhere() -> None:
     page = render(hostile())
     assert "secret-word" not in page + unpacked_part(page, "data")
     assert "***@" in page
@@ -240,14 +228,6 @@ def test_packed_text_cannot_end_its_element_and_comes_back(length: int) -> None:
     assert json.loads(given)["n"] is None
 
 
-def test_nothing_in_the_page_is_loaded_from_elsewhere() -> None:
-    page = render(build_study(20))
-    linked = [a.get(name) for _, a in read(page).tags for name in ("src", "href") if a.get(name)]
-    assert all(str(link).startswith(("#", "data:")) for link in linked)
-    assert "url(" not in page
-    assert "@import" not in page
-
-
 def test_write_report_replaces_the_file_at_once(tmp_path: Path) -> None:
     out = tmp_path / "new" / "report.html"
     assert write_report(build_study(3), out) == out
@@ -259,15 +239,9 @@ def test_write_report_replaces_the_file_at_once(tmp_path: Path) -> None:
     assert [p.name for p in out.parent.iterdir()] == ["report.html"]
 
 
-def test_the_page_of_a_small_study_stays_below_two_megabytes() -> None:
+def test_pages_stay_small_and_rows_beyond_the_first_are_packed() -> None:
     assert len(render(build_study(60)).encode()) < 2e6
-
-
-def test_a_thousand_trials_stay_small() -> None:
     assert len(render(build_study(1000, objectives=FOUR)).encode()) < 8e6
-
-
-def test_rows_beyond_the_first_are_packed_and_beyond_a_thousand_a_button_brings_them() -> None:
     page = render(build_study(MOST_ROWS + 5))
     assert page.count("<tr data-state=") == FIRST_ROWS
     rows = json.loads(unpacked_part(page, "rows"))
@@ -276,29 +250,23 @@ def test_rows_beyond_the_first_are_packed_and_beyond_a_thousand_a_button_brings_
     assert "Show the other" not in render(build_study(FIRST_ROWS + 5))
 
 
-def test_at_most_two_hundred_curves_are_drawn_the_archives_among_them() -> None:
+def test_at_most_two_hundred_curves_of_learned_objectives_are_drawn() -> None:
     study = build_study(400)
     archive = analysis.archive(study)
     drawn = {t.number for t in curve_figures.chosen(study, archive)}
     assert len(drawn) == curve_figures.MOST_CURVES
     assert {p.trial for p in archive} <= drawn
-
-
-def test_only_learned_objectives_have_curves() -> None:
     study = build_study(20, objectives=(*FOUR, ERROR))
     assert [o.metric for o in curve_figures.learned(study)] == ["val_accuracy", "val_error"]
 
 
-def test_panels_are_logarithmic_where_the_space_is() -> None:
+def test_panels_have_the_scale_and_the_order_of_the_space() -> None:
     study = build_study(20)
     panels = {name: parameter_panel(study, name, ERROR) for name in parameter_names(study)}
     axes: dict[str, Any] = {name: panel["layout"]["xaxis"] for name, panel in panels.items()}  # type: ignore[index]
     logarithmic = [name for name, axis in axes.items() if axis.get("type") == "log"]
     assert logarithmic == ["learning_rate", "batch_per_rank", "width"]
     assert axes["optimizer"]["ticktext"] == ["sgd", "adamw"]
-
-
-def test_choices_keep_the_order_of_the_space() -> None:
     study = build_study(20)
     sizes = {"type": "categorical", "choices": [1, 2, 16, 4]}
     space = {**study.spec["space"], "world_size": sizes}  # type: ignore[dict-item]
@@ -307,15 +275,12 @@ def test_choices_keep_the_order_of_the_space() -> None:
     assert {round(x) for trace in panel["data"] for x in trace["x"]} == {0, 1}
 
 
-def test_every_dollar_is_in_both_lists_of_money() -> None:
+def test_every_dollar_and_every_failure_is_counted() -> None:
     study = build_study(60)
     assert [sum(bar.share for bar in some) > 0 for some in bars.money_bars(study)] == [True, True]
     assert f"adds up to {usd(study.cost_nano_usd / 1e9)}" in render(study)
     for totals in (analysis.money_by_kind(study), analysis.money_by_outcome(study)):
         assert sum(totals.values()) == pytest.approx(study.cost_nano_usd / 1e9)
-
-
-def test_failures_are_counted_by_reason_with_the_command_that_explains_them() -> None:
     study = build_study(60)
     failed = [t for t in study.trials if t.state == "failed"]
     (row,) = content.failure_rows(study)
@@ -325,14 +290,11 @@ def test_failures_are_counted_by_reason_with_the_command_that_explains_them() ->
     assert "What failed" not in render(build_study(12, states=("complete", "pruned")))
 
 
-def test_ticks_of_dollars_are_dollars() -> None:
+def test_ticks_of_dollars_are_dollars_and_staircases_turn_with_the_direction() -> None:
     axis: Any = objective_axis(COST, [2e-6, 4e-5])
     assert axis["type"] == "log"
     assert "$0.000003" in axis["ticktext"]
     assert "$0.00001" in axis["ticktext"]
-
-
-def test_the_archives_staircase_turns_with_the_direction() -> None:
     for objectives, shape in (((ERROR, COST), "hv"), ((ACCURACY, COST), "vh")):
         study = build_study(30, objectives=objectives)
         data: Any = figures.trade_off(study, analysis.archive(study))["data"]
@@ -342,70 +304,35 @@ def test_the_archives_staircase_turns_with_the_direction() -> None:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (usd(0), "$0"),
-        (usd(1234.5), "$1,234.50"),
-        (usd(0.0123456), "$0.0123"),
-        (usd(-0.5), "-$0.50"),
-        (usd(0.05), "$0.05"),
-        (usd(0.00057), "$0.00057"),
-        (usd(0.00000542), "$0.00000542"),
-        (usd(1e-9), "$1e-9"),
-        (usd(math.nan), NOTHING),
-        (duration(0.036), "36 ms"),
-        (duration(0.0), "0.0 s"),
-        (duration(0.44), "0.4 s"),
-        (duration(59.6), "1 min"),
-        (duration(7500), "2 h 5 min"),
-        (duration(90000), "1 d 1 h"),
-        (number(12345.6), "12,346"),
-        (number(99.7, 2), "100"),
-        (number(-99.7, 2), "-100"),
-        (number(999.7, 3), "1,000"),
-        (number(9999.97), "10,000"),
-        (metric("latency_ms", 999.7), "1,000 ms"),
-        (duration(0.0994), "99 ms"),
-        (number(0.00001234), "1.23e-5"),
-        (number(1234567), "1,234,567"),
-        (number(math.inf), "not finite"),
-        (number(True), "True"),
-        (metric("cost_usd", 0.5), "$0.50"),
-        (metric("model_parameters", 2.6272e9), "2,627 M"),
-        (metric("model_parameters", 78090), "78,090"),
-        (count(1.2345e6), "1.23 M"),
-        (metric("latency_ms", 2.0), "2 ms"),
-        (metric("peak_memory_bytes", 3.21e9), "3.21 GB"),
-        (metric("val_error", 0.01234), "1.23 %"),
-        (metric("val_accuracy", 0.98765), "98.77 %"),
-        (metric("val_error", 17.0), "17"),
-        (metric("val_squared_error", 0.1328), "0.1328"),
-        (metric("mean_absolute_error", 0.35), "0.35"),
-        (metric("val/mean-squared-error", 0.35), "0.35"),
-        (metric("RMSE_error", 0.35), "0.35"),
-        (metric("class_mae_error", 0.35), "0.35"),
-        (metric("resquared_error", 0.35), "35 %"),
-        (deviation("val_error", 0.0141, 0.04), "1.41 %"),
-        (deviation("val_error", 1.2, 0.9), "120 %"),
-        (deviation("val_error", 0.3, 1.2), "0.3"),
-        (deviation("val_squared_error", 0.3, 0.5), "0.3"),
-        (deviation("val_error", math.nan, 0.5), "not finite"),
-        (deviation("cost_usd", 0.3, 1.2), "$0.30"),
-        (metric("val_error", math.nan), "not finite"),
-        (percent(0.000512), "0.0512 %"),
-        (percent(0), "0 %"),
-        (percent(1), "100 %"),
-        (listed(["a"]), "a"),
-        (listed(["a", "b", "c"]), "a, b and c"),
+        (usd(0), "$0"), (usd(1234.5), "$1,234.50"), (usd(0.0123456), "$0.0123"), (usd(-0.5), "-$0.50"),
+        (usd(0.05), "$0.05"), (usd(0.00057), "$0.00057"), (usd(0.00000542), "$0.00000542"), (usd(1e-9), "$1e-9"),
+        (usd(math.nan), NOTHING), (duration(0.036), "36 ms"), (duration(0.0), "0.0 s"), (duration(0.44), "0.4 s"),
+        (duration(59.6), "1 min"), (duration(7500), "2 h 5 min"), (duration(90000), "1 d 1 h"),
+        (number(12345.6), "12,346"), (number(99.7, 2), "100"), (number(-99.7, 2), "-100"), (number(999.7, 3), "1,000"),
+        (number(9999.97), "10,000"), (metric("latency_ms", 999.7), "1,000 ms"), (duration(0.0994), "99 ms"),
+        (number(0.00001234), "1.23e-5"), (number(1234567), "1,234,567"), (number(math.inf), "not finite"),
+        (number(True), "True"), (metric("cost_usd", 0.5), "$0.50"), (metric("model_parameters", 2.6272e9), "2,627 M"),
+        (metric("model_parameters", 78090), "78,090"), (count(1.2345e6), "1.23 M"), (metric("latency_ms", 2.0), "2 ms"),
+        (metric("peak_memory_bytes", 3.21e9), "3.21 GB"), (metric("val_error", 0.01234), "1.23 %"),
+        (metric("val_accuracy", 0.98765), "98.77 %"), (metric("val_error", 17.0), "17"),
+        (metric("val_squared_error", 0.1328), "0.1328"), (metric("mean_absolute_error", 0.35), "0.35"),
+        (metric("val/mean-squared-error", 0.35), "0.35"), (metric("RMSE_error", 0.35), "0.35"),
+        (metric("class_mae_error", 0.35), "0.35"), (metric("resquared_error", 0.35), "35 %"),
+        (deviation("val_error", 0.0141, 0.04), "1.41 %"), (deviation("val_error", 1.2, 0.9), "120 %"),
+        (deviation("val_error", 0.3, 1.2), "0.3"), (deviation("val_squared_error", 0.3, 0.5), "0.3"),
+        (deviation("val_error", math.nan, 0.5), "not finite"), (deviation("cost_usd", 0.3, 1.2), "$0.30"),
+        (metric("val_error", math.nan), "not finite"), (percent(0.000512), "0.0512 %"), (percent(0), "0 %"),
+        (percent(1), "100 %"), (listed(["a"]), "a"), (listed(["a", "b", "c"]), "a, b and c"),
     ],
-)
+)  # fmt: skip
 def test_wording(found: str, expected: str) -> None:
     assert found == expected
 
 
-def opened(browser: Any, study: StudyRecord, folder: Path) -> tuple[Any, list[str]]:
+def opened(page: Any, study: StudyRecord, folder: Path) -> list[str]:
     """The page in a browser without network, scrolled to its end, and all that went wrong."""
     out = write_report(study, folder / "report.html")
     troubles: list[str] = []
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.on("console", lambda m: troubles.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: troubles.append(str(e)))
     page.on("dialog", lambda d: (troubles.append(f"dialog {d.message}"), d.dismiss()))
@@ -416,11 +343,11 @@ def opened(browser: Any, study: StudyRecord, folder: Path) -> tuple[Any, list[st
         if panel.is_visible():
             panel.scroll_into_view_if_needed()
             page.wait_for_function("box => box.querySelector('.main-svg')", arg=panel)
-    return page, troubles
+    return troubles
 
 
-def test_in_a_browser_without_network(browser: Any, tmp_path: Path) -> None:
-    page, troubles = opened(browser, build_study(60), tmp_path)
+def test_in_a_browser_without_network(page: Any, tmp_path: Path) -> None:
+    troubles = opened(page, build_study(60), tmp_path)
     rows = "#trials tbody tr:not([hidden])"
     assert page.locator(rows).count() == 60
     page.fill("#search", "adamw complete")
@@ -437,25 +364,24 @@ def test_in_a_browser_without_network(browser: Any, tmp_path: Path) -> None:
     page.locator("#parameter-1-0").scroll_into_view_if_needed()
     page.wait_for_selector("#parameter-1-0 .main-svg")
     assert troubles == []
-    page.close()
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("name", ["empty", "all diverged", "one", pytest.param("four", marks=pytest.mark.slow)])
-def test_unusual_studies_in_a_browser(browser: Any, tmp_path: Path, name: str) -> None:
-    page, troubles = opened(browser, unusual()[name], tmp_path)
+def test_unusual_studies_in_a_browser(page: Any, tmp_path: Path, name: str) -> None:
+    troubles = opened(page, unusual()[name], tmp_path)
     assert troubles == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-    page.close()
 
 
-def test_hostile_texts_in_a_browser(browser: Any, tmp_path: Path) -> None:
-    page, troubles = opened(browser, hostile(), tmp_path)
+def test_hostile_texts_in_a_browser(page: Any, tmp_path: Path) -> None:
+    troubles = opened(page, hostile(), tmp_path)
+    page.locator("#picker input").first.fill("1000")
+    assert "<a href" in page.inner_text("#picked")
+    assert page.locator("#picker a, #picker img, #picker b b").count() == 0
     assert troubles == []
     assert page.locator("a[href*='evil']").count() == 0
     assert page.locator("svg a").count() == 0
     assert page.locator(".xtitle >> text=<a href").count() > 0
-    page.close()
 
 
 DRAWN = "() => [...document.querySelectorAll('.figure')].filter(box => box.querySelector('.main-svg')).length"
@@ -466,19 +392,15 @@ ALL_DRAWN = (
 TO_DRAW = "() => [...document.querySelectorAll('.figure')].filter(box => !box.closest('[hidden]')).length"
 
 
-@pytest.mark.medium
-def test_charts_are_drawn_when_they_come_near_and_all_when_printing(browser: Any, tmp_path: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+def test_charts_are_drawn_when_they_come_near_and_all_when_printing(page: Any, tmp_path: Path) -> None:
     page.goto(write_report(build_study(60), tmp_path / "report.html").as_uri())
     page.wait_for_selector("#trade-off .main-svg")
     page.wait_for_timeout(500)
     assert page.evaluate(DRAWN) < page.evaluate(TO_DRAW), "those far below cost nothing"
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate(DRAWN) == page.evaluate(TO_DRAW)
-    page.close()
 
 
-@pytest.mark.medium
 def test_a_chart_is_drawn_in_a_turn_of_its_own(browser: Any, tmp_path: Path) -> None:
     """Else a row of panels that comes into view at once would stop the page."""
     page = browser.new_page(viewport={"width": 1280, "height": 20_000})
@@ -496,9 +418,7 @@ def test_a_chart_is_drawn_in_a_turn_of_its_own(browser: Any, tmp_path: Path) -> 
     page.close()
 
 
-@pytest.mark.medium
-def test_a_browser_that_does_not_watch_draws_everything(browser: Any, tmp_path: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+def test_a_browser_that_does_not_watch_draws_everything(page: Any, tmp_path: Path) -> None:
     troubles: list[str] = []
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.add_init_script("delete window.IntersectionObserver")
@@ -508,24 +428,83 @@ def test_a_browser_that_does_not_watch_draws_everything(browser: Any, tmp_path: 
     page.wait_for_selector("#parameter-1-0 .main-svg")
     assert "60 of 60 shown" in page.inner_text("#count"), "the table of trials works, too"
     assert troubles == []
-    page.close()
 
 
-def test_times_are_shown_in_their_zone() -> None:
-    assert f"created\n    {START:%Y-%m-%d %H:%M} UTC" in render(build_study(1))
-
-
-@pytest.mark.parametrize("width", [420, 900])
-def test_the_title_of_a_figure_lies_above_its_legend(browser: Any, tmp_path: Path, width: int) -> None:
+def test_the_title_of_a_figure_lies_above_its_legend(page: Any, tmp_path: Path) -> None:
     """Optuna Dashboard draws the learning curves in cards of some 420 pixels."""
     study = build_study(60)
     plain = curve_figures.learning_curves(study.started, study.objectives[0])
     drawn = json.dumps(titled(plain, f"{study.objectives[0].metric} by epoch"))
     script = f"<script>{plotly_script()}</script><script>Plotly.newPlot('card', {drawn})</script>"
-    (tmp_path / "card.html").write_text(f'<meta charset="utf-8"><div id="card" style="width: {width}px"></div>{script}')
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    (tmp_path / "card.html").write_text(f'<meta charset="utf-8"><div id="card" style="width: 420px"></div>{script}')
     page.goto((tmp_path / "card.html").as_uri())
     title, legend = (page.locator(name).first.bounding_box() for name in (".gtitle", ".legend"))
     assert title["y"] >= 0
     assert title["y"] + title["height"] <= legend["y"]
-    page.close()
+
+
+NO_SERIOUS = ("serious", "critical")
+PRINTED = "() => { window.dispatchEvent(new Event('beforeprint')); return document.querySelector('.main-svg'); }"
+
+
+def opened_at(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light", **more: Any) -> Any:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_function(PRINTED)  # on a telephone the first chart may be far below
+    return page
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    axe: Any = optional.module("axe_playwright_python.sync_playwright")
+    study = build_study(30)
+    for path in (
+        write_report(study, tmp_path / "report.html"),
+        write_comparison([study, build_study(30, seed=1)], tmp_path / "comparison.html"),
+    ):
+        page = opened_at(browser, path, width=width, scheme=scheme, bypass_csp=True)  # axe is put into the page
+        if page.locator("#picker").count():
+            page.locator("#picker input").first.fill("0.01")
+        found = axe.Axe().run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in NO_SERIOUS] == []
+        page.context.close()
+
+
+def test_the_command_of_the_recommended_model_is_in_sight_on_a_telephone(browser: Any, tmp_path: Path) -> None:
+    page = opened_at(browser, write_report(build_study(60), tmp_path / "report.html"), width=400)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    box = page.locator("header .command code").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 400
+    assert box["y"] + box["height"] < 900
+    for command in page.locator("#models .take-it code").all():
+        place = command.bounding_box()
+        assert place["x"] + place["width"] <= 400
+    page.context.close()
+
+
+def test_buttons_and_tables_are_reached_and_worked_by_keys(browser: Any, tmp_path: Path) -> None:
+    page = opened_at(browser, write_report(build_study(30), tmp_path / "report.html"))
+    page.locator(".tabs button").nth(1).focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".tabs button").nth(1).get_attribute("aria-pressed") == "true"
+    page.locator("#trials th button").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#trials th").first.get_attribute("aria-sort") == "ascending"
+    names = page.locator("button").evaluate_all("all => all.map(one => one.ariaLabel || one.textContent.trim())")
+    assert all(names)
+    copies = [name for name in names if name.startswith("Copy the command")]
+    assert len(copies) == len(set(copies)) > 3
+    page.context.close()
+
+
+def test_a_printed_page_has_all_charts_and_no_controls(browser: Any, tmp_path: Path) -> None:
+    page = opened_at(browser, write_report(build_study(30), tmp_path / "report.html"), scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert not page.is_visible("nav")
+    assert not page.is_visible("#picker")
+    assert not page.is_visible(".copy >> nth=0")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("#learning-rates .main-svg").count() > 0
+    page.context.close()

@@ -33,7 +33,6 @@ FRONT = (trial(0, (0.10, 1.0)), trial(1, (0.02, 2.0)), trial(2, (0.01, 9.0)), tr
 def test_the_knee_is_taken_and_its_neighbours_are_told() -> None:
     study = study_of(*FRONT, trial(4, (0.3, 3.0)))
     found = recommended(study)
-    assert found is not None
     assert (str(found), str(found.better), found.worse) != ("", "", None)
     assert found.plain() == {
         "trial": 1, "epoch": 1, "values": {"val_error": 0.02, "cost_usd": 2.0}, "params": {"lr": 0.1},
@@ -50,20 +49,14 @@ def test_the_knee_is_taken_and_its_neighbours_are_told() -> None:
 def confirmed(number: int, *errors: float) -> tuple[ConfirmationRecord, ...]:
     return tuple(
         ConfirmationRecord(
-            trial=number,
-            seed=seed,
-            epoch=1,
-            epochs=1,
-            metrics={"val_error": 0.02, f"{TEST_PREFIX}val_error": error},
-            cost_nano_usd=1,
-            checkpoint=None,
-            confirmed_at=datetime(2026, 1, 1, tzinfo=UTC),
+            trial=number, seed=seed, epoch=1, epochs=1, metrics={"val_error": 0.02, f"{TEST_PREFIX}val_error": error},
+            cost_nano_usd=1, checkpoint=None, confirmed_at=datetime(2026, 1, 1, tzinfo=UTC),
         )
         for seed, error in enumerate(errors)
-    )
+    )  # fmt: skip
 
 
-def test_what_was_confirmed_stands_beside_it() -> None:
+def test_what_was_confirmed_and_what_differs_stand_beside_the_model() -> None:
     first, expected, neighbours, *_ = recommendation_lines(
         replace(study_of(*FRONT), confirmations=confirmed(1, 0.03, 0.05))
     )
@@ -75,9 +68,6 @@ def test_what_was_confirmed_stands_beside_it() -> None:
     assert "confirmed" not in neighbours
     other = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(2, 0.01, 0.03)))[1]
     assert other.startswith("2@1 has val_error 1 % (confirmed: 2 % ± 1.41 %, test) and is ")
-
-
-def test_a_neighbour_is_told_by_what_differs_from_the_model_to_take() -> None:
     taken = {"lr": 0.1, "kind": "b", "depth": 2}
     given = [{"lr": 0.1, "kind": "a"}, taken, taken, {"lr": 0.1}]
     study = study_of(*(replace(one, params=params) for one, params in zip(FRONT, given, strict=True)))
@@ -121,22 +111,18 @@ def test_report_and_terminal_have_one_order_that_of_what_is_expected() -> None:
     assert "val_error 3 % (0@1)" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_winner_by_luck_is_not_recommended() -> None:
+def test_winners_by_luck_are_not_recommended_and_means_count_beyond_noise() -> None:
     """1@1 looked best by far and was not; 2@1 and 0@1 held what they promised."""
     lucky = replace(
         study_of(*FRONT),
         confirmations=(*confirmed(0, 0.10, 0.10), *confirmed(1, 0.11, 0.13), *confirmed(2, 0.01, 0.01)),
     )
     found = recommended(lucky)
-    assert found is not None
     assert (str(found) != "1@1", found.instead_of is not None and found.instead_of.trial) == (True, 1)
     assert recommendation_lines(lucky)[2] == "The search alone would have named 1@1."
     assert "1@1" not in recommendation_lines(lucky)[3], "it is dominated by now"
     assert found.plain()["instead_of"] == "1@1"
-
-
-def test_confirmed_means_count_as_far_as_they_are_more_than_noise() -> None:
-    """Lost were 0.02 and 0.04, with deviations of nothing, and then of more than the two differ by."""
+    # Lost were 0.02 and 0.04, with deviations of nothing, and then of more than the two differ by.
     sure = replace(study_of(*FRONT), confirmations=(*confirmed(1, 0.04, 0.04), *confirmed(2, 0.05, 0.05)))
     values = expected_values(sure, takeable(sure))
     assert [row[0] for row in values] == pytest.approx([0.1 + 0.03, 0.04, 0.05, 0.5 + 0.03])
@@ -152,7 +138,7 @@ def test_confirmed_means_count_as_far_as_they_are_more_than_noise() -> None:
     assert best_point(alone, "val_error").trial == 2, "one confirmation alone says nothing about the others"
 
 
-def test_what_is_maximized_has_its_better_neighbour_above() -> None:
+def test_better_neighbours_are_above_and_one_objective_has_one_model() -> None:
     def as_accuracy(study: StudyRecord) -> StudyRecord:
         trials = tuple(
             replace(one, epochs=tuple(
@@ -164,24 +150,23 @@ def test_what_is_maximized_has_its_better_neighbour_above() -> None:
         return replace(study, trials=trials, objectives=(ACCURACY, *study.objectives[1:]))
 
     found = recommended(as_accuracy(study_of(*FRONT)))
-    assert found is not None
-    assert found.better is not None
-    assert found.worse is not None
     assert found.better.values["val_accuracy"] > found.point.values["val_accuracy"] > found.worse.values["val_accuracy"]
-
-
-def test_one_objective_has_one_model_and_none_has_nothing_to_say() -> None:
     alone = replace(study_of(*FRONT), objectives=study_of().objectives[:1])
     assert recommendation_lines(alone)[0] == "Take 2@1: val_error 1 %."
     assert len(recommendation_lines(alone)) == 2
     assert recommendation_lines(study_of()) == []
 
 
-def test_only_models_that_were_kept_are_recommended() -> None:
+def test_only_models_that_were_kept_are_recommended_and_others_marked() -> None:
     gone = replace(FRONT[1], epochs=(replace(FRONT[1].epochs[0], checkpoint=None),))
     study = study_of(FRONT[0], gone, FRONT[2])
     assert [point.trial for point in takeable(study)] == [0, 2]
     assert knee(study, takeable(study)).trial in {0, 2}
+    console = Console(file=io.StringIO(), width=160)
+    print_summary(console, without_models(study_of(*FRONT), 1), report=None)
+    rows = [line.split("  ") for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    marked = {row[1].strip() for row in rows if "complete, model not kept" in map(str.strip, row)}
+    assert marked == {"1@1"}
 
 
 def without_models(study: StudyRecord, *numbers: int) -> StudyRecord:
@@ -217,24 +202,13 @@ def test_a_study_that_has_kept_no_model_says_what_to_train_again() -> None:
     assert "its command writes the model to a file" not in page
 
 
-def test_models_that_were_not_kept_are_marked_among_those_that_were() -> None:
-    console = Console(file=io.StringIO(), width=160)
-    print_summary(console, without_models(study_of(*FRONT), 1), report=None)
-    rows = [line.split("  ") for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    marked = {row[1].strip() for row in rows if "complete, model not kept" in map(str.strip, row)}
-    assert marked == {"1@1"}
-
-
-def test_values_have_the_units_that_their_names_tell() -> None:
+def test_values_have_units_and_little_dollars_their_seconds() -> None:
     assert value_in_words("val_error", 0.01234) == "1.23 %"
     assert value_in_words("latency_ms", 2.5) == "2.5 ms"
     assert value_in_words("cost_usd", 0.0012) == "$0.0012"
     assert value_in_words("wall_seconds", 75.0) == "1 min 15 s"
     assert value_in_words("val_mse", 6.25) == "6.25 (RMSE 2.5)"
     assert value_in_words("model_parameters", 2.6272e9) == "2,627 M"
-
-
-def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
     assert value_in_words("cost_usd", 0.0012, 43.2) == "$0.0012 (43 s)"
     assert value_in_words("cost_usd", 0.12, 43.2) == "$0.12"
     assert value_in_words("cost_usd", 0.0012, math.nan) == "$0.0012"
@@ -244,18 +218,13 @@ def test_dollars_below_a_cent_have_their_seconds_beside_them() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "base", "expected"),
     [
-        ("cost_usd", 1.0, 5.0, "5 times cheaper"),
-        ("cost_usd", 5.0, 1.0, "5 times as expensive"),
-        ("latency_ms", 1.3, 1.0, "30 % slower"),
-        ("wall_seconds", 1.3, 1.0, "30 % slower to train"),
-        ("model_parameters", 1e6, 2e6, "2 times smaller"),
-        ("model_parameters", 1e4, 1.2345e6, "120 times smaller"),
-        ("cost_usd", 1.997, 1.0, "100 % more expensive"),
-        ("val_loss", 0.9, 1.0, "10 % lower in val_loss"),
-        ("val_loss", 1.0, 1.0, "the same in val_loss"),
-        ("score", -1.0, 2.0, "at score -1"),
+        ("cost_usd", 1.0, 5.0, "5 times cheaper"), ("cost_usd", 5.0, 1.0, "5 times as expensive"),
+        ("latency_ms", 1.3, 1.0, "30 % slower"), ("wall_seconds", 1.3, 1.0, "30 % slower to train"),
+        ("model_parameters", 1e6, 2e6, "2 times smaller"), ("model_parameters", 1e4, 1.2345e6, "120 times smaller"),
+        ("cost_usd", 1.997, 1.0, "100 % more expensive"), ("val_loss", 0.9, 1.0, "10 % lower in val_loss"),
+        ("val_loss", 1.0, 1.0, "the same in val_loss"), ("score", -1.0, 2.0, "at score -1"),
     ],
-)
+)  # fmt: skip
 def test_comparisons_are_said_as_people_say_them(name: str, value: float, base: float, expected: str) -> None:
     assert compared_in_words(Objective(metric=name), value, base) == expected
 
@@ -279,7 +248,6 @@ def test_objectives_that_are_compared_in_the_same_words_are_named() -> None:
 def test_a_confirmed_model_that_misses_a_constraint_is_not_praised(reached: float, is_missed: bool) -> None:
     study = build_study(60, constraints=(Constraint(metric="val_accuracy", min=0.8),))
     found = recommended(study)
-    assert found is not None
     seeds = tuple(
         replace(
             one, epoch=found.point.epoch,
@@ -326,5 +294,4 @@ def test_the_command_writes_a_model_that_stands_alone_where_there_can_be_one(tas
     study = build_study(20)
     study = replace(study, spec={**study.spec, "task": task})
     found = recommended(study)
-    assert found is not None
     assert command_of(study, found.point) == f"automl export digits {found} --out {out}"

@@ -54,14 +54,10 @@ def test_other_seeds_trials_and_names_draw_other_values() -> None:
 @pytest.mark.parametrize(
     "domain",
     [
-        float_domain(1e-4, 1.0, log=True),
-        float_domain(-1.0, 3.0),
-        float_domain(0.0, 0.9, step=0.3),
-        int_domain(1, 8, log=True),
-        int_domain(3, 11, step=4),
-        choice_domain(["a", "b", "c"]),
+        float_domain(1e-4, 1.0, log=True), float_domain(-1.0, 3.0), float_domain(0.0, 0.9, step=0.3),
+        int_domain(1, 8, log=True), int_domain(3, 11, step=4), choice_domain(["a", "b", "c"]),
     ],
-)
+)  # fmt: skip
 def test_values_are_spread_as_those_of_optunas_random_sampler(domain: Any) -> None:
     import optuna
 
@@ -79,13 +75,21 @@ def test_values_are_spread_as_those_of_optunas_random_sampler(domain: Any) -> No
         assert shares[0] == pytest.approx(shares[1], abs=0.04)
 
 
-def test_domains_are_those_that_optuna_takes() -> None:
+def test_domains_are_those_of_optuna_and_a_name_has_one_kind_and_scale() -> None:
     assert float_domain(0, 1) == Float(0.0, 1.0)
     assert float_domain(np.float32(0.5), np.float64(2)) == Float(0.5, 2.0)
     assert int_domain(np.int64(1), 8.0, step=1, log=True) == Int(1, 8, log=True)
     assert choice_domain(("a", None)) == Categorical(["a", None])
     for single in (int_domain(3, 3), int_domain(3, 3, log=True), float_domain(3, 3), int_domain(3, 5, step=7)):
         assert single == Constant(3)
+    wide, narrow, log = int_domain(1, 9), int_domain(4, 5), int_domain(1, 9, log=True)
+    assert are_compatible(wide, narrow), "ranges may change"
+    assert are_compatible(wide, Constant(3)), "also to one value"
+    assert not are_compatible(wide, log)
+    assert not are_compatible(wide, float_domain(1, 9))
+    assert not are_compatible(wide, choice_domain([1, 9]))
+    assert are_compatible(choice_domain([1, "a"]), choice_domain([1, "a"]))
+    assert not are_compatible(choice_domain([1, "a"]), choice_domain([True, "a"]))
 
 
 @pytest.mark.parametrize(
@@ -107,14 +111,3 @@ def test_domains_are_those_that_optuna_takes() -> None:
 def test_what_is_no_domain_is_refused(domain: Any, words: str) -> None:
     with pytest.raises(SpaceError, match=words):
         domain()
-
-
-def test_a_name_has_one_kind_and_scale() -> None:
-    wide, narrow, log = int_domain(1, 9), int_domain(4, 5), int_domain(1, 9, log=True)
-    assert are_compatible(wide, narrow), "ranges may change"
-    assert are_compatible(wide, Constant(3)), "also to one value"
-    assert not are_compatible(wide, log)
-    assert not are_compatible(wide, float_domain(1, 9))
-    assert not are_compatible(wide, choice_domain([1, 9]))
-    assert are_compatible(choice_domain([1, "a"]), choice_domain([1, "a"]))
-    assert not are_compatible(choice_domain([1, "a"]), choice_domain([True, "a"]))

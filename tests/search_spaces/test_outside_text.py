@@ -75,16 +75,8 @@ def assert_harmless(shown: str) -> None:
     for character in shown:
         assert character in "\t\n" or unicodedata.category(character) not in {"Cc", "Cs", "Zl", "Zp"}, ascii(character)
         assert unicodedata.bidirectional(character) not in {
-            "LRE",
-            "RLE",
-            "LRO",
-            "RLO",
-            "PDF",
-            "LRI",
-            "RLI",
-            "FSI",
-            "PDI",
-        }
+            "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI",
+        }  # fmt: skip
 
 
 def test_there_is_one_way_to_the_terminal() -> None:
@@ -99,8 +91,6 @@ def test_there_is_one_way_to_the_terminal() -> None:
 
 NOTE = 60
 """Number of characters that the line with the number of those left out may take."""
-_TURNS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-"""Classes of the characters that change the direction of writing."""
 
 
 def test_the_middle_of_a_very_long_text_is_left_out() -> None:

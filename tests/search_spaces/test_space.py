@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from search_spaces.derived_seeds import derived_seed, derived_uniform, fresh_seed
 from search_spaces.parameters import Categorical, Float, Int, Parameter, SpaceError, Value, same
 from search_spaces.space import Space
+from search_spaces.untried import untried_choices
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 NAMES = [f"p{index}" for index in range(8)]
@@ -151,9 +153,7 @@ def test_every_walk_passes_the_check_and_names_what_is_active(form: dict[str, di
 
 @patient
 @given(space_forms(), st.integers(0, 2**32), st.randoms())
-def test_a_walk_with_one_change_fails_the_check(
-    form: dict[str, dict[str, object]], seed: int, source: random.Random
-) -> None:
+def test_a_walk_with_one_change_fails_the_check(form, seed, source) -> None:
     space = Space.from_dict(form)
     params = space.walk(chooser(seed))
     if not params:
@@ -165,13 +165,21 @@ def test_a_walk_with_one_change_fails_the_check(
         assert len(caught.value.path) == 1
 
 
-def test_a_chain_of_thousands_is_no_problem() -> None:
+def test_walk_asks_parents_first_also_in_a_chain_of_thousands() -> None:
     chain: dict[str, object] = {"p0": Categorical([0, 1])}
     for index in range(1, 3000):
         chain[f"p{index}"] = Categorical([0, 1]).when(**{f"p{index - 1}": 1})
     space = Space(chain)  # type: ignore[arg-type]
     assert len(space.walk(lambda *_: 1)) == 3000
     assert space.walk(lambda *_: 0) == {"p0": 0}
+    asked = []
+
+    def choose(name: str, parameter: Parameter) -> Value:
+        asked.append(name)
+        return parameter.choices[0] if isinstance(parameter, Categorical) else parameter.high
+
+    optimizer_space().walk(choose)
+    assert asked == ["optimizer", "momentum", "layers", "width2"]
 
 
 def optimizer_space() -> Space:
@@ -194,17 +202,6 @@ def test_python_and_yaml_form_are_one() -> None:
         "beta1": {"type": "float", "low": 0.5, "high": 0.99, "when": {"optimizer": ["adam", "adamw"]}},
         "width2": {"type": "int", "low": 8, "high": 64, "step": 8, "when": {"layers": [2, 3]}},
     }
-
-
-def test_walk_asks_parents_first_even_if_declared_later() -> None:
-    asked = []
-
-    def choose(name: str, parameter: Parameter) -> Value:
-        asked.append(name)
-        return parameter.choices[0] if isinstance(parameter, Categorical) else parameter.high
-
-    optimizer_space().walk(choose)
-    assert asked == ["optimizer", "momentum", "layers", "width2"]
 
 
 @pytest.mark.parametrize(
@@ -352,22 +349,16 @@ def test_a_wrong_space_cannot_be_made(form: object, path: str, parts: list[str])
         assert part in caught.value.problem
 
 
-def test_python_mistakes_are_told_too() -> None:
+def test_python_mistakes_are_told_names_found_and_nothing_can_be_changed() -> None:
     with pytest.raises(SpaceError, match="found 3, allowed: Float, Int or Categorical"):
         Space({"x": 3})  # type: ignore[dict-item]
     with pytest.raises(SpaceError, match="a mapping"):
         Space([])  # type: ignore[arg-type]
-
-
-def test_a_parameter_is_found_by_name() -> None:
     assert optimizer_space().parameter("momentum") == Float(low=0.0, high=0.99)
     with pytest.raises(SpaceError, match="did you mean 'momentum'"):
         optimizer_space().parameter("Momentun")
     assert "layers" in optimizer_space()
     assert eval(repr(optimizer_space()), {"Space": Space}) == optimizer_space()
-
-
-def test_nothing_can_be_changed() -> None:
     with pytest.raises(AttributeError):
         Float(low=0, high=1).low = 2  # type: ignore[misc]
     with pytest.raises(AttributeError):
@@ -381,3 +372,34 @@ def test_a_value_alone_is_a_parameter_with_one_choice(value: Value) -> None:
     assert Space.from_dict(space.to_dict()) == space
     assert space.to_dict()["fixed"] == {"type": "categorical", "choices": [value]}
     space.check({"width": 3, "fixed": value})
+
+
+def test_derived_numbers_tell_their_parts_apart_are_spread_and_never_change() -> None:
+    seeds = {derived_seed("ask", a, b) for a in range(30) for b in range(30)}
+    assert len(seeds) == 900
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    assert derived_seed(1, 23) != derived_seed(12, 3)
+    assert derived_seed("ask", 0, 0) == 1528054851
+    assert derived_seed("candidate", 7, 12) == 2809151448
+    assert fresh_seed("confirm", 0, 3, 1) == 1298528258
+    assert all(0 <= fresh_seed("confirm", 5, trial, 0) < 2**31 for trial in range(100))
+    numbers = [derived_uniform(0, trial, 3) for trial in range(400)]
+    assert all(0.0 <= number < 1.0 for number in numbers)
+    assert abs(sum(numbers) / len(numbers) - 0.5) < 0.05
+    assert derived_uniform(0, 4, 9) == 0.3084699918035769
+
+
+SPACE = Space(
+    {
+        "kind": Categorical(["a", "b", "c"]), "bins": Categorical([0, 16]).when(kind="b"),
+        "flag": Categorical([True, False]), "rate": Float(low=0.1, high=1.0),
+    }
+)  # fmt: skip
+
+
+def test_choices_are_left_until_a_configuration_has_them() -> None:
+    assert untried_choices(SPACE, []) == {"kind": ["a", "b", "c"], "bins": [0, 16], "flag": [True, False]}
+    tried = [{"kind": "b", "bins": 0, "flag": True, "rate": 0.2}, {"kind": "a", "flag": True, "rate": 0.3}]
+    assert untried_choices(SPACE, tried) == {"kind": ["c"], "bins": [16], "flag": [False]}
+    assert untried_choices(SPACE, tried, conditional=False) == {"kind": ["c"], "flag": [False]}
+    assert untried_choices(Space({"rate": Float(low=0.1, high=1.0)}), tried) == {}

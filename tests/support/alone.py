@@ -16,14 +16,7 @@ from packaging.requirements import Requirement
 
 
 def run_alone(code: str, folder: Path, given: Any, *packages: str) -> Any:
-    """Run code in a new process and return the JSON that it prints.
-
-    Args:
-        code: Python; `given` and `json` are there.
-        folder: Folder that it starts in, and imports from.
-        given: Plain values.
-        packages: Packages that are installed there, by their names at PyPI, with what they depend on.
-    """
+    """Run code in a new process and return the JSON that it prints."""
     site = site_with(folder.parent, *packages)
     start = f"import json, sys\nsys.path[:0] = [{str(folder)!r}, {str(site)!r}]\ngiven = json.load(sys.stdin)\n"
     done = subprocess.run(
@@ -36,13 +29,7 @@ def run_alone(code: str, folder: Path, given: Any, *packages: str) -> Any:
 
 
 def site_with(folder: Path, *packages: str, exactly: bool = False) -> Path:
-    """Return a folder in which packages lie, and nothing else of what is installed here.
-
-    Args:
-        folder: Where it is made, if it is not there yet.
-        packages: Names at PyPI.
-        exactly: Whether to leave out what they depend on.
-    """
+    """Return a folder in which packages lie, and nothing else of what is installed here."""
     site = folder / f"site {crc32(' '.join(packages).encode()):08x}{' exactly' if exactly else ''}"
     if not site.exists():
         _link(site, packages, exactly=exactly)

@@ -1,7 +1,5 @@
 """Texts that come from outside, the worst among them."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 HOSTILE = (

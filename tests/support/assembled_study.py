@@ -53,14 +53,7 @@ def curve(params: Mapping[str, Any], world_size: int) -> Curve:
 
 
 class AssembledStudy(SimulatedStudy):
-    """Settings, policy and suggester are those that the spec asks for.
-
-    Args:
-        folder: Folder for the database.
-        sampler: `search.sampler` of the spec.
-        pruner: `search.pruner` of the spec.
-        baselines: Parameters of baselines, with which the study begins.
-    """
+    """Settings, policy and suggester are those that the spec asks for."""
 
     def __init__(
         self, folder: Path, sampler: str, pruner: object, baselines: tuple[Mapping[str, Any], ...] = ()
@@ -83,11 +76,6 @@ class AssembledStudy(SimulatedStudy):
 
     def _controller(self, pool: SimulatedPool, lease: leases.Lease) -> Controller:
         return Controller(
-            machine=self.machine,
-            pool=pool,
-            store=self.store,
-            suggester=self.assembled.suggester,
-            study_id=self.study_id,
-            lease_token=lease.token,
-            background=False,
-        )
+            machine=self.machine, pool=pool, store=self.store, suggester=self.assembled.suggester,
+            study_id=self.study_id, lease_token=lease.token, background=False,
+        )  # fmt: skip

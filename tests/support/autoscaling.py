@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from studies.gangs.ray_cluster import OBJECT_STORE_BYTES
+from tests.support.served import free_port
 
 MOST_NODES = 3
 IDLE_SECONDS = 6.0
@@ -31,20 +32,12 @@ _HEAD_ID = "f" * 51 + "00000"
 
 
 class AutoscalingRay:
-    """A head without CPUs, and up to three nodes of one CPU that come when processes wait for a CPU.
-
-    Args:
-        is_v2: Whether it is Ray's newer autoscaler, which `ray up` and KubeRay use; `ray start` uses the older one.
-
-    Attributes:
-        address: Host and port of the cluster.
-        environment: Variables of processes that join it.
-    """
+    """A head without CPUs, and up to three nodes of one CPU that come when processes wait for a CPU."""
 
     def __init__(self, *, is_v2: bool) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="grows-", dir="/tmp"))  # Ray's sockets need short names
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        host, port = own_address(), _free_port()
+        host, port = own_address(), free_port()
         self.address = f"{host}:{port}"
         config = self._folder / "autoscaler.json"
         config.write_text(json.dumps(_config(self.address, is_v2=is_v2)))
@@ -150,9 +143,3 @@ def own_address() -> str:
     from ray.util import get_node_ip_address
 
     return str(get_node_ip_address())
-
-
-def _free_port() -> int:
-    with contextlib.closing(socket.socket()) as server:
-        server.bind(("", 0))
-        return int(server.getsockname()[1])

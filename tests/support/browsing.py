@@ -10,12 +10,7 @@ _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *_QUIE
 
 
 class PatientBrowser:
-    """A browser whose pages may take two minutes for what they are waited for: half a minute is playwright's own.
-
-    Args:
-        driver: What `sync_playwright` gives.
-        chromium: Path of the program.
-    """
+    """A browser whose pages may take two minutes for what they are waited for: half a minute is playwright's own."""
 
     def __init__(self, driver: Any, chromium: str) -> None:
         from playwright.sync_api import Error

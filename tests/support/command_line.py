@@ -71,13 +71,7 @@ SLOW: dict[str, Any] = {
 
 
 class Workplace:
-    """A folder with specs, and commands run in it: in this process (`run`, `json`), or in their own (`start`).
-
-    Args:
-        folder: Folder in which the commands run.
-        pool: Warm pool on which studies train that are launched in this process; None if there are none.
-        has_mlflow: Whether MLflow's database is there already. MLflow takes seconds to make it.
-    """
+    """A folder with specs, and commands run in it: in this process (`run`, `json`), or in their own (`start`)."""
 
     def __init__(self, folder: Path, pool: LentPool | None, *, has_mlflow: bool = True) -> None:
         self.folder, self.pool = folder, pool
@@ -120,13 +114,7 @@ class Workplace:
     def run(
         self, *arguments: object, code: int | None = 0, meanwhile: Callable[[], object] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in this process.
-
-        Args:
-            arguments: Arguments of the command.
-            code: Wanted exit code; None takes any.
-            meanwhile: Called in a thread of its own while the command runs; what it raises is raised here.
-        """
+        """Run a command in this process."""
         out, err = io.StringIO(), io.StringIO()
         self._out = out
         with (

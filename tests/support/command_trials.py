@@ -86,11 +86,7 @@ def spec_of(folder: Path, options: dict[str, Any] | None = None, **more: Any) ->
 def run(
     spec: TrialSpec, grants: Grants | None = None, *, group: Group | None = None, store: Any = None, key: str = "1"
 ) -> Grants:
-    """Run a rank of a command to its end; returns what was measured.
-
-    Raises:
-        TrainingError: The command failed.
-    """
+    """Run a rank of a command to its end; returns what was measured."""
     grants = grants or Grants()
     group = group or Group()
     place = ("127.0.0.1", 1, "") if store is not None else None

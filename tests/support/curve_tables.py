@@ -34,15 +34,11 @@ def arrays(*, count: int = 60, epochs: int = 12, seed: int = 0, name: str = "mad
         "static": {"model_size": "weights"},
     }
     return {
-        "meta_json": json.dumps(meta),
-        "params": np.stack([rate, width], axis=-1),
-        "seconds": (0.5 + width[:, None] / 128) * epoch,
-        "metric_val_loss": 3 * error,
-        "metric_val_accuracy": 100 * (1 - error),
-        "metric_test_loss": 3.3 * error + 0.01,
-        "metric_test_accuracy": 1 - 1.1 * error,
-        "static_model_size": width.astype(float) * 10,
-    }
+        "meta_json": json.dumps(meta), "params": np.stack([rate, width], axis=-1),
+        "seconds": (0.5 + width[:, None] / 128) * epoch, "metric_val_loss": 3 * error,
+        "metric_val_accuracy": 100 * (1 - error), "metric_test_loss": 3.3 * error + 0.01,
+        "metric_test_accuracy": 1 - 1.1 * error, "static_model_size": width.astype(float) * 10,
+    }  # fmt: skip
 
 
 def write(folder: Path, content: dict[str, Any], file: str = "table.npz") -> Path:

@@ -1,7 +1,5 @@
 """Training functions as trials, outside a pool: granted so many epochs, and stopped after one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from trainers.contract.task_loading import load_trainable

@@ -44,15 +44,10 @@ RECORD = ROOT / "tests" / "golden.json"
 CURVES = SHARED / "curves"
 """Recorded curves are too large for the repository: cases over them are left out where they are missing."""
 SAME_ARITHMETIC = {
-    "OPENBLAS_CORETYPE": "Haswell",
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "MKL_CBWR": "COMPATIBLE",
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+    "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
     "PYTHONHASHSEED": "0",
-}
+}  # fmt: skip
 Lines = tuple[list[str], list[str]]
 """What was decided, and what was said about it."""
 
@@ -125,9 +120,6 @@ SPECS: Mapping[str, tuple[Any, ...]] = {
 KILLED_AFTER_COMMITS = 30
 
 
-# ---------------------------------------------------------------------- tables
-
-
 @functools.cache
 def made_up() -> CurveTable:
     """A numeric space of two parameters, twelve epochs."""
@@ -168,9 +160,6 @@ def taskset() -> CurveTable:
     """Two measured tables as one: noisy, and a fifth of it diverged."""
     names = ("patch32_GRU64_avg_bs128.npz", "patch128_LSTM128_bs64.npz")
     return pooled([read_table(CURVES / "taskset" / name) for name in names])
-
-
-# ---------------------------------------------------------------------- recording
 
 
 def available() -> tuple[str, ...]:

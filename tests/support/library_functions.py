@@ -111,13 +111,10 @@ def by_hugging_face(trial: automl.Trial, *, bf16=False, fault="", dropout=0.2) -
     if fault == "sees four GPUs":
         arguments._n_gpu = 4
     trainer = Trainer(
-        Net(),
-        arguments,
-        train_dataset=Stream() if fault == "stream" else training,
-        eval_dataset=[{"x": x, "labels": label} for x, label in blobs(31, 1)],
-        compute_metrics=metrics,
+        Net(), arguments, train_dataset=Stream() if fault == "stream" else training,
+        eval_dataset=[{"x": x, "labels": label} for x, label in blobs(31, 1)], compute_metrics=metrics,
         callbacks={"raises": [Raises()], "has enough": [HasEnough()]}.get(fault, []),
-    )
+    )  # fmt: skip
     hugging_face.fit(trial, trainer)
     if fault == "evaluates":
         trainer.evaluate()

@@ -1,7 +1,5 @@
 """Trials of the training functions with libraries."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 

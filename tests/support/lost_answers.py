@@ -17,15 +17,7 @@ from studies.storage.schema.engine import parse_url
 
 
 class LossyCommits:
-    """Lets an engine's COMMIT be applied, and loses the answer to some of them.
-
-    Args:
-        engine: Engine of a store.
-
-    Attributes:
-        share: Share of the answers that is lost; 0 at first.
-        lost: Number of answers that were lost.
-    """
+    """Lets an engine's COMMIT be applied, and loses the answer to some of them."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self.lost, self.share = 0, 0.0
@@ -43,16 +35,7 @@ class LossyCommits:
 
 
 class CuttingProxy:
-    """A TCP server before a PostgreSQL server that cuts a connection instead of handing the answer to COMMIT over.
-
-    Args:
-        url: URL of a database on the server, reached over its Unix socket.
-
-    Attributes:
-        url: URL of the same database through the proxy.
-        cuts: Number of connections to cut; each cut counts down.
-        cut: Number of connections that were cut.
-    """
+    """A TCP server before a PostgreSQL server that cuts a connection instead of handing the answer to COMMIT over."""
 
     def __init__(self, url: str) -> None:
         parsed = parse_url(url)

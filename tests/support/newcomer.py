@@ -48,11 +48,7 @@ def _lines(block: str) -> Iterator[str]:
 
 
 class Newcomer:
-    """Somebody at a terminal in a folder.
-
-    Args:
-        folder: Folder of the commands; it is their home as well.
-    """
+    """Somebody at a terminal in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,17 +57,7 @@ class Newcomer:
         self._variables = kept | {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder)}
 
     def types(self, command: str, *, answer: str = "", instead: Mapping[str, str] | None = None, code: int = 0) -> str:
-        """Run a command; return what it prints.
-
-        Args:
-            command: Command as a page has it.
-            answer: What is typed when it asks.
-            instead: Names that a study gave otherwise than on the page, such as that of a model, by those of the page.
-            code: Exit code that it has to have.
-
-        Raises:
-            AssertionError: It has another exit code; the message is what it printed.
-        """
+        """Run a command; return what it prints."""
         line = _replaced(command, instead or {})
         done = subprocess.run(
             ["bash", "-c", line], cwd=self.folder, env=self._variables, input=answer, text=True, check=False,
@@ -119,9 +105,6 @@ def _replaced(command: str, instead: Mapping[str, str]) -> str:
         assert name in command, f"{command!r} has no {name!r}"
         command = command.replace(name, other)
     return command
-
-
-# ---------------------------------------------------------------------------- files that the pages name
 
 
 def digits(folder: Path, **budget: object) -> None:

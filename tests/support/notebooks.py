@@ -22,9 +22,6 @@ def executed(notebook: Path, folder: Path) -> Any:
     """Execute a copy of a notebook in a folder, and return it with its outputs.
 
     Figures are kept as plotly's data alone, without the program that draws them.
-
-    Raises:
-        CellExecutionError: A cell has failed.
     """
     import nbclient
     import nbformat
@@ -32,12 +29,9 @@ def executed(notebook: Path, folder: Path) -> Any:
     copy = Path(shutil.copy(notebook, folder))
     content = nbformat.read(copy, as_version=4)
     client = nbclient.NotebookClient(
-        content,
-        timeout=SECONDS,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
+        content, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(folder)}},
         record_timing=False,
-    )
+    )  # fmt: skip
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     client.execute(env={**os.environ, "PYTHONPATH": paths, "PLOTLY_RENDERER": "plotly_mimetype"})
     return content

@@ -49,11 +49,7 @@ class Faults:
 
 
 class FaultyStore:
-    """The S3 server with its proxy, as long as the block runs; the bucket is empty at first.
-
-    Attributes:
-        faults: What the proxy does; a test changes it at any time.
-    """
+    """The S3 server with its proxy, as long as the block runs; the bucket is empty at first."""
 
     def __init__(self, listening: socket.socket) -> None:
         self.faults = Faults()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 from types import ModuleType
 from typing import NoReturn
@@ -15,12 +15,7 @@ _DEV_CURE = "pip install --constraint constraints.txt --editable '.[dev]'"
 
 
 def missing(what: str, cure: str) -> NoReturn:
-    """Leave a test out, or let it fail where nothing may be missing.
-
-    Args:
-        what: Name of the missing part.
-        cure: Command that installs it.
-    """
+    """Leave a test out, or let it fail where nothing may be missing."""
     said = f"{what} is not installed: {cure}"
     if os.environ.get(REQUIRE_ALL):
         pytest.fail(said, pytrace=False)
@@ -33,3 +28,10 @@ def module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError:
         missing(f"the Python module {name}", _DEV_CURE)
+
+
+def installed(*names: str) -> None:
+    """Call `missing` for a module of an optional dependency that is not there; imports none, which takes seconds."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            missing(f"the Python module {name}", _DEV_CURE)

@@ -1,7 +1,5 @@
 """Objectives as users of Optuna write them, and some that do not fit."""
 
-from __future__ import annotations
-
 
 def network(trial):
     """Optuna's own example asks for layers in a function of its own."""

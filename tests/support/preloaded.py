@@ -23,26 +23,14 @@ from typing import Any
 
 SERVE = "serve"
 _PRELOADED = (
-    "torch",
-    "torch.utils.data",
-    "torch.export",
-    "numpy",
-    "pydantic",
-    "sqlalchemy",
-    "trainers.contract.task_loading",
-    "trainers.model.model_size",
-    "trainers.contract.training_function",
-    "studies.spec.study_spec",
-)
+    "torch", "torch.utils.data", "torch.export", "numpy", "pydantic", "sqlalchemy", "trainers.contract.task_loading",
+    "trainers.model.model_size", "trainers.contract.training_function", "studies.spec.study_spec",
+)  # fmt: skip
 _LONGEST = 2**22
 
 
 class Preloaded(Sequence[str]):
-    """The command that runs a program in a fork, where a command is wanted; what is forked is started at its first use.
-
-    Args:
-        arguments: Arguments of Python.
-    """
+    """The command that runs a program in a fork of a process that is started at its first use."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments

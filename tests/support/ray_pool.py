@@ -15,13 +15,7 @@ DIGITS = {"learning_rate": 0.1, "batch_per_rank": 64, "architecture": "mlp", "wi
 
 
 class LentPool:
-    """A pool that stays open when a controller closes it, so that the next test finds its slots warm.
-
-    Args:
-        ray_address: Address of the cluster, for processes that join it with slots of their own.
-        slots: Number of slots.
-        options: Options of the pool.
-    """
+    """A pool that stays open when a controller closes it, so that the next test finds its slots warm."""
 
     def __init__(self, ray_address: str = "", slots: int = 2, **options: Any) -> None:
         self.pool = RayPool(**options)

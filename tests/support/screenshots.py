@@ -33,11 +33,7 @@ PARTS = {
 
 
 def launched(spec: Path, folder: Path) -> Path:
-    """Run a study in a folder; return its report.
-
-    Raises:
-        subprocess.CalledProcessError: The study has failed.
-    """
+    """Run a study in a folder; return its report."""
     copy = Path(shutil.copy(spec, folder))
     variables = {**os.environ, "AUTOML_STORE": f"sqlite:///{folder / 'automl.db'}"}
     command = [sys.executable, "-m", "automl", "launch", copy.name]

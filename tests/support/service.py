@@ -25,12 +25,7 @@ SPEC: dict[str, Any] = {
 
 
 class TestedService:
-    """A store with users of two projects.
-
-    Args:
-        folder: Folder of the store and of all outputs.
-        policy: What the operator allows, besides the place of outputs.
-    """
+    """A store with users of two projects."""
 
     __test__ = False
 

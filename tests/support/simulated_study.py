@@ -61,9 +61,6 @@ Params = Mapping[str, Any]
 CurveOf = Callable[[Params, int], Curve]
 
 
-# ---------------------------------------------------------------------- learning curves
-
-
 def smooth_curve(params: Params, world_size: int, *, epochs: int = 27, equal_epochs: bool = False) -> Curve:
     """Error falls as 1 / epoch towards a floor that depends on the parameters; wider costs more.
 
@@ -85,9 +82,6 @@ def noisy_curve(params: Params, world_size: int, *, epochs: int = 27, seed: int 
         s * (rng.uniform(0.3, 1.5) if rng.random() < 0.9 else rng.uniform(1.5, 4.0)) for s in smooth.epoch_seconds
     )
     return Curve(metrics=metrics, epoch_seconds=seconds)
-
-
-# ---------------------------------------------------------------------- a study in a store
 
 
 class Killed(BaseException):
@@ -162,17 +156,7 @@ def spec_mapping(limits: Limits, epochs: int) -> dict[str, object]:
 
 
 class SimulatedStudy:
-    """One study in one store, driven as often as a test wishes.
-
-    Args:
-        folder: Folder for the SQLite file.
-        url: URL of an empty store in place of that file.
-
-    Attributes:
-        clock: Virtual time; goes on from one controller to the next.
-        on_commit: Called with the state machine after each commit.
-        machine: Of the latest controller.
-    """
+    """One study in one store, driven as often as a test wishes."""
 
     def __init__(
         self,
@@ -191,7 +175,6 @@ class SimulatedStudy:
         pool: type[SimulatedPool] = SimulatedPool,
         checkpoint_folder: str = "/nowhere",
         faults: FaultsSpec | None = None,
-        durable: bool = False,
         baselines: tuple[Params, ...] = (),
         url: str | None = None,
         **times: float,
@@ -199,7 +182,7 @@ class SimulatedStudy:
         if url is None:
             (folder / "study.db").write_bytes(empty_database())
         self.store = DyingStore(url or f"sqlite:///{folder}/study.db")
-        if not durable and url is None:  # no test pulls the plug of the machine
+        if url is None:  # no test pulls the plug of the machine
             sa.event.listen(self.store.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
             self.store.engine.dispose()
         self.policy = policy or Policy(pruner=MoAsha())
@@ -303,15 +286,9 @@ class SimulatedStudy:
 
     def _controller(self, pool: SimulatedPool, lease: leases.Lease) -> Controller:
         return Controller(
-            machine=self.machine,
-            pool=pool,
-            store=self.store,
-            suggester=self._suggester(),
-            study_id=self.study_id,
-            lease_token=lease.token,
-            background=False,
-            on_commit=self.on_commit,
-        )
+            machine=self.machine, pool=pool, store=self.store, suggester=self._suggester(), study_id=self.study_id,
+            lease_token=lease.token, background=False, on_commit=self.on_commit,
+        )  # fmt: skip
 
     def _suggester(self) -> Suggester:
         sampler = self._sampler()
@@ -321,25 +298,18 @@ class SimulatedStudy:
         if self.sampler == "cokriging":
             return ModelSuggester(CurveModel(self.problem), seed=self.seed)
         return OptunaSuggester(
-            space=self.space,
-            directions=tuple(o.direction for o in self.objectives),
-            sampler=self.sampler,
-            seed=self.seed,
-            study_attributes=self.store.require("simulated").sampler_attributes,
-        )
+            space=self.space, directions=tuple(o.direction for o in self.objectives), sampler=self.sampler,
+            seed=self.seed, study_attributes=self.store.require("simulated").sampler_attributes,
+        )  # fmt: skip
 
     @property
     def problem(self) -> Problem:
         """What the model of `cokriging` and `break_even` has to know of this study."""
         rungs = decision_rungs(self.epochs)
         return Problem(
-            space=self.space,
-            objectives=self.objectives,
-            constraints=self.constraints,
-            epochs=self.epochs,
-            milestones=milestones(self.epochs, 3, rungs),
-            usd_per_slot_hour=self.price or FREE_USD_PER_SLOT_HOUR,
-        )
+            space=self.space, objectives=self.objectives, constraints=self.constraints, epochs=self.epochs,
+            milestones=milestones(self.epochs, 3, rungs), usd_per_slot_hour=self.price or FREE_USD_PER_SLOT_HOUR,
+        )  # fmt: skip
 
     def _setup(self, limits: Limits) -> StudySetup:
         rungs = self.policy.pruner.rungs(self.epochs)
@@ -415,9 +385,6 @@ def check_epochs(record: StudyRecord) -> None:
         assert trial.state != "running"
         assert all(a.outcome != "running" for a in trial.attempts)
         assert (trial.failure is not None) == (trial.state == "failed")
-
-
-# ---------------------------------------------------------------------- without a store, for many studies
 
 
 def drive(machine: StudyMachine, pool: SimulatedPool, params_of: Callable[[int], Params]) -> list[Step]:

@@ -36,18 +36,8 @@ STARTING = frozenset({"browser", "object_store", "postgres_process", "postgres_s
                       "ray_address", "shared_pool", "warm_pool"})  # fmt: skip
 """Fixtures with processes that tests share: their tests are medium at least."""
 HEAVY = (
-    "keras",
-    "lightning",
-    "mlflow",
-    "onnx",
-    "optuna",
-    "plotly",
-    "ray",
-    "sklearn",
-    "torch",
-    "transformers",
-    "xgboost",
-)
+    "keras", "lightning", "mlflow", "onnx", "optuna", "plotly", "ray", "sklearn", "torch", "transformers", "xgboost",
+)  # fmt: skip
 LEFT_SECONDS = 20.0
 """How long what a test has started may take to end."""
 _OWNER = "AUTOML_TESTS_STARTED_BY"
@@ -72,11 +62,7 @@ def mark_with_size(item: pytest.Item) -> None:
 
 
 class Sizes:
-    """A plugin of pytest that holds every test to its size, or writes down what each test needs.
-
-    Args:
-        record: File of one line for each test: its name, processor seconds, and whether it started a process.
-    """
+    """A plugin of pytest that holds every test to its size, or writes down what each test needs."""
 
     def __init__(self, record: Path | None) -> None:
         os.environ[_OWNER] = str(os.getpid())
@@ -218,7 +204,8 @@ def mark(text: str, sizes: Mapping[str, str]) -> str:
             continue
         marks = {ast.unparse(one).removeprefix("pytest.mark.") for one in node.decorator_list} & set(order)
         size = sizes[node.name]
-        if size == "small" or any(order.index(one) >= order.index(size) for one in marks):
+        usual = "medium" if STARTING & {one.arg for one in node.args.args} else "small"
+        if size in (usual, "small") or any(order.index(one) >= order.index(size) for one in marks):
             continue
         first = min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
         old = [f"@pytest.mark.{one}\n" for one in marks]

@@ -59,11 +59,7 @@ PartitionName=main Nodes=one,two Default=YES MaxTime=INFINITE State=UP
 
 
 class Slurm:
-    """Commands of the cluster that runs.
-
-    Args:
-        folder: Folder of its configuration.
-    """
+    """Commands of the cluster that runs."""
 
     def __init__(self, folder: Path) -> None:
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
@@ -131,12 +127,9 @@ def _write_config(folder: Path) -> None:
         (folder / name).mkdir()
     free = [socket.create_server(("", 0)) for _ in range(3)]
     values = {
-        "folder": folder,
-        "host": socket.gethostname().partition(".")[0],
-        "address": own_address(),
-        "user": getpwuid(os.geteuid()).pw_name,
-        "ports": [one.getsockname()[1] for one in free],
-    }
+        "folder": folder, "host": socket.gethostname().partition(".")[0], "address": own_address(),
+        "user": getpwuid(os.geteuid()).pw_name, "ports": [one.getsockname()[1] for one in free],
+    }  # fmt: skip
     for one in free:
         one.close()
     (folder / "slurm.conf").write_text(CONFIG.format(**values))

@@ -30,12 +30,7 @@ PARAMS = {"learning_rate": 0.125, "batch_per_rank": 32, "world_size": 2, "archit
 
 
 class StoredStudy:
-    """The study `small`, running, without trials.
-
-    Args:
-        folder: Where its store is made.
-        sections: Of the spec, in place of those of `DIGITS`.
-    """
+    """The study `small`, running, without trials."""
 
     def __init__(self, folder: Path, **sections: Any) -> None:
         self.store = Store(f"sqlite:///{folder}/automl.db")

@@ -1,7 +1,5 @@
 """The blobs of the trainer's tests as streams of unknown length."""
 
-from __future__ import annotations
-
 import random
 
 import torch

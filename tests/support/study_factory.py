@@ -70,12 +70,10 @@ class Ledger:
 def sample(rng: random.Random) -> dict[str, object]:
     """Parameters of `SPACE`."""
     params: dict[str, object] = {
-        "learning_rate": 10 ** rng.uniform(-4, 0),
-        "batch_per_rank": int(2 ** rng.uniform(4, 8)),
-        "world_size": rng.choice([1, 2]),
-        "optimizer": rng.choice(["sgd", "adamw"]),
+        "learning_rate": 10 ** rng.uniform(-4, 0), "batch_per_rank": int(2 ** rng.uniform(4, 8)),
+        "world_size": rng.choice([1, 2]), "optimizer": rng.choice(["sgd", "adamw"]),
         "width": int(2 ** rng.uniform(4, 9)),
-    }
+    }  # fmt: skip
     if params["optimizer"] == "sgd":
         params["momentum"] = rng.uniform(0, 0.99)
     return params
@@ -138,21 +136,11 @@ def build_trial(
     )
     decision = DecisionRecord(epoch=max(depth, 1), action=action, reason=reason)  # type: ignore[arg-type]
     trial = TrialRecord(
-        id=number + 1,
-        number=number,
-        state=state,
-        failure="diverged" if state == "failed" else None,
-        params=dict(params),  # type: ignore[arg-type]
-        world_size=world,
-        reason=reason,
-        epochs=tuple(rows),
-        decisions=(decision,) if depth and state != "failed" else (),
-        attempts=(attempt,),
-        paid_nano_usd=paid,
-        created_at=began,
-        started_at=began,
-        ended_at=ledger.now,
-    )
+        id=number + 1, number=number, state=state, failure="diverged" if state == "failed" else None,
+        params=dict(params), world_size=world, reason=reason, epochs=tuple(rows),
+        decisions=(decision,) if depth and state != "failed" else (), attempts=(attempt,), paid_nano_usd=paid,
+        created_at=began, started_at=began, ended_at=ledger.now,
+    )  # fmt: skip
     return replace(trial, **overrides)  # type: ignore[arg-type]
 
 
@@ -186,27 +174,16 @@ def build_study(
         if number % 20 == 7:
             ledger.charge("lost", number, 1, 9.0)
     spent = sum(c.cost_nano_usd for c in ledger.charges) / 1e9
+    budget = {
+        "usd": BudgetLine(limit=spent * 1.02, spent=spent), "hours": BudgetLine(limit=2.0, spent=1.2),
+        "trials": BudgetLine(limit=None, spent=float(trials)),
+    }  # fmt: skip
     study = StudyRecord(
-        id=1,
-        uid="5f1c9a",
-        name="digits",
-        state="closed",
-        stop_reason="budget_usd",
-        spec=spec(objectives, epochs, spent),
-        objectives=tuple(objectives),
-        reference_point=None,
-        budget={
-            "usd": BudgetLine(limit=spent * 1.02, spent=spent),
-            "hours": BudgetLine(limit=2.0, spent=1.2),
-            "trials": BudgetLine(limit=None, spent=float(trials)),
-        },
-        alive_seconds=(ledger.now - START).total_seconds(),
-        trials=tuple(records),
-        charges=tuple(ledger.charges),
-        mlflow_uri="https://me:secret-word@mlflow.example/",
-        created_at=START,
-        ended_at=ledger.now,
-    )
+        id=1, uid="5f1c9a", name="digits", state="closed", stop_reason="budget_usd",
+        spec=spec(objectives, epochs, spent), objectives=tuple(objectives), reference_point=None, budget=budget,
+        alive_seconds=(ledger.now - START).total_seconds(), trials=tuple(records), charges=tuple(ledger.charges),
+        mlflow_uri="https://me:secret-word@mlflow.example/", created_at=START, ended_at=ledger.now,
+    )  # fmt: skip
     return replace(study, **overrides)  # type: ignore[arg-type]
 
 

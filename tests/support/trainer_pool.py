@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import traceback
+from functools import partial
 from itertools import count
 
 import torch
@@ -16,10 +17,10 @@ from tests.support.paths import ROOT
 from trainers.contract.task import BaseTask
 from trainers.contract.task_loading import load_task
 from trainers.loop.trainer import Trainer
-from trainers.protocol import TrainingError, TrialSpec
+from trainers.protocol import RankAssignment, TrainingError, TrialSpec
 from trainers.ranks.group_store import StoreClient
 from trainers.ranks.group_store_server import StoreServer
-from trainers.ranks.process_group import destroy_group, form_group
+from trainers.ranks.process_group import Group, destroy_group, form_group
 
 HERE = str(ROOT)
 BLOBS = "tests.support.trainer_pool:Blobs"
@@ -131,15 +132,13 @@ class Blobs(BaseTask):
     def model(self, params):
         first, last = nn.Linear(4, self.width), nn.Linear(self.width, 3)
         inside = {
-            "mlp": lambda: [nn.Tanh(), nn.Dropout(self.dropout)],
-            "blocks": lambda: [self._blocks(norm=False)],
-            "norms": lambda: [self._blocks(norm=True)],
-            "compilable": lambda: [self._blocks(PlainBlock, norm=False)],
+            "mlp": lambda: [nn.Tanh(), nn.Dropout(self.dropout)], "blocks": lambda: [self._blocks(norm=False)],
+            "norms": lambda: [self._blocks(norm=True)], "compilable": lambda: [self._blocks(PlainBlock, norm=False)],
             "compilable norms": lambda: [self._blocks(PlainBlock, norm=True)],
             "flat norms": lambda: [Pooled(self.width, nn.BatchNorm1d(self.width))],
             "pooled": lambda: [Pooled(self.width, nn.BatchNorm2d(self.width))],
             "unused": lambda: [nn.Tanh(), Unused(self.width, 2)],
-        }[self.kind]()
+        }[self.kind]()  # fmt: skip
         layers = [first, *inside, last]
         return (Plain if self.kind.startswith("compilable") else Recorder)(*layers).to(self.dtype)
 
@@ -187,6 +186,39 @@ def weights_of(trainer):
     """Whole copies of a trainer's weights."""
     weights = trainer.module.state_dict()
     return {name: getattr(value, "full_tensor", lambda value=value: value)().clone() for name, value in weights.items()}
+
+
+def distance(one, other):
+    """The largest difference of two trials' weights."""
+    return max((one["weights"][name] - other["weights"][name]).abs().max().item() for name in one["weights"])
+
+
+def assert_equal(one, other, *, ignored=frozenset()):
+    """Assert that two states are the same, down to each tensor's type, strides and values."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one.keys() - ignored:
+            assert_equal(one[name], other[name], ignored=ignored)
+    elif isinstance(one, torch.Tensor):
+        assert (one.dtype, one.stride()) == (other.dtype, other.stride())
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+def on_ranks(ranks, spec, work=run_trial, **more):
+    """Do some work on as many ranks as a trial has: on one in this process, else on those of the pool."""
+    work = partial(work, **more)
+    return [work(Group(), spec)] if spec.world_size == 1 else ranks.run(spec.world_size, work, spec)
+
+
+def messages_of(process, spec, until, key="0", **assignment):
+    """Yield what a rank's process tells until a trial has come so far, where it is over."""
+    given = {"rank": 0, "group_id": "", "store": None, "timeout_seconds": 60.0, "one_host": True} | assignment
+    for message in process.run(spec, RankAssignment(key=key, **given), until):
+        yield message
+        if isinstance(message, list) and message[-1].epoch == until:
+            process.close(key)
 
 
 class Pool:

@@ -8,6 +8,7 @@ import os
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -46,14 +47,7 @@ class Spoiler(Blobs):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedTrial:
-    """What rank 0 tells of a trial.
-
-    Attributes:
-        weights: Digest of each tensor of the checkpoint, by name.
-        peak_memory_bytes: Peak memory of the trial.
-        wall_seconds: Duration of each epoch, from the order to train it to the answer.
-        processor_seconds: Processor time of rank 0's process in each epoch, all threads together.
-    """
+    """What rank 0 tells of a trial."""
 
     weights: dict[str, str]
     peak_memory_bytes: float
@@ -61,38 +55,37 @@ class TrainedTrial:
     processor_seconds: tuple[float, ...]
 
 
-def train_row(specs: list[TrialSpec]) -> list[TrainedTrial]:
-    """Train the specs one after the other in processes that are new, one for each rank.
-
-    Returns:
-        What is told of each spec that writes a checkpoint.
-    """
+def in_new_processes(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """Call `work(rank, store, *args)` in so many processes that are new; returns what each rank answers."""
     store, context = StoreServer(), multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    row, found = next(_numbers), []
     where = (store.address.host, store.address.port, store.address.secret)
-    pipes, processes = [], []
-    for rank in range(max(spec.world_size for spec in specs)):
+    pipes, processes, answers = [], [], []
+    for rank in range(count):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_train, args=(theirs, rank, where, specs, row), daemon=True)
-        process.start()
+        processes.append(context.Process(target=_answer, args=(theirs, work, rank, where, *args), daemon=True))
+        processes[-1].start()
         pipes.append(ours)
-        processes.append(process)
     for pipe in reversed(pipes):
-        assert pipe.poll(_SECONDS), "a row of trials has not ended"
-        found = pipe.recv()
-        assert not isinstance(found, str), found
+        assert pipe.poll(_SECONDS), "a rank does not answer"
+        answers.append(pipe.recv())
+        assert not isinstance(answers[-1], str), answers[-1]
     for process in processes:
         process.join(_SECONDS)
     store.close()
-    return found
+    return answers[::-1]
 
 
-def _train(pipe, rank: int, store: Any, specs: list[TrialSpec], row: int) -> None:
+def _answer(pipe, work: Callable[..., Any], *args: Any) -> None:
     try:
-        pipe.send(_trained(rank, store, specs, row))
+        pipe.send(work(*args))
     except BaseException:  # noqa: BLE001 - whatever it is has to reach the test
         pipe.send(traceback.format_exc())
+
+
+def train_row(specs: list[TrialSpec]) -> list[TrainedTrial]:
+    """Train the specs one after the other in new processes; returns what is told of those that write a checkpoint."""
+    return in_new_processes(max(spec.world_size for spec in specs), _trained, specs, next(_numbers))[0]
 
 
 def _trained(rank: int, store: Any, specs: list[TrialSpec], row: int) -> list[Any]:
@@ -136,11 +129,7 @@ def _import_what_trials_import(*, compiles: bool) -> None:
 def _run(
     process: RankProcess, spec: TrialSpec, rank: int, key: str, store: Any
 ) -> tuple[Measurement | None, list[tuple[float, float]]]:
-    """Train a trial and let it go on after each epoch.
-
-    Returns:
-        Its last measurement, None if it failed as it should; and wall and processor seconds of each epoch.
-    """
+    """Train a trial and let it go on after each epoch."""
     assignment = RankAssignment(key=key, rank=rank, group_id=key, store=store, one_host=True, timeout_seconds=120.0)
     last, seconds, epochs = None, [], int(str(spec.training["epochs"]))
     began = time.perf_counter(), time.process_time()

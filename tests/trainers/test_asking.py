@@ -115,13 +115,10 @@ def test_bad_calls_fail_the_trial_with_one_line(objective: str, words: str) -> N
     assert "\n" not in refused
 
 
-def test_all_ranks_get_the_same_and_rank_0_tells_it(ranks: Any) -> None:
+def test_ranks_get_the_same_once_and_find_out_where_they_ask_for_different_things(ranks: Any) -> None:
     first, second = ranks.run(2, run, replace(SPEC, world_size=2), "with_a_loop")
     assert set(first) == {"units_0", "units_1"}
     assert second == {}, "told once"
-
-
-def test_ranks_that_ask_for_different_things_find_it_out(ranks: Any) -> None:
     refused = ranks.run(2, run, replace(SPEC, world_size=2), "by_rank")
     words = "rank 1 has not the parameters of rank 0 at the end of epoch 1; all ranks have to make the same calls"
     assert [words in one for one in refused] == [True, True]

@@ -1,13 +1,16 @@
-"""Checkpoints that a thread writes while training goes on: what is in them, and when they are told of."""
+"""Checkpoints that a thread writes while training goes on, and the copies of the state that it writes."""
 
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
+import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -15,17 +18,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 from tests.support.disks import fill, tiny_disk
-from tests.support.trainer_pool import run_trial, spec_of, weights_of
+from tests.support.trainer_pool import assert_equal, messages_of, on_ranks, run_trial, spec_of, weights_of
 from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
 from trainers.checkpoints.checkpoint_stores import LocalPlace
 from trainers.checkpoints.checkpoint_writer import FileWriter, Pending
+from trainers.checkpoints.state_copy import StateCopies
+from trainers.checkpoints.stored_tensors import Piece
 from trainers.contract.task_loading import load_task
 from trainers.failures import StorageError
 from trainers.loop import epoch_parts
 from trainers.loop.trainer import Trainer
-from trainers.protocol import EpochPart, Measurement, RankAssignment
+from trainers.protocol import EpochPart, LostError, Measurement
+from trainers.ranks.gather_over_store import StoreGather
 from trainers.ranks.process_group import Group
 from trainers.ranks.rank_messages import Failed, Outgoing
 from trainers.ranks.rank_process import RankProcess
@@ -63,18 +71,12 @@ def trained_ahead(group, spec, *, saves_parts=False):
         trainer.close()
 
 
-def on(pool, world_size, function, spec, **more):
-    work = partial(function, **more)
-    return [work(Group(), spec)] if world_size == 1 else pool.run(world_size, work, spec)
-
-
 def assert_same(one, other):
     assert one["weights"].keys() == other["weights"].keys()
     for name, value in one["weights"].items():
         assert torch.equal(value, other["weights"][name]), name
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [
@@ -90,15 +92,15 @@ def test_a_trial_goes_on_from_each_checkpoint_with_the_bits_of_one_that_never_st
     params = {"params": {"batch_per_rank": 4, **optimizer} if "accumulate" in training else optimizer}
     make = partial(spec_with, world_size, options=options, **params)
     plain = make(None, training | {"checkpoint_async": False}, milestones=())
-    whole = on(ranks, world_size, run_trial, plain)[0]
+    whole = on_ranks(ranks, plain, run_trial)[0]
     spec = make(tmp_path, training)
-    saved = on(ranks, world_size, trained_ahead, spec)[0]
+    saved = on_ranks(ranks, spec, trained_ahead)[0]
     assert_same(whole, saved)
     checkpoints = [one.checkpoint for one in saved["measurements"]]
     assert [path is not None for path in checkpoints] == [True] * (EPOCHS - 1) + [False]
     for number, path in enumerate(checkpoints[:-1], start=2):
         again = replace(spec, resume_from=path, attempt=number, training=spec.training | {"checkpoint_async": "auto"})
-        assert_same(whole, on(ranks, world_size, trained_ahead, again)[0])
+        assert_same(whole, on_ranks(ranks, again, trained_ahead)[0])
     sizes = [one.checkpoint_bytes for one in saved["measurements"][:-1]]
     assert sizes == [sum(file.stat().st_size for file in files_of(path)) for path in checkpoints[:-1]]
 
@@ -107,19 +109,18 @@ def files_of(checkpoint):
     return [path for path in Path(checkpoint).parent.iterdir() if path.name.startswith(Path(checkpoint).stem)]
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("training", [{}, {"shard": "optimizer"}])
+@pytest.mark.parametrize(("world_size", "training"), [(1, {}), (2, {}), (2, {"shard": "optimizer"})])
 def test_it_goes_on_from_each_part_of_an_epoch_with_the_same_bits(ranks, tmp_path, world_size, training):
     make = partial(spec_with, world_size, training=training, milestones=(), options={"dropout": 0.3})
-    whole = on(ranks, world_size, run_trial, make(None))[0]
+    whole = on_ranks(ranks, make(None), run_trial)[0]
     spec = make(tmp_path, checkpoint_every_seconds=0.0)
-    saved = on(ranks, world_size, trained_ahead, spec, saves_parts=True)[0]
+    saved = on_ranks(ranks, spec, trained_ahead, saves_parts=True)[0]
     assert_same(whole, saved)
     assert saved["parts"], "nothing was saved within an epoch"
     for number, part in enumerate(saved["parts"], start=2):
         assert part.checkpoint_bytes == sum(file.stat().st_size for file in files_of(part.checkpoint))
         again = replace(spec, resume_from=part.checkpoint, attempt=number, checkpoint_every_seconds=PATIENT)
-        assert_same(whole, on(ranks, world_size, trained_ahead, again)[0])
+        assert_same(whole, on_ranks(ranks, again, trained_ahead)[0])
 
 
 class Gate:
@@ -159,29 +160,9 @@ def trainer_of(spec, content):
     return trainer
 
 
-def assert_equal(one, other):
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name in one:
-            assert_equal(one[name], other[name])
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-        assert one.stride() == other.stride()
-    else:
-        assert one == other
-
-
-# ---------------------------------------------------------------------- in a rank's process
-
-
 def run(process, spec, until):
     """Yield what a rank's process tells, until the trial has come so far."""
-    key = f"async-{next(_keys)}"
-    assignment = RankAssignment(key=key, group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
-    for message in process.run(spec, assignment, until):
-        yield message
-        if isinstance(message, list) and message[-1].epoch == until:
-            process.close(key)
+    return messages_of(process, spec, until, f"async-{next(_keys)}")
 
 
 def measured(messages):
@@ -289,7 +270,7 @@ def test_a_real_full_disk_ends_the_trial_as_storage(tmp_path):
         assert told[-1].failure == "storage"
 
 
-def test_the_error_is_raised_where_somebody_waits_for_the_file(tmp_path, monkeypatch):
+def test_the_error_is_raised_where_somebody_waits_for_the_file_and_on_all_ranks(tmp_path, monkeypatch, ranks):
     Gate(monkeypatch, lambda number: refuse(number + 1))
     spec = spec_with(1, tmp_path, milestones=(1,))
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=Group())
@@ -297,9 +278,6 @@ def test_the_error_is_raised_where_somebody_waits_for_the_file(tmp_path, monkeyp
         list(trainer.advance(EPOCHS))
     assert trainer.epoch == 1
     trainer.close()
-
-
-def test_all_ranks_hear_of_a_share_that_one_could_not_write(ranks, tmp_path):
     spec = spec_with(2, tmp_path, {"shard": "optimizer"})
     for rank, told in enumerate(ranks.run(2, partial(trained_with_fault, rank=1), spec)):
         assert isinstance(told, StorageError), (rank, told)
@@ -341,6 +319,87 @@ def test_after_a_death_during_a_write_the_trial_goes_on_from_the_checkpoint_befo
     process.kill()
     process.join(SECONDS)
     left = last_checkpoint(tmp_path)
-    assert left is not None
     assert left.name == "epoch-0001.attempt-1.pt"
     assert_same(whole, trained_ahead(Group(), replace(spec, resume_from=str(left), attempt=2)))
+
+
+def content():
+    weights = torch.arange(24.0).view(2, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+    tied = torch.ones(3, requires_grad=True)
+    model = nn.BatchNorm1d(3)
+    return {
+        "weights": weights, "tied": {"one": tied, "other": tied.detach().requires_grad_()},
+        "piece": Piece(rows=torch.zeros(2, 2), first=2, shape=(4, 2)), "model": model.state_dict(),
+        "parameter": nn.Parameter(torch.ones(2)), "plain": [1, 2.5, "text", None, (True, b"bytes"), {3}],
+        "generator": random.getstate(), "empty": torch.empty(0, 3), "row": torch.arange(1000.0)[3:5],
+        "number": torch.tensor(7),
+    }  # fmt: skip
+
+
+def test_a_copy_is_equal_has_the_same_form_and_does_not_change_with_the_state() -> None:
+    given = content()
+    copied = StateCopies().of(given)
+    assert copied.keys() == given.keys()
+    assert torch.equal(copied["weights"], given["weights"])
+    assert copied["weights"].stride() == given["weights"].stride()
+    assert copied["tied"]["one"] is copied["tied"]["other"], "a file would have it twice"
+    assert copied["tied"]["one"].requires_grad
+    assert (copied["piece"].first, copied["piece"].shape) == (2, (4, 2))
+    assert type(copied["model"]) is type(given["model"])
+    assert copied["model"]._metadata == given["model"]._metadata
+    assert isinstance(copied["parameter"], nn.Parameter)
+    assert copied["plain"] == given["plain"]
+    assert copied["generator"] == given["generator"]
+    assert copied["empty"].shape == (0, 3)
+    assert copied["row"].tolist() == [3.0, 4.0]
+    assert copied["row"].untyped_storage().nbytes() < 100, "of a large memory only the part that is meant is copied"
+    assert copied["number"] == 7
+    file = io.BytesIO()
+    torch.save({name: copied[name] for name in copied if name not in {"piece", "plain"}}, file)
+    file.seek(0)
+    torch.load(file, weights_only=True)
+    given = content()
+    copied = StateCopies().of(given)
+    with torch.no_grad():
+        given["weights"].zero_()
+        given["tied"]["one"].zero_()
+        given["piece"].rows.fill_(9.0)
+    given["plain"].append(1)
+    given["tied"]["new"] = 1
+    assert copied["weights"].sum() == 276.0
+    assert copied["tied"]["one"].sum() == 3.0
+    assert copied["piece"].rows.sum() == 0.0
+    assert len(copied["plain"]) == 6
+    assert "new" not in copied["tied"]
+
+
+def test_the_memory_of_the_last_copy_serves_again() -> None:
+    copies = StateCopies()
+    state = {"a": torch.ones(1000), "b": torch.zeros(1000)}
+    first = {value.data_ptr() for value in copies.of(state).values()}
+    state["a"] += 1.0
+    again = copies.of(state)
+    assert {value.data_ptr() for value in again.values()} == first
+    assert again["a"].sum() == 2000.0
+    smaller = copies.of({"a": state["a"]})
+    assert copies.of({"b": state["b"]})["b"].data_ptr() == smaller["a"].data_ptr()
+
+
+def test_ranks_gather_over_a_store_and_one_that_tells_nothing_is_named() -> None:
+    store = PrefixStore("some group", HashStore())
+    both = threading.Barrier(3)
+
+    def rank(number: int) -> list[list[object]]:
+        gather = StoreGather("epoch-0001", Group(rank=number, world_size=3), store)
+        told = [gather((number, "first")), gather({"second": number})]
+        both.wait(30)
+        return told
+
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(rank, range(3)))
+    expected = [[(number, "first") for number in range(3)], [{"second": number} for number in range(3)]]
+    assert answers == [expected] * 3
+    assert store.num_keys() == 0
+    gather = StoreGather("epoch-0001", Group(rank=0, world_size=3), HashStore(), gather_seconds=0.1)
+    with pytest.raises(LostError, match=r"no word of ranks 1, 2 on epoch-0001 within 0\.1 s"):
+        gather(0)

@@ -1,10 +1,12 @@
-"""Options of one rank: each does something, and the equations behind them hold."""
+"""Options of one rank: each does something, the equations behind them hold, and each is declared once."""
 
 from __future__ import annotations
 
 import math
 import time
+from dataclasses import fields
 from functools import partial
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -13,8 +15,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 from search_spaces.space import Space
 from studies.spec.checks import check_against_task
+from studies.spec.sections import TrainingSpec
 from studies.spec.study_spec import parse_spec, spec_to_mapping
-from tests.support.trainer_pool import BLOBS, HERE, Blobs, Block, run_trial, spec_of
+from tests.support.trainer_pool import BLOBS, HERE, Blobs, Block, distance, run_trial, spec_of
 from trainers.checkpoints.checkpoint import load_model, read_checkpoint
 from trainers.contract.task import BaseTask
 from trainers.data import sample_order
@@ -31,23 +34,15 @@ from trainers.model.sharding import checkpoint_activations, repeated_blocks
 from trainers.protocol import ALWAYS_MEASURED, TaskError
 from trainers.ranks.process import forget_peak_memory, peak_memory_bytes
 from trainers.ranks.process_group import Group
-from trainers.trainer_options import TRAINER_PARAMETERS, clashes
-from trainers.trial_settings import settings_of
+from trainers.trainer_options import TRAINER_PARAMETERS, TrainerOptions, clashes
+from trainers.trial_settings import Settings, settings_of
 
 CPU = torch.device("cpu")
 DEFAULTS = {name: parameter.default for name, parameter in TRAINER_PARAMETERS.items()}
 
 
-def distance(one, other):
-    return max((one["weights"][name] - other["weights"][name]).abs().max().item() for name in one["weights"])
-
-
 def trained(**more):
     return run_trial(Group(), spec_of(**more))
-
-
-def test_defaults_go_together_on_every_device():
-    assert [clashes(DEFAULTS, device) for device in (None, "cpu", "cuda")] == [None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -75,13 +70,14 @@ def test_options_that_do_not_go_together_are_refused_before_any_training(values,
     assert clashes(DEFAULTS | values, "cpu") == str(caught.value)
 
 
-def test_what_is_not_known_yet_is_no_clash():
+def test_defaults_and_what_is_not_known_yet_are_no_clash():
+    assert [clashes(DEFAULTS, device) for device in (None, "cpu", "cuda")] == [None, None, None]
     assert clashes({"lr_scaling": "adascale"}) is None
     assert clashes({"precision": "fp16", "sync_batch_norm": True, "compress": "bf16"}) is None
     assert clashes({"precision": "fp16", "sync_batch_norm": True, "compress": "bf16"}, "cuda") is None
 
 
-def test_bf16_rounds_the_forward_pass_and_leaves_weights_and_evaluation_exact(tmp_path):
+def test_bf16_rounds_the_forward_pass_and_leaves_weights_evaluation_and_double_precision_exact(tmp_path):
     make = partial(spec_of, options={"dtype": "float32", "width": 64}, checkpoint_folder=str(tmp_path), milestones=(3,))
     exact = run_trial(Group(), make())
     rounded = run_trial(Group(), make(training={"precision": "bf16"}))
@@ -91,9 +87,6 @@ def test_bf16_rounds_the_forward_pass_and_leaves_weights_and_evaluation_exact(tm
     again = evaluate(load_model(last.checkpoint, BLOBS, (HERE,)), Blobs(dtype="float32"), {})
     assert last.metrics["val_loss"] == pytest.approx(again["val_loss"], rel=1e-12)
     assert distance(exact, run_trial(Group(), make(training={"precision": "auto"}))) == 0.0
-
-
-def test_bf16_leaves_double_precision_alone():
     assert distance(trained(), trained(training={"precision": "bf16"})) == 0.0
 
 
@@ -123,26 +116,23 @@ class FrozenNorms(Blobs):
         return model
 
 
-def test_norms_that_a_task_has_frozen_stay_frozen_after_evaluations():
-    trainer = Trainer(spec_of(training={"epochs": 3}), FrozenNorms(kind="norms"), group=Group())
-    list(trainer.advance(3))
-    norms = [part for part in trainer.module.modules() if isinstance(part, nn.BatchNorm1d)]
-    assert [norm.num_batches_tracked.item() for norm in norms] == [0] * 3
-
-
 class ComesInEvaluationMode(Blobs):
     def model(self, params):
         return super().model(params).eval()
 
 
-def test_a_model_that_comes_in_evaluation_mode_as_a_whole_is_trained_in_training_mode():
-    trainer = Trainer(spec_of(training={"epochs": 1}), ComesInEvaluationMode(kind="norms"), group=Group())
-    list(trainer.advance(1))
-    norms = [part for part in trainer.module.modules() if isinstance(part, nn.BatchNorm1d)]
-    assert all(norm.num_batches_tracked.item() > 0 for norm in norms)
+def test_norms_that_a_task_has_frozen_stay_frozen_but_a_model_in_evaluation_mode_is_trained():
+    def tracked(task):
+        trainer = Trainer(spec_of(training={"epochs": 3}), task(kind="norms"), group=Group())
+        list(trainer.advance(3))
+        norms = [part for part in trainer.module.modules() if isinstance(part, nn.BatchNorm1d)]
+        return [norm.num_batches_tracked.item() for norm in norms]
+
+    assert tracked(FrozenNorms) == [0] * 3
+    assert all(tracked(ComesInEvaluationMode))
 
 
-def test_averaged_weights_are_judged_and_delivered_and_the_others_trained_on(tmp_path):
+def test_averaged_weights_are_judged_and_delivered_and_are_the_sum_they_should_be(tmp_path):
     training = {"ema": 0.5, "epochs": 3}
     result = trained(training=training, milestones=(3,), checkpoint_folder=str(tmp_path))
     plain = trained(training={"epochs": 3})
@@ -154,9 +144,6 @@ def test_averaged_weights_are_judged_and_delivered_and_the_others_trained_on(tmp
     assert last.metrics["val_loss"] != plain["measurements"][-1].metrics["val_loss"]
     again = evaluate(load_model(last.checkpoint, BLOBS, (HERE,)), Blobs(), {})
     assert last.metrics["val_loss"] == pytest.approx(again["val_loss"], rel=1e-12)
-
-
-def test_the_average_is_the_sum_it_should_be():
     module = nn.Linear(1, 1, bias=False)
     values, average = [3.0, 5.0, -1.0], None
     nn.init.constant_(module.weight, 1.0)
@@ -184,7 +171,7 @@ def test_checkpointed_activations_are_computed_twice_and_change_nothing(kind):
     assert Block.passes == once + steps * blocks
 
 
-def test_checkpointed_activations_save_memory():
+def test_checkpointed_activations_save_memory_and_shared_blocks_are_left_alone():
     def kept(*, checkpoints):
         model = nn.Sequential(nn.Sequential(*[Block(64, norm=False, dropout=0.0) for _ in range(4)]))
         if checkpoints:
@@ -195,9 +182,6 @@ def test_checkpointed_activations_save_memory():
         return sum(sizes)
 
     assert kept(checkpoints=True) < 0.5 * kept(checkpoints=False)
-
-
-def test_blocks_whose_weights_others_use_are_left_alone():
     blocks = nn.ModuleList([Block(4, norm=False, dropout=0.0) for _ in range(3)])
     model = nn.Module()
     model.blocks, model.tied = blocks, nn.Linear(4, 4)
@@ -207,25 +191,17 @@ def test_blocks_whose_weights_others_use_are_left_alone():
 
 
 @pytest.mark.large
-def test_a_compiled_model_learns_the_same_and_keeps_its_names(tmp_path):
-    options = {"kind": "unused", "dtype": "float32"}
+def test_a_compiled_model_learns_the_same_keeps_its_names_and_may_checkpoint_its_activations(tmp_path):
+    options = {"kind": "compilable norms", "dtype": "float32", "n": 32}
     make = partial(spec_of, options=options, milestones=(1,), checkpoint_folder=str(tmp_path))
     plain = run_trial(Group(), make(training={"epochs": 1}))
     from torch._dynamo.utils import counters
 
     counters.clear()
-    compiled = run_trial(Group(), make(training={"epochs": 1, "compile": True}))
+    compiled = run_trial(Group(), make(training={"epochs": 1, "compile": True, "activation_checkpointing": True}))
     assert counters["stats"]["unique_graphs"] >= 1
-    assert distance(plain, compiled) < 1e-5
+    assert distance(plain, compiled) < 1e-5, "running statistics of BatchNorm are among them"
     load_model(compiled["measurements"][0].checkpoint, BLOBS, (HERE,))
-
-
-@pytest.mark.large
-def test_a_compiled_model_may_checkpoint_its_activations():
-    make = partial(spec_of, options={"kind": "compilable norms", "dtype": "float32", "n": 32})
-    plain = run_trial(Group(), make(training={"epochs": 1}))
-    both = run_trial(Group(), make(training={"epochs": 1, "compile": True, "activation_checkpointing": True}))
-    assert distance(plain, both) < 1e-5, "running statistics of BatchNorm are among them"
 
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch):
@@ -238,7 +214,7 @@ class Smooth(Blobs):
     loss = BaseTask.loss
 
 
-def test_label_smoothing_is_for_training_only():
+def test_label_smoothing_is_for_training_only_and_needs_a_loss_that_can_be_smoothed():
     def losses(task, smoothing):
         spec = spec_of(training={"label_smoothing": smoothing, "epochs": 1}, params={"learning_rate": 1e-30})
         (one,) = Trainer(spec, task, group=Group()).advance(1)
@@ -248,17 +224,11 @@ def test_label_smoothing_is_for_training_only():
     assert plain[1] == smooth[1]
     inputs, targets = Smooth().train_data({})
     torch.manual_seed(0)
-    logits = _initial_model()(inputs)
+    logits = Trainer(spec_of(), Smooth(), group=Group()).module.eval()(inputs)
     expected = nn.functional.cross_entropy(logits, targets, label_smoothing=0.3)
     assert smooth[0] == pytest.approx(expected.item(), rel=1e-12)
     assert plain[0] != smooth[0]
 
-
-def _initial_model():
-    return Trainer(spec_of(), Smooth(), group=Group()).module.eval()
-
-
-def test_a_loss_that_cannot_be_smoothed_is_refused():
     class Regression(BaseTask):
         train_data = validation_data = staticmethod(lambda params: (torch.randn(20, 2), torch.randn(20)))
         model = staticmethod(lambda params: nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)))
@@ -275,7 +245,7 @@ def rate(**more):
     return LearningRate(**{**given, **more})
 
 
-def test_schedules():
+def test_schedules_and_that_one_cycle_is_torchs():
     step = rate(schedule="step", decay_steps=30.0, decay_factor=0.5)
     assert [step.at(at) for at in (0, 5, 10, 29, 30, 59, 60, 99)] == pytest.approx(
         [0.1, 0.25, 0.4, 0.4, 0.2, 0.2, 0.1, 0.05]
@@ -285,8 +255,6 @@ def test_schedules():
     assert rate(schedule="one_cycle", warmup_steps=50.0).at(50) == 0.4
     assert rate(schedule="one_cycle", warmup_steps=500.0).at(99) <= 0.4
 
-
-def test_one_cycle_is_torchs():
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.4)
     theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.4, total_steps=1001)
@@ -297,13 +265,11 @@ def test_one_cycle_is_torchs():
         theirs.step()
 
 
-@pytest.mark.parametrize("training", [{"schedule": "step"}, {"schedule": "one_cycle"}, {"schedule": "constant"}])
-def test_each_schedule_trains_differently(training):
-    assert distance(trained(), trained(training=training)) > 1e-3
-
-
-def test_the_drops_of_the_step_schedule_follow_their_options():
-    plain = trained(training={"schedule": "step"})
+def test_each_schedule_trains_differently_and_drops_follow_their_options():
+    usual, plain = trained(), trained(training={"schedule": "step"})
+    assert distance(usual, plain) > 1e-3
+    for schedule in ("one_cycle", "constant"):
+        assert distance(usual, trained(training={"schedule": schedule})) > 1e-3
     assert distance(plain, trained(training={"schedule": "step", "decay_factor": 0.5})) > 1e-4
     assert distance(plain, trained(training={"schedule": "step", "decay_every_epochs": 2})) > 1e-4
     assert distance(plain, trained(training={"schedule": "step", "decay_every_epochs": 1})) == 0.0
@@ -319,9 +285,7 @@ def test_adams_moments_follow_the_batch(optimizer):
     (group,) = build_optimizer([nn.Parameter(torch.zeros(1))], settings, rate(rule="none"), Group()).param_groups
     assert group["betas"] == (0.95, 0.999)
 
-
-def test_scaled_moments_remember_as_many_samples():
-    """beta^(1/batch), what one sample leaves of the average, hardly changes: Malladi et al. 2022."""
+    # beta^(1/batch), what one sample leaves of the average, hardly changes: Malladi et al. 2022.
     for ratio in (0.5, 2.0, 8.0):
         (_, second), eps = scale_moments((0.9, 0.999), 1e-8, ratio)
         assert math.log(second) / ratio == pytest.approx(math.log(0.999), rel=0.01)
@@ -343,16 +307,13 @@ def test_weight_decay_of_adamw_follows_the_batch_where_it_is_asked_to(rule, scal
     assert of("adam", scale_weight_decay=True) == of("sgd", scale_weight_decay=True) == 0.01
 
 
-def test_the_decay_of_averaged_weights_follows_the_batch_where_it_is_asked_to():
+def test_decays_of_averaged_weights_and_steps_of_a_warm_up_are_as_asked_for():
     def decay(**more):
         spec = spec_of(params={"batch_per_rank": 32}, training={"ema": 0.9, **more})
         return Trainer(spec, Blobs(), group=Group())._state.average._decay
 
     assert decay() == 0.9
     assert decay(scale_ema=True) == pytest.approx(0.81)
-
-
-def test_a_warm_up_may_have_so_many_steps():
     trainer = Trainer(spec_of(training={"warmup_epochs": 2, "warmup_steps": 5}), Blobs(), group=Group())
     assert trainer._rate.warmup_steps == 5
     assert Trainer(spec_of(training={"warmup_epochs": 2}), Blobs(), group=Group())._rate.warmup_steps == 8
@@ -372,14 +333,12 @@ def test_the_noise_scale_of_known_gradients():
     assert moments.variance == pytest.approx(50 * 4.0, rel=0.05)
     assert moments.noise_scale() == pytest.approx(4.0 / 0.09, rel=0.08)
 
-
-def test_noise_that_hides_the_gradient_has_no_scale():
-    moments = Moments(1.0)
+    moments = Moments(1.0)  # noise that hides the gradient has no scale
     moments.add(8.0, 0.5, small=1, big=8)
     assert moments.noise_scale() is None
 
 
-def test_the_gain_of_adascale():
+def test_the_gain_of_adascale_which_with_one_batch_a_step_is_plain_sgd():
     assert gain(true=1.0, variance=0.0, scale=8.0) == 1.0
     assert gain(true=0.0, variance=1.0, scale=8.0) == 8.0
     assert gain(true=-1.0, variance=1.0, scale=8.0) == 8.0
@@ -388,21 +347,15 @@ def test_the_gain_of_adascale():
     alone = AdaScale(1, 16, 16)
     alone.add(5.0, 1.0)
     assert alone.gain == 1.0
-
-
-def test_adascale_with_one_batch_a_step_is_plain_sgd():
     assert distance(trained(), trained(training={"lr_scaling": "adascale"})) == 0.0
 
 
-def test_patience_counts_from_the_best_epoch():
+def test_patience_counts_from_the_best_epoch_and_ends_with_a_checkpoint(tmp_path):
     patience = Patience(2)
     assert [patience.runs_out(loss) for loss in (3.0, 2.0, 2.5, 1.0, 1.0, 0.9, math.nan, 1.5)] == [False] * 7 + [True]
     endless = Patience(None)
     assert not any(endless.runs_out(1.0) for _ in range(100))
-
-
-def test_a_trial_that_stopped_improving_ends_with_a_checkpoint(tmp_path):
-    """Nothing is learned at this rate: the first epoch stays the best."""
+    # Nothing is learned at this rate: the first epoch stays the best.
     make = partial(spec_of, params={"learning_rate": 1e-30}, checkpoint_folder=str(tmp_path))
     measurements = trained(training={"epochs": 9, "early_stop_patience": 3}, params={"learning_rate": 1e-30})
     assert [(m.epoch, m.complete, m.ended) for m in measurements["measurements"]] == [
@@ -429,7 +382,7 @@ def test_a_cut_pass_is_the_same_training(samples_per_epoch):
         assert one_pass == permutation(50, seed=0, epoch=1 + (first > 0)).tolist()
 
 
-def test_the_order_of_a_pass_is_drawn_once_for_all_its_epochs(monkeypatch):
+def test_the_order_of_a_pass_is_drawn_once_and_schedules_count_partial_epochs(monkeypatch):
     """A pass over large data would cost the square of its epochs."""
     drawn = []
 
@@ -440,9 +393,6 @@ def test_the_order_of_a_pass_is_drawn_once_for_all_its_epochs(monkeypatch):
     monkeypatch.setattr(sample_order, "permutation", noted)
     trained(training={"epochs": 8, "samples_per_epoch": 16})  # of 50 samples: four epochs a pass
     assert drawn == [1, 2]
-
-
-def test_the_schedule_counts_the_steps_of_partial_epochs():
     cut = epoch_layout(50, 16, 40)
     assert (cut.steps_per_pass, cut.steps_per_epoch) == (4, 3)
     assert [cut.steps(epochs) for epochs in range(6)] == [0, 3, 4, 7, 8, 11]
@@ -482,17 +432,14 @@ def test_a_dataset_gives_what_it_was_asked_for(workers):
 
 
 @pytest.mark.medium
-def test_workers_train_like_none():
+def test_workers_train_like_none_and_a_dataset_of_two_tensors_is_indexed_at_once():
     alone = trained(options={"dataset": True})
     assert distance(alone, trained(options={"dataset": True}, training={"data_workers": 1})) == 0.0
-
-
-def test_a_dataset_of_two_tensors_is_indexed_at_once():
     pair = TensorDataset(torch.randn(20, 3), torch.arange(20))
     assert isinstance(load_samples(Numbers(pair), "train", {}, CPU), TensorSamples)
 
 
-def test_what_is_always_measured_is_there_and_adds_up():
+def test_what_is_always_measured_adds_up_and_seconds_go_where_they_were_spent(monkeypatch):
     for measurement in trained()["measurements"]:
         metrics = measurement.metrics
         assert set(ALWAYS_MEASURED) - {"cost_usd", "wall_seconds"} <= set(metrics)
@@ -502,8 +449,6 @@ def test_what_is_always_measured_is_there_and_adds_up():
         assert metrics["samples_per_second"] == pytest.approx(50 / metrics["train_seconds"])
         assert metrics["peak_memory_bytes"] > 1e6
 
-
-def test_seconds_go_where_they_were_spent():
     class Slow(Blobs):
         def train_data(self, params):
             class Sleepy(Dataset):
@@ -524,10 +469,7 @@ def test_seconds_go_where_they_were_spent():
     assert one.metrics["data_seconds"] >= 0.1
     assert one.metrics["data_seconds"] > one.metrics["compute_seconds"]
     assert one.metrics["evaluation_seconds"] >= 0.05
-
-
-def test_an_evaluation_lasts_until_the_device_has_computed_it(monkeypatch):
-    """A GPU computes on after the last of its kernels was launched."""
+    # A GPU computes on after the last of its kernels was launched.
     monkeypatch.setattr("trainers.loop.epoch_metrics.seconds_to_compute", lambda _: time.sleep(0.2))
 
     class Weighed(Blobs):
@@ -570,3 +512,41 @@ def test_an_option_can_be_given_and_searched(key, value):
     assert key not in spec_to_mapping(searched)["training"]
     spec = spec_of(training=given.training.model_dump(), device="cuda")
     assert getattr(settings_of(spec), key) == value
+
+
+TYPES = {"whole": int, "number": float}
+
+
+@pytest.mark.parametrize("name", sorted(TRAINER_PARAMETERS))
+def test_type_default_and_range_of_an_option_agree(name: str) -> None:
+    parameter, annotation = TRAINER_PARAMETERS[name], get_type_hints(TrainerOptions)[name]
+    assert parameter.problem(parameter.default) is None
+    allowed = {one for part in (get_args(annotation) or (annotation,)) for one in (get_args(part) or (part,))}
+    words = {type(None) if word is None else word for word in parameter.choices}
+    if parameter.kind == "choice":
+        types = {one if isinstance(one, type) else type(one) for one in allowed}
+        assert types == {type(choice) for choice in parameter.choices}
+    else:
+        assert allowed == {TYPES[parameter.kind], *words}
+
+
+def test_spec_settings_and_trials_without_options_have_the_one_declaration_and_its_defaults() -> None:
+    keys = [name for name, parameter in TRAINER_PARAMETERS.items() if not parameter.only_in_space]
+    assert list(TrainingSpec.model_fields) == ["epochs", *keys]
+    assert {name: TrainingSpec.model_fields[name].default for name in keys} == {
+        name: TRAINER_PARAMETERS[name].default for name in keys
+    }
+    assert {option.name for option in fields(Settings)} == {"epochs", *TRAINER_PARAMETERS}
+    settings = settings_of(spec_of(params={"batch_per_rank": 64}, training={"reference_batch": 64}))
+    defaults = TrainerOptions()
+    assert {name: getattr(settings, name) for name in TRAINER_PARAMETERS} == {
+        name: getattr(defaults, name) for name in TRAINER_PARAMETERS
+    }
+
+
+def test_checkpoints_are_written_in_the_background_on_a_gpu_whose_host_has_room() -> None:
+    assert Settings().writes_in_background("cuda")
+    assert not Settings(shard_offload=True).writes_in_background("cuda")
+    assert not Settings().writes_in_background("cpu")
+    assert Settings(checkpoint_async=True, shard_offload=True).writes_in_background("cpu")
+    assert not Settings(checkpoint_async=False).writes_in_background("cuda")

@@ -1,7 +1,5 @@
 """Options of several ranks: each does something, and none changes what is learned more than it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 
@@ -9,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of, weights_of
+from tests.support.trainer_pool import BLOBS, HERE, distance, run_trial, spec_of, weights_of
 from trainers.checkpoints.checkpoint import load_model, read_checkpoint
 from trainers.contract.task import BaseTask
 from trainers.contract.task_loading import load_task
@@ -23,15 +21,6 @@ SGD = {"optimizer": "sgd", "momentum": 0.9}
 PLAIN = {"optimizer": "sgd", "momentum": 0.0}
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}
 WIDE = {"width": 64}
-
-
-@pytest.fixture
-def pool(ranks):
-    return ranks
-
-
-def distance(one, other):
-    return max((one["weights"][name] - other["weights"][name]).abs().max().item() for name in one["weights"])
 
 
 def _with_trainer(group, spec, look, until=1000):
@@ -62,46 +51,47 @@ def _counting_exchanges(group, spec):
         trainer.close()
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(("accumulate", "batch", "steps"), [(1, 8, 12), (2, 4, 12), (4, 2, 12), (4, 1, 21)])
-def test_gradients_are_exchanged_once_a_step_however_many_passes_it_has(pool, accumulate, batch, steps):
+def test_gradients_are_exchanged_once_a_step_however_many_passes_it_has(ranks, accumulate, batch, steps):
     spec = spec_of(2, params={"batch_per_rank": batch}, training={"accumulate": accumulate})
-    assert [len(exchanges) for exchanges, _ in pool.run(2, _counting_exchanges, spec)] == [steps, steps]
+    assert [len(exchanges) for exchanges, _ in ranks.run(2, _counting_exchanges, spec)] == [steps, steps]
 
 
-def test_small_buckets_are_sent_one_by_one(pool):
+def test_small_buckets_are_sent_one_by_one_and_fp16_gradients_cost_a_little(ranks):
     spec = partial(spec_of, 2, options=WIDE, training={"epochs": 1})
-    whole, one_bucket = pool.run(2, _counting_exchanges, spec())[0]
-    parts, many = pool.run(2, _counting_exchanges, spec(training={"epochs": 1, "bucket_mb": 0.001}))[0]
+    whole, one_bucket = ranks.run(2, _counting_exchanges, spec())[0]
+    parts, many = ranks.run(2, _counting_exchanges, spec(training={"epochs": 1, "bucket_mb": 0.001}))[0]
     assert len(parts) > len(whole)
     assert set(whole) == {515}
     assert max(parts[1:]) < 515, "after its first step DDP knows the order in which gradients come"
     assert max((one_bucket[name] - many[name]).abs().max().item() for name in many) <= 1e-12
+    spec = partial(spec_of, 2, options=WIDE)
+    exact = ranks.run(2, run_trial, spec())[0]
+    halved = ranks.run(2, run_trial, spec(training={"compress": "fp16"}))
+    assert 1e-8 < distance(exact, halved[0]) < 1e-2
+    assert distance(*halved) == 0.0
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
-    ("shard", "params", "options", "limit"),
+    ("world_size", "shard", "params", "options", "limit"),
     [
-        ("optimizer", SGD, {"n": 50}, 1e-10),
-        ("full", PLAIN, {"n": 45}, 1e-10),
-        ("optimizer", ADAMW, {"n": 50, "kind": "blocks"}, 1e-8),
-        ("full", SGD, {"n": 50, "kind": "blocks", "n_validation": 5}, 1e-10),
+        (2, "optimizer", SGD, {"n": 50}, 1e-10),
+        (4, "full", PLAIN, {"n": 45}, 1e-10),
+        (4, "optimizer", ADAMW, {"n": 50, "kind": "blocks"}, 1e-8),
+        (2, "full", SGD, {"n": 50, "kind": "blocks", "n_validation": 5}, 1e-10),
     ],
 )
-def test_sharding_changes_no_weight(pool, shard, params, options, limit):
+def test_sharding_changes_no_weight(ranks, world_size, shard, params, options, limit):  # noqa: PLR0917
     training = {"clip_norm": 0.2}
     alone = run_trial(Group(), spec_of(params=params, options=options, training=training))
-    for world_size in (2, 4):
-        more = {"options": options, "training": training | {"shard": shard, "accumulate": 2}}
-        batch = {"batch_per_rank": 8 // world_size}
-        for rank in pool.run(world_size, run_trial, spec_of(world_size, params=params | batch, **more)):
-            assert distance(alone, rank) <= limit
-            theirs = rank["measurements"][-1].metrics
-            mine = alone["measurements"][-1].metrics
-            assert {name: theirs[name] for name in ("val_loss", "val_error", "train_loss")} == pytest.approx(
-                {name: mine[name] for name in ("val_loss", "val_error", "train_loss")}, rel=1e-6
-            )
+    more = {"options": options, "training": training | {"shard": shard, "accumulate": 2}}
+    for rank in ranks.run(
+        world_size, run_trial, spec_of(world_size, params=params | {"batch_per_rank": 8 // world_size}, **more)
+    ):
+        assert distance(alone, rank) <= limit
+        for name in ("val_loss", "val_error", "train_loss"):
+            theirs, mine = (one["measurements"][-1].metrics[name] for one in (rank, alone))
+            assert theirs == pytest.approx(mine, rel=1e-6), name
 
 
 def _state_sizes(trainer):
@@ -114,11 +104,10 @@ def _state_sizes(trainer):
     )
 
 
-@pytest.mark.medium
-def test_each_rank_holds_its_share_only(pool):
+def test_each_rank_holds_its_share_only_and_about_as_much_as_others(ranks):
     def sizes(shard):
         spec = spec_of(4, params=ADAMW, options={"kind": "blocks"}, training={"shard": shard, "epochs": 1})
-        return pool.run(4, _with_trainer, spec, _state_sizes)
+        return ranks.run(4, _with_trainer, spec, _state_sizes)
 
     (state, weights), *_ = sizes("none")
     assert state == 2 * weights
@@ -129,30 +118,24 @@ def test_each_rank_holds_its_share_only(pool):
     of_all = sizes("full")
     assert sum(held for _, held in of_all) == weights
     assert max(held for _, held in of_all) < 0.4 * weights
-
-
-def test_owners_hold_about_as_much():
     assert owners([5, 9, 1, 3], 2) == [1, 0, 1, 1]
     assert owners([7], 3) == [0]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("params", "before", "after"),
     [
-        (SGD, ("none", 4), ("full", 2)),
-        (PLAIN, ("full", 4), ("optimizer", 2)),
-        (ADAMW, ("optimizer", 4), ("full", 1)),
+        (SGD, ("none", 4), ("full", 2)), (PLAIN, ("full", 4), ("optimizer", 2)), (ADAMW, ("optimizer", 4), ("full", 1)),
         (ADAMW, ("full", 2), ("none", 4)),
     ],
-)
-def test_a_sharded_trial_goes_on_at_any_world_size(pool, tmp_path, params, before, after):
+)  # fmt: skip
+def test_a_sharded_trial_goes_on_at_any_world_size(ranks, tmp_path, params, before, after):
     options = {"kind": "blocks"}
 
     def run(shard, world_size, **more):
         epochs = {"epochs": 4, "ema": 0.9}
         spec = spec_of(world_size, params=params, options=options, training=epochs | {"shard": shard}, **more)
-        return [run_trial(Group(), spec)] if world_size == 1 else pool.run(world_size, run_trial, spec)
+        return [run_trial(Group(), spec)] if world_size == 1 else ranks.run(world_size, run_trial, spec)
 
     whole = run("none", 1)[0]
     first = run(*before, milestones=(2,), checkpoint_folder=str(tmp_path))
@@ -167,18 +150,16 @@ def test_a_sharded_trial_goes_on_at_any_world_size(pool, tmp_path, params, befor
     assert load_model(path, BLOBS, (HERE,))(torch.zeros(1, 5, dtype=torch.float64)).shape == (1, 3)
 
 
-def test_another_effective_batch_does_not_go_on(pool, tmp_path):
+def test_a_cut_pass_goes_on_at_another_world_size_but_not_with_another_batch(ranks, tmp_path):
     path = run_trial(Group(), spec_of(milestones=(1,), checkpoint_folder=str(tmp_path)))["measurements"][0].checkpoint
-    answers = pool.run(2, run_trial, spec_of(2, params={"batch_per_rank": 16}, resume_from=path))
+    answers = ranks.run(2, run_trial, spec_of(2, params={"batch_per_rank": 16}, resume_from=path))
     assert all(isinstance(answer, CheckpointError) and "16 samples a step, not 32" in str(answer) for answer in answers)
-
-
-def test_fp16_gradients_travel_and_cost_a_little_precision(pool):
-    spec = partial(spec_of, 2, options=WIDE)
-    exact = pool.run(2, run_trial, spec())[0]
-    halved = pool.run(2, run_trial, spec(training={"compress": "fp16"}))
-    assert 1e-8 < distance(exact, halved[0]) < 1e-2
-    assert distance(*halved) == 0.0
+    make = partial(spec_of, params=SGD, training={"epochs": 7, "samples_per_epoch": 20})
+    whole = run_trial(Group(), make())
+    drained = ranks.run(2, run_trial, make(2, checkpoint_folder=str(tmp_path)), 1000, 3)[0]["measurements"][-1]
+    assert read_checkpoint(drained.checkpoint)["position"] == {"epoch": 3, "step": 6}
+    for rank in ranks.run(4, run_trial, make(4, resume_from=drained.checkpoint)):
+        assert distance(whole, rank) <= 1e-10
 
 
 def _powersgd_traffic(trainer):
@@ -186,91 +167,73 @@ def _powersgd_traffic(trainer):
     return state.total_numel_before_compression, state.total_numel_after_compression, weights_of(trainer)
 
 
-@pytest.mark.medium
-def test_powersgd_sends_less_and_still_learns(pool):
+def test_powersgd_sends_less_still_learns_and_keeps_ranks_of_several_buckets_in_step(ranks):
     spec = partial(spec_of, 2, options={**WIDE, "kind": "blocks", "n": 400}, params=SGD)
     training = {"compress": "powersgd", "powersgd_rank": 1}
-    before, after, weights = pool.run(2, _with_trainer, spec(training=training), _powersgd_traffic)[0]
+    before, after, weights = ranks.run(2, _with_trainer, spec(training=training), _powersgd_traffic)[0]
     assert after < 0.1 * before
-    exact = pool.run(2, run_trial, spec())[0]
-    compressed = pool.run(2, run_trial, spec(training=training))[0]
+    exact = ranks.run(2, run_trial, spec())[0]
+    compressed = ranks.run(2, run_trial, spec(training=training))[0]
     assert distance(exact, compressed) > 1e-6
     assert distance({"weights": weights}, compressed) == 0.0
     errors = [run["measurements"][-1].metrics["val_loss"] for run in (exact, compressed)]
     assert errors[1] < errors[0] + 0.1
     assert errors[1] < compressed["measurements"][0].metrics["val_loss"]
 
-
-def test_powersgd_of_a_model_with_several_buckets_keeps_its_ranks(pool):
-    """Two buckets wait for each other in another order on each rank, and gloo mistakes one for the other."""
+    # Two buckets wait for each other in another order on each rank, and gloo mistakes one for the other.
     training = {"compress": "powersgd", "epochs": 1}
     spec = spec_of(2, options={"width": 768, "kind": "blocks", "dtype": "float32"}, training=training)
-    assert distance(*pool.run(2, run_trial, spec)) < 1e-3
+    assert distance(*ranks.run(2, run_trial, spec)) < 1e-3
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "training",
     [
-        {"compress": "powersgd"},
-        {"compress": "fp16", "accumulate": 2},
-        {"ema": 0.9},
-        {"samples_per_epoch": 20},
+        {"compress": "powersgd", "ema": 0.9},
+        {"compress": "fp16", "accumulate": 2, "samples_per_epoch": 20, "schedule": "one_cycle"},
         {"lr_scaling": "adascale", "reference_batch": 8},
-        {"precision": "bf16"},
+        {"precision": "bf16", "activation_checkpointing": True},
         {"shard": "optimizer"},
         {"shard": "full"},
-        {"activation_checkpointing": True},
-        {"schedule": "one_cycle"},
     ],
 )
-def test_a_resumed_trial_ends_with_the_bits_of_an_uninterrupted_one(pool, tmp_path, training):
+def test_a_resumed_trial_ends_with_the_bits_of_an_uninterrupted_one(ranks, tmp_path, training):
     dtype = "float32" if "precision" in training else "float64"
     options = {"dropout": 0.3, "kind": "blocks", "width": 32, "dtype": dtype, "n": 100}
     params = {"optimizer": "sgd", "momentum": 0.9}
     make = partial(
         spec_of, 2, params=params, options=options, training={"epochs": 5, **training}, checkpoint_folder=str(tmp_path)
     )
-    whole = pool.run(2, run_trial, make())[0]
-    drained = pool.run(2, run_trial, make(), 1000, 3)[0]["measurements"]
-    resumed = pool.run(2, run_trial, make(attempt=2, resume_from=drained[-1].checkpoint))[0]
+    whole = ranks.run(2, run_trial, make())[0]
+    drained = ranks.run(2, run_trial, make(), 1000, 3)[0]["measurements"]
+    resumed = ranks.run(2, run_trial, make(attempt=2, resume_from=drained[-1].checkpoint))[0]
     assert [m.epoch for m in resumed["measurements"]] == [4, 5]
     assert distance(whole, resumed) == 0.0
     assert resumed["measurements"][-1].metrics["val_loss"] == whole["measurements"][-1].metrics["val_loss"]
 
 
-def test_patience_runs_out_at_the_same_epoch_on_all_ranks_and_after_a_resume(pool, tmp_path):
+def test_patience_runs_out_at_the_same_epoch_on_all_ranks_and_after_a_resume(ranks, tmp_path):
     training = {"epochs": 9, "early_stop_patience": 3}
     make = partial(spec_of, 2, params={"learning_rate": 1e-30}, training=training, checkpoint_folder=str(tmp_path))
-    ends = [(m.epoch, m.complete) for m in pool.run(2, run_trial, make())[1]["measurements"]]
+    ends = [(m.epoch, m.complete) for m in ranks.run(2, run_trial, make())[1]["measurements"]]
     assert ends == [(1, False), (2, False), (3, False), (4, True)]
-    drained = pool.run(2, run_trial, make(), 1000, 3)[0]["measurements"][-1]
-    for rank in pool.run(2, run_trial, make(attempt=2, resume_from=drained.checkpoint)):
+    drained = ranks.run(2, run_trial, make(), 1000, 3)[0]["measurements"][-1]
+    for rank in ranks.run(2, run_trial, make(attempt=2, resume_from=drained.checkpoint)):
         assert [(m.epoch, m.complete) for m in rank["measurements"]] == [(4, True)], "two epochs were waited before"
 
 
-def test_parameters_without_a_gradient_need_the_option(pool):
+def test_parameters_without_a_gradient_need_the_option(ranks):
     spec = partial(spec_of, 2, options={"kind": "unused"})
-    answers = pool.run(2, run_trial, spec())
+    answers = ranks.run(2, run_trial, spec())
     words = "no gradient in a step: 2.weight, 2.bias; take find_unused_parameters true"
     assert all(isinstance(answer, TaskError) and words in str(answer) for answer in answers), answers
     assert all("\n" not in str(answer) for answer in answers)
-    found = pool.run(2, run_trial, spec(training={"find_unused_parameters": True}))[0]
+    found = ranks.run(2, run_trial, spec(training={"find_unused_parameters": True}))[0]
     assert distance(run_trial(Group(), spec_of(options={"kind": "unused"})), found) <= 1e-10
-    assert distance(found, pool.run(2, run_trial, spec(training={"shard": "full"}))[0]) <= 1e-10
+    assert distance(found, ranks.run(2, run_trial, spec(training={"shard": "full"}))[0]) <= 1e-10
 
 
-def test_a_pass_cut_into_epochs_resumes_at_another_world_size(pool, tmp_path):
-    make = partial(spec_of, params=SGD, training={"epochs": 7, "samples_per_epoch": 20})
-    whole = run_trial(Group(), make())
-    drained = pool.run(2, run_trial, make(2, checkpoint_folder=str(tmp_path)), 1000, 3)[0]["measurements"][-1]
-    assert read_checkpoint(drained.checkpoint)["position"] == {"epoch": 3, "step": 6}
-    for rank in pool.run(4, run_trial, make(4, resume_from=drained.checkpoint)):
-        assert distance(whole, rank) <= 1e-10
-
-
-@pytest.mark.medium
-def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
+def test_noise_scale_and_gain_of_adascale_do_not_depend_on_who_measures_them(ranks):
     """Ranks and accumulation make the same small batches, so the estimate is the same."""
 
     def scales(run):
@@ -278,68 +241,67 @@ def test_the_gradient_noise_scale_does_not_depend_on_who_measures_it(pool):
 
     training = {"epochs": 6, "lr_scaling": "none"}
     make = partial(spec_of, options={"n": 800})
-    ranks = pool.run(4, run_trial, make(4, training=training))
+    several = ranks.run(4, run_trial, make(4, training=training))
     passes = run_trial(Group(), make(params={"batch_per_rank": 4}, training=training | {"accumulate": 4}))
-    assert scales(ranks[0]) == pytest.approx(scales(passes), rel=1e-6)
+    assert scales(several[0]) == pytest.approx(scales(passes), rel=1e-6)
     assert max(scales(passes)) > 0
     assert max(scales(run_trial(Group(), make(training=training)))) == 0, "one batch a step has nothing to compare"
-
-
-@pytest.mark.medium
-def test_adascale_gains_between_one_and_the_number_of_batches(pool):
     training = {"lr_scaling": "adascale", "reference_batch": 4}
     make = partial(spec_of, params=PLAIN, options={"n": 400})
-    gains = [m.metrics["adascale_gain"] for m in pool.run(4, run_trial, make(4, training=training))[0]["measurements"]]
+    gains = [m.metrics["adascale_gain"] for m in ranks.run(4, run_trial, make(4, training=training))[0]["measurements"]]
     assert all(1.0 < gain < 4.0 for gain in gains)
     passes = make(params=PLAIN | {"batch_per_rank": 4}, training=training | {"accumulate": 4})
     assert [m.metrics["adascale_gain"] for m in run_trial(Group(), passes)["measurements"]] == pytest.approx(gains)
-    base = pool.run(4, run_trial, make(4, training=training | {"lr_scaling": "none"}))[0]
+    base = ranks.run(4, run_trial, make(4, training=training | {"lr_scaling": "none"}))[0]
     assert distance(base, run_trial(Group(), passes)) > 1e-4
 
 
-def test_sharded_blocks_can_be_computed_twice(pool):
+def test_sharded_blocks_can_be_computed_twice_and_convolutions_channels_last(ranks):
     training = {"activation_checkpointing": True, "shard": "full"}
     spec = spec_of(2, options={"kind": "blocks", "dropout": 0.3}, training=training)
     plain = spec_of(2, options={"kind": "blocks", "dropout": 0.3})
-    assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, spec)[0]) <= 1e-12
+    assert distance(ranks.run(2, run_trial, plain)[0], ranks.run(2, run_trial, spec)[0]) <= 1e-12
+    # FSDP2 takes no weights that lie in memory in another order than their own.
+    make = partial(spec_of, 2, params=SGD)
+    plain = replace(make(training={"epochs": 1}), task=f"{__name__}:Images")
+    sharded = replace(make(training={"epochs": 1, "shard": "full", "channels_last": True}), task=plain.task)
+    assert distance(ranks.run(2, run_trial, plain)[0], ranks.run(2, run_trial, sharded)[0]) < 1e-6
 
 
-@pytest.mark.medium
-def test_compiled_ranks_learn_the_same(pool):
+def test_compiled_ranks_learn_the_same(ranks):
     make = partial(TrialSpec, study="test", trial=0, task="digits", world_size=2)
     params = {"learning_rate": 0.05, "batch_per_rank": 32}
-    plain = pool.run(2, run_trial, make(params=params, training={"epochs": 1}))[0]
-    compiled = pool.run(2, run_trial, make(params=params, training={"epochs": 1, "compile": True}))
+    plain = ranks.run(2, run_trial, make(params=params, training={"epochs": 1}))[0]
+    compiled = ranks.run(2, run_trial, make(params=params, training={"epochs": 1, "compile": True}))
     assert distance(plain, compiled[0]) < 1e-5
     assert distance(*compiled) == 0.0
 
 
 @pytest.mark.slow
-def test_compiled_ranks_may_checkpoint_their_activations(pool):
+def test_compiled_ranks_may_checkpoint_their_activations(ranks):
     make = partial(spec_of, 2, options={"kind": "compilable", "dtype": "float32", "n": 32})
-    plain = pool.run(2, run_trial, make(training={"epochs": 1}))[0]
-    both = pool.run(2, run_trial, make(training={"epochs": 1, "compile": True, "activation_checkpointing": True}))
+    plain = ranks.run(2, run_trial, make(training={"epochs": 1}))[0]
+    both = ranks.run(2, run_trial, make(training={"epochs": 1, "compile": True, "activation_checkpointing": True}))
     assert distance(plain, both[0]) < 1e-5
     assert distance(*both) == 0.0
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "training", [{"clip_norm": 0.2, "ema": 0.9, "accumulate": 2}, {"activation_checkpointing": True}]
 )
-def test_rows_in_the_hosts_memory_learn_the_same(pool, tmp_path, training):
+def test_rows_in_the_hosts_memory_learn_the_same(ranks, tmp_path, training):
     """On a CPU they lie there anyway; what this shows is that all parts of a training bear it."""
     batch = {"batch_per_rank": 8 // training.get("accumulate", 1)}
     make = partial(
         spec_of, 2, params=ADAMW | batch, options={"kind": "blocks", "dropout": 0.3}, checkpoint_folder=str(tmp_path)
     )
     training = training | {"shard": "full"}
-    plain = pool.run(2, run_trial, make(training=training))[0]
+    plain = ranks.run(2, run_trial, make(training=training))[0]
     offloaded = make(training=training | {"shard_offload": True}, milestones=(1,))
-    first = pool.run(2, run_trial, offloaded)[0]
+    first = ranks.run(2, run_trial, offloaded)[0]
     assert distance(plain, first) == 0.0
     path = first["measurements"][0].checkpoint
-    assert distance(plain, pool.run(2, run_trial, make(training=training, resume_from=path))[0]) == 0.0
+    assert distance(plain, ranks.run(2, run_trial, make(training=training, resume_from=path))[0]) == 0.0
 
 
 def _formats(group, spec):
@@ -357,14 +319,13 @@ def _formats(group, spec):
         handle.remove()
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(("kind", "limit", "accumulate"), [("blocks", 1e-6, 2), ("norms", 0.05, 1)])
-def test_weights_can_be_gathered_in_the_format_of_training(pool, kind, limit, accumulate):
+def test_weights_can_be_gathered_in_the_format_of_training(ranks, kind, limit, accumulate):
     options = {"kind": kind, "dtype": "float32", "n": 48}
     training = {"shard": "full", "precision": "bf16", "evaluation_precision": "training", "accumulate": accumulate}
     make = partial(spec_of, 2, params=ADAMW | {"batch_per_rank": 8 // accumulate}, options=options)
-    usual = pool.run(2, _formats, make(training=training))[0]
-    halved = pool.run(2, _formats, make(training=training | {"shard_precision": "training"}))
+    usual = ranks.run(2, _formats, make(training=training))[0]
+    halved = ranks.run(2, _formats, make(training=training | {"shard_precision": "training"}))
     assert usual["formats"]["Linear"] == {"torch.float32"}
     assert halved[0]["formats"] == {"Linear": {"torch.bfloat16"}} | (
         {"BatchNorm1d": {"torch.float32"}} if kind == "norms" else {}
@@ -388,11 +349,3 @@ class Images(BaseTask):
         del params
         blocks = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(3)]
         return nn.Sequential(nn.Conv2d(3, 8, 3), *blocks, nn.Flatten(), nn.Linear(8 * 36, 2))
-
-
-def test_convolutions_can_be_sharded_with_channels_last(pool):
-    """FSDP2 takes no weights that lie in memory in another order than their own."""
-    make = partial(spec_of, 2, params=SGD)
-    plain = replace(make(training={"epochs": 1}), task=f"{__name__}:Images")
-    sharded = replace(make(training={"epochs": 1, "shard": "full", "channels_last": True}), task=plain.task)
-    assert distance(pool.run(2, run_trial, plain)[0], pool.run(2, run_trial, sharded)[0]) < 1e-6

@@ -1,7 +1,5 @@
 """A trial may stop within an epoch: it goes on from there, and ends as if it had never stopped."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import replace
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.trainer_pool import Blobs, Pairs, run_trial, spec_of, weights_of
+from tests.support.trainer_pool import Blobs, Pairs, on_ranks, run_trial, spec_of, weights_of
 from trainers.checkpoints.checkpoint import epoch_of, last_checkpoint, read_checkpoint
 from trainers.contract.task_loading import load_task
 from trainers.failures import CheckpointError
@@ -61,11 +59,6 @@ def trained_in_parts(group, spec, *, ends_at_step=None, saves=False):
     return result
 
 
-def on(pool, world_size, spec, **more):
-    work = partial(trained_in_parts, **more)
-    return [work(Group(), spec)] if world_size == 1 else pool.run(world_size, work, spec)
-
-
 def _files_of(checkpoint):
     return [path for path in Path(checkpoint).parent.iterdir() if path.name.startswith(Path(checkpoint).stem)]
 
@@ -75,7 +68,6 @@ def assert_same_weights(one, other, limit=0.0):
         assert (value - other["weights"][name]).abs().max().item() <= limit, name
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [
@@ -96,14 +88,14 @@ def test_a_trial_that_ended_within_an_epoch_ends_with_the_bits_of_one_that_did_n
     )
     if training.get("data_workers"):
         spec = replace(spec, task="tests.trainers.test_epoch_parts:NoisyBlobs")
-    whole = on(ranks, world_size, replace(spec, checkpoint_folder=None))[0]
-    first = on(ranks, world_size, spec, ends_at_step=6)[0]  # the second of four steps of the second epoch
+    whole = on_ranks(ranks, replace(spec, checkpoint_folder=None), trained_in_parts)[0]
+    first = on_ranks(ranks, spec, trained_in_parts, ends_at_step=6)[0]  # the second of four steps of the second epoch
     assert [one.epoch for one in first["measurements"]] == [1]
     (part,) = first["parts"]
     assert (part.epoch, part.ended) == (2, True)
     assert 0.2 < part.fraction < 0.7
     assert sum(file.stat().st_size for file in _files_of(part.checkpoint)) == part.checkpoint_bytes
-    second = on(ranks, world_size, replace(spec, resume_from=part.checkpoint, attempt=2))[0]
+    second = on_ranks(ranks, replace(spec, resume_from=part.checkpoint, attempt=2), trained_in_parts)[0]
     assert_same_weights(whole, second)
     for mine, theirs in zip(second["measurements"], whole["measurements"][1:], strict=True):
         for name in ("train_loss", "val_loss", "val_error", "gradient_noise_scale"):
@@ -115,8 +107,8 @@ def test_a_trial_that_ended_within_an_epoch_ends_with_the_bits_of_one_that_did_n
 def test_the_other_half_of_an_epoch_may_be_trained_by_another_number_of_ranks(ranks, tmp_path):
     spec = partial(spec_of, options={"n": 50}, checkpoint_folder=str(tmp_path))
     whole = run_trial(Group(), spec())
-    (part,) = on(ranks, 2, spec(2), ends_at_step=5)[0]["parts"]
-    second = on(ranks, 1, replace(spec(1), resume_from=part.checkpoint))[0]
+    (part,) = on_ranks(ranks, spec(2), trained_in_parts, ends_at_step=5)[0]["parts"]
+    second = on_ranks(ranks, replace(spec(1), resume_from=part.checkpoint), trained_in_parts)[0]
     assert_same_weights(whole, second, 1e-10)
     losses = [result["measurements"][-2].metrics["train_loss"] for result in (whole, second)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
@@ -124,8 +116,8 @@ def test_the_other_half_of_an_epoch_may_be_trained_by_another_number_of_ranks(ra
 
 def test_parts_are_saved_after_their_time_and_change_nothing(ranks, tmp_path):
     spec = spec_of(2, options={"n": 400, "dropout": 0.3}, checkpoint_folder=str(tmp_path))
-    whole = on(ranks, 2, replace(spec, checkpoint_folder=None))[0]
-    saved = on(ranks, 2, spec, saves=True)
+    whole = on_ranks(ranks, replace(spec, checkpoint_folder=None), trained_in_parts)[0]
+    saved = on_ranks(ranks, spec, trained_in_parts, saves=True)
     assert_same_weights(whole, saved[0])
     parts = saved[0]["parts"]
     assert parts
@@ -141,7 +133,7 @@ def test_parts_are_saved_after_their_time_and_change_nothing(ranks, tmp_path):
     assert wall > sum(one.metrics["train_seconds"] for one in saved[0]["measurements"])
 
 
-def test_an_epoch_that_will_end_in_time_is_trained_to_its_end(monkeypatch, tmp_path):
+def test_an_epoch_that_will_end_in_time_is_trained_to_its_end_as_the_device_computes(monkeypatch, tmp_path):
     monkeypatch.setattr(epoch_parts, "MEET_SECONDS", 0.0)
     spec = spec_of(options={"n": 50}, checkpoint_folder=str(tmp_path))
     trainer = Trainer(spec, load_task(spec.task, spec.task_options, spec.python_path), group=Group())
@@ -152,6 +144,13 @@ def test_an_epoch_that_will_end_in_time_is_trained_to_its_end(monkeypatch, tmp_p
     assert parts == []
     assert list(trainer.advance(3, lambda: 0.0)) == []  # no time at all is left
     assert [part.ended for part in parts] == [True]
+    monkeypatch.setattr(epoch_parts, "seconds_to_compute", lambda _: 100.0)
+    spec = spec_of(checkpoint_folder=str(tmp_path), training={"epochs": 1}, options={"n": 5000})
+    trainer, parts = Trainer(spec, Blobs(n=5000), group=Group()), []
+    trainer.on_part = parts.append
+    assert list(trainer.advance(1, lambda: 200.0)) == []
+    assert parts[0].ended
+    trainer.close()
 
 
 def test_the_ranks_meet_about_once_a_second(monkeypatch):
@@ -169,7 +168,7 @@ def test_the_ranks_meet_about_once_a_second(monkeypatch):
 @pytest.mark.parametrize("spoil", ["steps", "generators", "loss", "part"])
 def test_a_spoilt_part_is_refused(tmp_path, spoil):
     spec = spec_of(options={"n": 50}, checkpoint_folder=str(tmp_path))
-    (part,) = on(None, 1, spec, ends_at_step=6)[0]["parts"]
+    (part,) = on_ranks(None, spec, trained_in_parts, ends_at_step=6)[0]["parts"]
     content = torch.load(part.checkpoint, weights_only=True)
     if spoil == "part":
         del content["part"]
@@ -177,7 +176,7 @@ def test_a_spoilt_part_is_refused(tmp_path, spoil):
         content["part"][spoil] = [{"torch": "no"}] if spoil == "generators" else "no"
     torch.save(content, part.checkpoint)
     with pytest.raises(CheckpointError, match=r"epoch-0002\.step-00000006"):
-        on(None, 1, replace(spec, resume_from=part.checkpoint))
+        on_ranks(None, replace(spec, resume_from=part.checkpoint), trained_in_parts)
 
 
 def test_the_name_of_a_checkpoint_says_how_much_is_trained(tmp_path):
@@ -209,13 +208,3 @@ def test_what_a_gpu_has_queued_at_a_meeting_is_time_of_training(monkeypatch):
     assert (found, sums.seconds, now[1:]) == ([2.5], 2.5, [device])
     Meetings(Group()).after_step(sums, decide)
     assert (sums.seconds, len(now)) == (2.5, 2), "a CPU queues nothing"
-
-
-def test_the_rest_of_an_epoch_is_estimated_from_what_the_device_has_computed(monkeypatch, tmp_path):
-    monkeypatch.setattr(epoch_parts, "seconds_to_compute", lambda _: 100.0)
-    spec = spec_of(checkpoint_folder=str(tmp_path), training={"epochs": 1}, options={"n": 5000})
-    trainer, parts = Trainer(spec, Blobs(n=5000), group=Group()), []
-    trainer.on_part = parts.append
-    assert list(trainer.advance(1, lambda: 200.0)) == []
-    assert parts[0].ended
-    trainer.close()

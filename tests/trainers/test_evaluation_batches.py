@@ -1,6 +1,6 @@
-"""How many samples an evaluation passes at once: many small ones, and no more than training if outputs are large."""
+"""How many samples an evaluation passes at once, in which mode, and metrics that a task works out of others."""
 
-from __future__ import annotations
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainers.contract.task import BaseTask
 from trainers.data.samples import TensorSamples, load_samples
-from trainers.loop.evaluation import evaluate, latency_ms
+from trainers.loop.evaluation import evaluate, latency_ms, with_derived
+from trainers.protocol import TaskError
 
 
 class Wide(nn.Module):
@@ -90,3 +91,33 @@ def test_a_rank_on_a_cpu_wakes_no_gpu_to_measure_its_latency(monkeypatch):
         inputs = torch.ones(4, 2, device=gpu)
         latency_ms(nn.Tanh(), TensorSamples(inputs, inputs, gpu), runs=2)
     assert waited == [gpu] * 3, "one run warms up"
+
+
+class Derives:
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def derived_metrics(self, metrics: Any, params: Any) -> Any:
+        return self.given(metrics, params) if callable(self.given) else self.given
+
+
+def test_derived_metrics_stand_beside_the_others() -> None:
+    task: Any = Derives(lambda metrics, params: {"double": params["k"] * metrics["val_loss"]})
+    assert with_derived(task, {"val_loss": 2.0}, {"k": 2}) == {"val_loss": 2.0, "double": 4.0}
+    nothing: Any = object()
+    assert with_derived(nothing, {"val_loss": 2.0}, {}) == {"val_loss": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (3, "derived_metrics: found 3, allowed: a mapping"),
+        ({"a": "b"}, "allowed: a mapping of names to numbers"),
+        ({"mine": 1.0}, "found 'mine', allowed: any other name, since it is measured already"),
+        ({"val_loss": 1.0}, "found 'val_loss', allowed: any other name"),
+    ],
+)
+def test_what_cannot_be_a_derived_metric_is_refused(given: Any, words: str) -> None:
+    task: Any = Derives(given)
+    with pytest.raises(TaskError, match=words):
+        with_derived(task, {"mine": 0.0}, {})

@@ -35,7 +35,7 @@ def flags() -> tuple[bool, bool, bool]:
     return torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
 
 
-def test_a_gpu_computes_quickly_unless_told_otherwise_and_a_cpu_is_left_alone() -> None:
+def test_a_gpu_computes_quickly_until_the_next_trial_unless_told_otherwise() -> None:
     before = flags()
     set_fast_math(Settings(), CPU)
     assert flags() == before
@@ -43,22 +43,34 @@ def test_a_gpu_computes_quickly_unless_told_otherwise_and_a_cpu_is_left_alone() 
     assert flags() == (True, True, True)
     set_fast_math(Settings(tf32=False, cudnn_benchmark=False), CUDA)
     assert flags() == (False, False, False)
-
-
-def test_the_next_trial_finds_the_process_as_it_was() -> None:
     state, before = ProcessState(), flags()
     set_fast_math(Settings(), CUDA)
     state.restore()
     assert flags() == before
+    with pytest.raises(TaskError, match=r"tf32: found .on., allowed: auto, false, true"):
+        settings_of(spec_of(training={"tf32": "on"}))
 
 
-def test_evaluations_are_exact_and_training_goes_on_as_before() -> None:
+def test_evaluations_are_exact_and_what_was_set_goes_on_as_before() -> None:
     set_fast_math(Settings(), CUDA)
     with exact_products():
         assert flags()[:2] == (False, False)
         assert newer_names().isdisjoint({"tf32"})
     assert flags()[:2] == (True, True)
     assert newer_names() == {"tf32"}
+    torch.set_float32_matmul_precision("medium")
+    set_fast_math(Settings(), CUDA)
+    with exact_products():
+        assert not torch.backends.cuda.matmul.allow_tf32
+    assert torch.get_float32_matmul_precision() == "medium"
+    backends: Any = torch.backends
+    matmul, conv, rnn = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
+    matmul.fp32_precision = rnn.fp32_precision = "ieee"
+    backends.fp32_precision = "tf32"
+    with exact_products():
+        assert newer_names().isdisjoint({"tf32"})
+    assert matmul.fp32_precision == rnn.fp32_precision == "ieee"
+    assert conv.fp32_precision == "tf32"
 
 
 def newer_names() -> set[str]:
@@ -76,22 +88,6 @@ def test_libraries_can_read_what_is_set_by_its_older_names(tf32: bool) -> None:
         assert flags()[:2] == (tf32, tf32)
 
 
-def test_what_a_task_has_set_is_there_after_an_evaluation() -> None:
-    torch.set_float32_matmul_precision("medium")
-    set_fast_math(Settings(), CUDA)
-    with exact_products():
-        assert not torch.backends.cuda.matmul.allow_tf32
-    assert torch.get_float32_matmul_precision() == "medium"
-    backends: Any = torch.backends
-    matmul, conv, rnn = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
-    matmul.fp32_precision = rnn.fp32_precision = "ieee"
-    backends.fp32_precision = "tf32"
-    with exact_products():
-        assert newer_names().isdisjoint({"tf32"})
-    assert matmul.fp32_precision == rnn.fp32_precision == "ieee"
-    assert conv.fp32_precision == "tf32"
-
-
 def test_torch_before_2_9_has_switches_that_are_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:
     matmul, cudnn = SimpleNamespace(allow_tf32=False), SimpleNamespace(allow_tf32=True, benchmark=False)
     monkeypatch.setattr(torch.backends, "cudnn", cudnn)
@@ -107,23 +103,19 @@ def test_torch_before_2_9_has_switches_that_are_on_or_off(monkeypatch: pytest.Mo
     assert not cudnn.allow_tf32
 
 
-def test_evaluations_in_the_format_of_training_give_single_precision() -> None:
+def test_evaluations_in_the_format_of_training_and_scales_of_the_loss_are_as_set() -> None:
     model, inputs = nn.Linear(64, 8), torch.randn(16, 64)
     exact = Precision(Settings(precision="bf16"), CPU).evaluated(model, inputs)
     rounded = Precision(Settings(precision="bf16", evaluation_precision="training"), CPU).evaluated(model, inputs)
     assert exact.dtype == rounded.dtype == torch.float32
     assert torch.equal(exact, model(inputs))
     assert 0 < (exact - rounded).abs().max() < 0.1
-
-
-def test_the_scale_of_the_loss_in_fp16_begins_and_grows_as_set() -> None:
     settings = Settings(precision="fp16", loss_scale=8.0, loss_scale_growth_steps=1)
     precision, weights = Precision(settings, CPU), nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weights], lr=0.0)
     scales = []
     for _ in range(3):
         precision.backward(weights.sum())
-        assert weights.grad is not None
         scales.append(float(weights.grad[0]))
         precision.step(optimizer, nn.Module(), None)
         optimizer.zero_grad()
@@ -164,9 +156,7 @@ def test_channels_last_changes_the_order_in_memory_and_no_result() -> None:
 @pytest.mark.parametrize(
     ("channels", "size", "strides"), [(4, 1, (4, 1, 4, 4)), (4, 3, (36, 1, 12, 4)), (1, 3, (9, 9, 3, 1))]
 )
-def test_weights_have_the_strides_in_which_a_gpu_gives_their_gradients(
-    channels: int, size: int, strides: tuple[int, ...]
-) -> None:
+def test_weights_have_the_strides_in_which_a_gpu_gives_their_gradients(channels, size, strides) -> None:
     """Else DDP copies each gradient, and warns."""
     model = nn.Conv2d(channels, 8, size)
     assert with_channels_last(model) is model
@@ -185,8 +175,3 @@ def last(**training: object) -> Measurement:
 def test_a_trial_learns_the_same(options: dict[str, object]) -> None:
     plain, other = last(), last(**options)
     assert other.metrics["val_loss"] == pytest.approx(plain.metrics["val_loss"], rel=1e-5)
-
-
-def test_an_option_that_is_no_switch_is_told() -> None:
-    with pytest.raises(TaskError, match=r"tf32: found .on., allowed: auto, false, true"):
-        settings_of(spec_of(training={"tf32": "on"}))

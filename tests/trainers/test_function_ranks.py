@@ -1,7 +1,5 @@
 """Training functions whose ranks are out of step, or only look so, and what facts say of state that is not kept."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 
@@ -34,10 +32,10 @@ def spec_of(name, world_size=1, **more):
     [
         ("breaks", 1, "rank 1 has left the loop over trial.epochs in epoch 2, and rank 0 waits for it within epoch 2"),
         ("one mean more", 0, "rank 1 is at the end of epoch 2, and rank 0 waits for it within epoch 2"),
-        ("raises", 1, "the mistake of one rank"),
         ("returns at once", 1, "returned without a loop over trial.epochs(...), on rank 1"),
     ],
 )
+@pytest.mark.usefixtures("quick_starts")
 def test_a_rank_that_the_others_wait_for_in_vain_ends_the_trial_with_a_line_that_names_it(how, rank, words):
     spec = spec_of("out_of_step", task_options={"how": how, "on": rank})
     told = []
@@ -47,10 +45,16 @@ def test_a_rank_that_the_others_wait_for_in_vain_ends_the_trial_with_a_line_that
     assert [one.epoch for one in told] == ([] if how == "returns at once" else [1])
 
 
-def test_ranks_that_leave_in_different_epochs_find_it_out_together(ranks):
+def test_ranks_out_of_step_find_it_out_and_slow_or_sleeping_ones_are_waited_for(ranks):
     spec = spec_of("out_of_step", 2, task_options={"how": "breaks after its report", "on": 1})
     words = "rank 0 is at the end of epoch 2, and rank 1 has left the loop over trial.epochs in epoch 2"
     assert [words in str(one) for one in ranks.run(2, refusal, spec)] == [True, True]
+    # Each rank waits until the other one has told that it stands still: in a collective, and at the epoch's end.
+    assert ranks.run(2, slow_in_turn, spec_of("unused", 2)) == [[1, 2, 3]] * 2
+    within = out_of_step._Report(4, out_of_step.Place.WITHIN, 103)
+    assert not out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.END, 100), within)
+    assert out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.RETURNED, 100), within)
+    assert out_of_step._waits_in_vain(out_of_step._Report(4, out_of_step.Place.END, 100), within)
 
 
 def refusal(group, spec):
@@ -59,11 +63,6 @@ def refusal(group, spec):
         trained(group, spec)
     except TaskError as error:
         return str(error)
-
-
-def test_a_rank_that_is_only_slow_is_waited_for(ranks):
-    """Each rank waits until the other one has told that it stands still: in a collective, and at the epoch's end."""
-    assert ranks.run(2, slow_in_turn, spec_of("unused", 2)) == [[1, 2, 3]] * 2
 
 
 def slow_in_turn(group, spec):
@@ -89,13 +88,6 @@ def slow_in_turn(group, spec):
         patch.setattr(out_of_step, "LOOK_SECONDS", 0.05)
         FunctionTrainer(spec, TrainingFunction(function=train), group=group).run(course)
     return [one.epoch for one in course.measurements]
-
-
-def test_a_rank_that_was_asleep_while_the_others_went_on_does_not_take_them_for_lost():
-    within = out_of_step._Report(4, out_of_step.Place.WITHIN, 103)
-    assert not out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.END, 100), within)
-    assert out_of_step._waits_in_vain(out_of_step._Report(3, out_of_step.Place.RETURNED, 100), within)
-    assert out_of_step._waits_in_vain(out_of_step._Report(4, out_of_step.Place.END, 100), within)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +135,12 @@ def test_a_parameter_that_nothing_follows_is_refused(params, words):
     assert trained(Group(), replace(spec, task_options={"reads": name}))["measurements"]
 
 
-def test_an_option_of_all_trials_that_nothing_follows_is_told_and_not_refused():
+def test_an_option_of_all_trials_that_nothing_follows_is_told_and_other_names_are_nobodys_business():
     spec = spec_of("unheeding")
     training = {**spec.training, "schedule": "constant", "warmup_epochs": 0, "precision": "bf16"}
     assert trained(Group(), replace(spec, training=training))["measurements"]
     assert unheeded(training) == {
         "schedule": None, "warmup_epochs": None, "precision": "trial.autocast()",
     }  # fmt: skip
-
-
-def test_options_at_their_defaults_and_those_of_other_names_are_nobodys_business():
     spec = spec_of("unheeding", params={"precision": "fp32", "clip_norm": None, "schedule": "cosine", "colour": "red"})
     assert len(on(None, spec)[0]["measurements"]) == 3

@@ -1,7 +1,5 @@
 """Training functions in real ranks: metrics, checkpoints, ends, and what is refused."""
 
-from __future__ import annotations
-
 import signal
 import time
 import weakref
@@ -72,11 +70,9 @@ class Ahead(Granted):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_function_trains_on_while_its_checkpoints_are_written(ranks, tmp_path, world_size):
     spec = spec_of(
-        world_size=world_size,
-        checkpoint_folder=str(tmp_path),
-        milestones=(1, 2, 3),
+        world_size=world_size, checkpoint_folder=str(tmp_path), milestones=(1, 2, 3),
         training={"checkpoint_async": True},
-    )
+    )  # fmt: skip
     whole = on(ranks, replace(spec, checkpoint_folder=None))[0]
     done = [trained_ahead(Group(), spec)] if world_size == 1 else ranks.run(world_size, trained_ahead, spec)
     assert done[0]["epochs_ahead"] > 0, "training waits for the file"
@@ -117,11 +113,11 @@ def test_ranks_learn_together_and_the_learning_rate_is_scaled(ranks, tmp_path):
     assert facts.model_parameters == two[0]["measurements"][0].metrics["model_parameters"] == 4 * 8 + 8 + 8 * 3 + 3
 
 
-def test_a_trial_waits_where_it_was_granted_no_more():
+def test_a_trial_may_wait_hand_nothing_over_and_have_enough(tmp_path):
     assert [one.epoch for one in trained(Group(), spec_of(), until=2)["measurements"]] == [1, 2]
-
-
-def test_a_function_may_have_enough(tmp_path):
+    done = trained(Group(), spec_of("keeps_nothing", checkpoint_folder=str(tmp_path)), ends_with=1)
+    assert [(one.epoch, one.checkpoint) for one in done["measurements"]] == [(1, None)]
+    assert list(tmp_path.iterdir()) == []
     done = trained(Group(), spec_of("stops_early", training={"epochs": 9}, checkpoint_folder=str(tmp_path)))
     assert [(one.epoch, one.complete) for one in done["measurements"]] == [(1, False), (2, False), (3, True)]
     assert read_checkpoint(done["measurements"][-1].checkpoint)["position"]["epoch"] == 3
@@ -135,12 +131,6 @@ def test_a_loop_as_people_write_it_ends_in_step(ranks, tmp_path):
         assert [(m.epoch, m.complete) for m in one["measurements"]] == [(1, False), (2, False), (3, True)]
     for name, value in done[0]["weights"].items():
         assert torch.equal(value, done[1]["weights"][name]), f"{name}: buffers are rank 0's"
-
-
-def test_a_function_that_hands_nothing_over_writes_nothing(tmp_path):
-    done = trained(Group(), spec_of("keeps_nothing", checkpoint_folder=str(tmp_path)), ends_with=1)
-    assert [(one.epoch, one.checkpoint) for one in done["measurements"]] == [(1, None)]
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -172,7 +162,7 @@ def test_what_a_function_must_not_do_is_said_in_one_line(tmp_path, how, words):
     assert [one.epoch for one in course.measurements] == expected
 
 
-def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+def test_checkpoints_and_names_of_something_else_are_refused(tmp_path):
     spec = spec_of(checkpoint_folder=str(tmp_path))
     path = trained(Group(), spec, ends_with=1)["measurements"][0].checkpoint
     other = replace(spec, task=f"{MODULE}:stops_early", resume_from=path)
@@ -181,6 +171,12 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     wider = replace(spec, resume_from=path, params={**spec.params, "width": 9})
     with pytest.raises(CheckpointError, match="is of params"):
         trained(Group(), wider)
+    with pytest.raises(TaskLoadError, match="async function"):
+        load_trainable(f"{MODULE}:waits", {}, FOLDERS)
+    with pytest.raises(TaskLoadError, match="makes no model by itself"):
+        load_task(f"{MODULE}:train", {}, FOLDERS)
+    with pytest.raises(TaskLoadError, match="unknown key 'step'"):
+        load_trainable(f"{MODULE}:train", {"step": 1}, FOLDERS)
 
 
 def test_the_example_learns():
@@ -188,15 +184,6 @@ def test_the_example_learns():
     spec = replace(spec_of(training={"epochs": 8}), task="training_function:train", params=params)
     done = trained(Group(), replace(spec, python_path=(str(EXAMPLES),)))
     assert done["measurements"][-1].metrics["val_error"] < 0.2
-
-
-def test_names_that_are_no_training_function_are_told_apart():
-    with pytest.raises(TaskLoadError, match="async function"):
-        load_trainable(f"{MODULE}:waits", {}, FOLDERS)
-    with pytest.raises(TaskLoadError, match="makes no model by itself"):
-        load_task(f"{MODULE}:train", {}, FOLDERS)
-    with pytest.raises(TaskLoadError, match="unknown key 'step'"):
-        load_trainable(f"{MODULE}:train", {"step": 1}, FOLDERS)
 
 
 @pytest.mark.parametrize(("samples", "world_size"), [(10, 3), (9, 3), (2, 4), (1, 3), (0, 2)])
@@ -214,8 +201,7 @@ def test_each_sample_is_shared_out(samples, world_size):
     assert len(list(chain(*dealt))) - samples < world_size
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+@pytest.mark.parametrize(("name", "shuffle"), [("sampler", True), ("batch_sampler", False)])
 def test_a_sampler_of_the_users_is_refused_and_not_left_out(name, shuffle):
     def train(trial):
         chosen = WeightedRandomSampler([1.0, 0.0], 2)

@@ -40,9 +40,7 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.medium
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # which gcsfs does
-def test_checkpoints_are_written_read_found_and_deleted_there(
-    google: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_written_read_found_and_deleted_there(google, tmp_path, monkeypatch) -> None:
     place = place_of(URL)
     place.try_out(FOLDER, 1000)
     size = write_atomically({"a": 1}, URL)

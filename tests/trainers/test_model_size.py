@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,7 @@ import torch
 import yaml
 from torch import nn
 
-from automl.launching import model_counting, study_run
+from automl.launching import model_counting, probing, study_run
 from automl.launching.launch_or_resume import find_or_create, resume
 from automl.launching.model_counting import Counting
 from automl.launching.prepared_study import Prepared, prepare
@@ -40,7 +39,7 @@ from studies.search.pruners.break_even import BreakEven
 from studies.spec.study_spec import parse_spec
 from studies.storage.study_store import Store
 from tests.support import optional
-from tests.support.command_line import InProcess
+from tests.support.command_line import InProcess, ViewsInThisProcess
 from tests.support.simulated_study import smooth_curve
 from tests.support.task_files import HEADER, people, write
 from trainers.contract.task import BaseTask, space_of
@@ -56,9 +55,6 @@ MLP = {"architecture": "mlp", "width": 48, "depth": 2}
 CNN = {"architecture": "cnn", "channels": 9}
 
 
-# ---------------------------------------------------------------------- the numbers
-
-
 @pytest.mark.parametrize("params", [MLP, CNN, {}], ids=["mlp", "cnn", "default"])
 def test_what_is_counted_is_what_a_training_measures(params: dict[str, Any]) -> None:
     spec = TrialSpec(study="t", trial=0, task="digits", params=params, training={"epochs": 1})
@@ -69,19 +65,16 @@ def test_what_is_counted_is_what_a_training_measures(params: dict[str, Any]) -> 
     assert row["samples_per_epoch"] == trainer.facts.samples
 
 
-def test_operations_are_those_of_one_sample() -> None:
+def test_what_is_counted_is_of_one_sample_and_of_the_epoch_that_is_said() -> None:
     rows = count(load_task("digits"), [MLP, CNN], {})
     assert rows[0]["flops_per_sample"] == 2 * (64 * 48 + 48 * 48 + 48 * 10)
     assert rows[1]["flops_per_sample"] == 2 * (9 * 9 * 64 + 9 * 9 * 18 * 16 + 18 * 16 * 10)
-
-
-def test_an_epoch_is_as_long_as_the_spec_or_the_configuration_says() -> None:
     rows = count(load_task("digits"), [MLP, MLP | {"samples_per_epoch": 300}], {"samples_per_epoch": 5000})
     assert [row["samples_per_epoch"] for row in rows] == [1197, 300]
     assert count(load_task("digits"), [MLP], {"samples_per_epoch": 200})[0]["samples_per_epoch"] == 200
 
 
-def test_built_in_tasks_with_files_are_counted(tmp_path: Path) -> None:
+def test_built_in_tasks_with_files_and_texts_are_counted(tmp_path: Path) -> None:
     task = load_task("tabular", {"train": write(tmp_path / "people.csv", [HEADER, *people(200)]), "target": "rich"})
     space = space_of(task)
     assert space is not None
@@ -93,9 +86,6 @@ def test_built_in_tasks_with_files_are_counted(tmp_path: Path) -> None:
         row["flops_per_sample"] is None for row in rows if row not in networks
     )  # they compare, and hardly compute
     assert rows[0]["model_parameters"] == sum(p.numel() for p in task.model(rows[0]["params"]).parameters())
-
-
-def test_texts_are_counted_though_their_network_looks_at_values(tmp_path: Path) -> None:
     optional.module("tokenizers")
     rows = [("a lovely film", "pos"), ("a dull film", "neg")] * 40
     task = load_task("text", {"train": write(tmp_path / "reviews.tsv", rows, "\t")})
@@ -132,29 +122,23 @@ class Looking(nn.Module):
         return inputs if inputs.sum().item() > 0 else -inputs
 
 
-def test_a_model_that_cannot_be_built_is_left_out_and_the_others_stay() -> None:
+def test_models_that_cannot_be_built_or_need_values_leave_the_others_alone() -> None:
     ways = ["plain", "raises", "no module", "plain"]
     rows = count(Odd(), [{"way": way} for way in ways], {})
     assert [row["params"]["way"] for row in rows] == ["plain", "plain"]
     assert rows[0] == {"params": {"way": "plain"}, "model_parameters": 8, "flops_per_sample": 12,
                        "samples_per_epoch": 20}  # fmt: skip
-
-
-def test_a_model_that_needs_values_has_its_parameters_counted() -> None:
     weights, values = count(Odd(), [{"way": "looks at weights"}, {"way": "looks at values"}], {})
     assert (weights["model_parameters"], weights["flops_per_sample"]) == (8, 12), "it is built on the CPU"
     assert (values["model_parameters"], values["flops_per_sample"]) == (8, None), "how much it computes is not known"
 
 
-def test_no_weights_are_allocated() -> None:
+def test_no_weights_are_allocated_and_counting_ends_in_time() -> None:
     class Huge(Odd):
         def model(self, params):  # type: ignore[no-untyped-def]
             return nn.Sequential(nn.Linear(3, 2**40), nn.Linear(2**40, 2))
 
     assert count(Huge(), [{}], {})[0]["model_parameters"] == 6 * 2**40 + 2
-
-
-def test_counting_ends_in_time() -> None:
     ticks = iter(range(1000))
     rows = count(Odd(), [{"way": "plain"}] * 96, {}, seconds=20.0, clock=lambda: float(next(ticks)))
     assert len(rows) == 9, "half of the time is for building"
@@ -169,8 +153,9 @@ def test_the_process_answers_and_says_what_is_wrong(tmp_path: Path) -> None:
 
     def answer(task: str) -> Any:
         question = {"task": task, "python_path": [str(tmp_path)], "examples": [MLP], "training": {}}
-        done = subprocess.run([sys.executable, "-P", "-m", "trainers.local.try_out_task"], input=json.dumps(question),
-                              capture_output=True, text=True, check=True)  # fmt: skip
+        done = subprocess.run(
+            list(probing.PROBE), input=json.dumps(question), capture_output=True, text=True, check=True
+        )
         return json.loads(done.stdout)
 
     (row,) = answer("loud:Loud")["counted"]
@@ -178,9 +163,6 @@ def test_the_process_answers_and_says_what_is_wrong(tmp_path: Path) -> None:
     wrong = answer("loud:Quiet")
     assert wrong["counted"] == []
     assert wrong["error"] == probe("loud:Quiet", {}, [str(tmp_path)])["error"]
-
-
-# ---------------------------------------------------------------------- examples
 
 
 TREE = Space.from_dict(
@@ -194,7 +176,7 @@ TREE = Space.from_dict(
 )
 
 
-def test_examples_are_of_the_space_and_always_the_same() -> None:
+def test_examples_are_of_the_space_always_the_same_and_none_comes_twice() -> None:
     examples = examples_of(TREE)
     assert len(examples) == 96
     for one in examples:
@@ -202,15 +184,9 @@ def test_examples_are_of_the_space_and_always_the_same() -> None:
     assert {one["architecture"] for one in examples} == {"mlp", "cnn"}
     assert {one["depth"] for one in examples if "depth" in one} == {1, 2, 3}
     assert examples == examples_of(Space.from_dict(json.loads(json.dumps(TREE.to_dict()))))
-
-
-def test_no_example_comes_twice() -> None:
     small = Space.from_dict({"width": {"type": "categorical", "choices": [16, 32, 64]}})
     assert sorted(one["width"] for one in examples_of(small)) == [16, 32, 64]  # type: ignore[type-var]
     assert examples_of(Space({})) == [{}]
-
-
-# ---------------------------------------------------------------------- what the search learns
 
 
 def rows_of(configurations: list[dict[str, Any]]) -> list[Counted]:
@@ -244,7 +220,7 @@ def model_of(
 
 
 @pytest.mark.medium
-def test_sizes_are_forecast_before_any_trial_has_run(sizes: SizeModel, others: list[Counted]) -> None:
+def test_sizes_and_bounds_on_them_are_forecast_before_any_trial_has_run(sizes, others) -> None:
     model = model_of(sizes, ERROR, SIZE)
     model.learn([], refit=True)
     mean, sd, kind = model.untried(model.features([one.params for one in others])).statics[1]
@@ -256,9 +232,6 @@ def test_sizes_are_forecast_before_any_trial_has_run(sizes: SizeModel, others: l
     plain = model_of(None, ERROR, SIZE)
     plain.learn([], refit=True)
     assert plain.untried(plain.features([MLP])).statics[1][1].min() > 1.0, "without, nothing is known"
-
-
-def test_a_bound_on_the_size_is_known_before_any_trial_has_run(sizes: SizeModel) -> None:
     model = model_of(sizes, constraints=(Constraint(metric="model_parameters", max=10_000.0),))
     model.learn([], refit=True)
     some = model.untried(
@@ -313,7 +286,7 @@ def test_what_comes_while_a_study_runs_is_learned_from_at_once(sizes: SizeModel,
     assert model.sharing_fits().problem.counted() is sizes
 
 
-def test_few_examples_and_missing_operations_do_no_harm(others: list[Counted]) -> None:
+def test_few_examples_and_sizes_to_be_maximised_do_no_harm(others: list[Counted], sizes: SizeModel) -> None:
     for some in ([], others[:3], [replace(one, flops_per_sample=None) for one in others[:20]]):
         sizes = SizeModel(TREE, some)
         model = model_of(sizes, ERROR, COST, SIZE)
@@ -321,15 +294,9 @@ def test_few_examples_and_missing_operations_do_no_harm(others: list[Counted]) -
         model.learn([replace(t, at={1: (0.5, 1e-3, 5000.0)}) for t in paid(others[:5])], refit=True)
         assert np.isfinite(error_of_prices(model, others[5:]))
         assert sizes.covariates(np.zeros((2, Encoder(TREE).width))).shape == (2, 1 if len(some) > 8 else 0)
-
-
-def test_a_size_to_be_maximised_is_learned_from_trials_alone(sizes: SizeModel) -> None:
     model = model_of(sizes, ERROR, Objective(metric="model_parameters", direction="maximize"))
     model.learn([], refit=True)
     assert model.untried(model.features([MLP])).statics[1][1].min() > 1.0
-
-
-# ---------------------------------------------------------------------- where it stays
 
 
 SPEC: dict[str, Any] = {
@@ -351,13 +318,11 @@ def test_what_was_counted_is_found_again_and_not_counted_twice(tmp_path: Path, s
         assert first.process is not None
         first.wait()
     found = first.sizes()
-    assert found is not None
     assert set(map(by_params, found.examples)) <= set(map(by_params, sizes.examples))
     assert len(found.examples) > 8
     with Counting(store, store.require("counted"), prepared) as again:
         assert again.process is None
     there = again.sizes()
-    assert there is not None
     assert there.examples == found.examples
     x = np.random.default_rng(0).random((5, Encoder(TREE).width))
     assert there.covariates(x).tolist() == found.covariates(x).tolist(), "what is suggested is the same"
@@ -375,7 +340,6 @@ def test_a_study_that_ends_first_leaves_it_to_the_next(tmp_path: Path) -> None:
     store, prepared = prepared_in(tmp_path)
     with Counting(store, find_or_create(store, prepared), prepared) as counting:
         process = counting.process
-    assert process is not None
     assert process.returncode is not None, "nothing goes on behind the user's back"
     assert store.require("counted").counted_examples is None
     store.close()
@@ -420,7 +384,6 @@ def test_a_task_that_dies_while_it_is_counted_leaves_nothing_to_count(tmp_path: 
     with Counting(store, row, dying) as counting:
         counting.wait()
     found = counting.sizes()
-    assert found is not None
     assert found.examples == ()
     assert store.require("counted").counted_examples == [], "it would die again"
     store.close()
@@ -443,34 +406,18 @@ class Waiting(Counting):
         return entered
 
 
-class NoViews:
-    """Stands in for the process that mirrors a study in Optuna and MLflow: this study has no mirror."""
-
-    def __init__(self, *_: object) -> None:
-        """There is nothing to prepare."""
-
-    def start(self) -> None:
-        """There is nothing to start."""
-
-    def hurry(self) -> None:
-        """There is nobody to hurry."""
+class NoViews(ViewsInThisProcess):
+    """This study has no mirror in Optuna and MLflow."""
 
     def wait_until_caught_up(self, _seconds: float) -> bool:
-        """Nobody is behind."""
         return True
 
     def keep_report(self, _report: Path, _seconds: float) -> bool:
-        """There is nobody to keep it."""
         return True
-
-    def stop(self) -> None:
-        """There is nothing to stop."""
 
 
 @pytest.mark.large
-def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_counts_beside_its_trials_and_resume_does_not_again(tmp_path, monkeypatch) -> None:
     store, prepared = prepared_in(tmp_path)
     monkeypatch.setattr(study_run, "RayPool", lambda **_: SimulatedPool(lambda p, w: smooth_curve(p, w, epochs=9)))
     monkeypatch.setattr(study_run, "Counting", Waiting)
@@ -492,9 +439,7 @@ def test_a_study_counts_beside_its_trials_and_resume_does_not_again(
     store.close()
 
 
-def test_a_dry_run_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_writes_nothing(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.delenv("AUTOML_STORE", raising=False)
     here = InProcess(tmp_path, capsys, monkeypatch)
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SPEC))

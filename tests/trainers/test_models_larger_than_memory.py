@@ -1,14 +1,8 @@
 """Models that are larger than what one rank may hold.
 
-What a rank may hold is a limit L of the kernel (`RLIMIT_DATA`: all private writable memory) on what the process gets
-beyond what it has after a small training of the same kind. The training state of the model, which is weights, gradients
-and the optimizer's moments, has 3 L bytes. Four ranks then hold 0.75 L of it each, and 0.25 L is left for all else.
-
-With plain SGD the weights alone are 1.5 L, so no rank can ever have them whole. With AdamW they are 0.75 L, and the two
-moments another 1.5 L.
+A limit L of the kernel (`RLIMIT_DATA`) bounds what a rank gets beyond its memory after a small training. The training
+state has 3 L bytes, of which four ranks hold 0.75 L each. With SGD the weights alone are 1.5 L, with AdamW 0.75 L.
 """
-
-from __future__ import annotations
 
 import gc
 import resource
@@ -119,6 +113,7 @@ def assert_good(answers):
 
 def warmed_up(pool, optimizer, tmp_path):
     """Let libraries take the memory that they keep."""
+    tmp_path.mkdir(exist_ok=True)
     spec = spec_for(2 * MIB, optimizer, checkpoint_folder=str(tmp_path / "small"), milestones=(1,))
     path = pool.run(4, train, spec)[0][0].checkpoint
     pool.run(4, train, replace(spec, resume_from=path))
@@ -149,21 +144,13 @@ def test_four_ranks_train_save_resume_and_export_what_none_of_them_could_hold(fr
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_model_that_is_built_whole_does_not_fit(tmp_path):
+def test_a_model_that_is_built_whole_and_a_state_that_is_gathered_on_one_rank_do_not_fit(tmp_path):
     pool = Pool()
     try:
-        warmed_up(pool, "sgd", tmp_path)
-        answers = pool.run(4, limited, LIMIT, train, spec_for(LIMIT, "sgd", training={"init_by_module": False}))
-    finally:
-        pool.close()
-    assert all(isinstance(answer, OutOfMemoryError) for answer in answers), answers
-
-
-def test_a_state_that_is_gathered_on_one_rank_does_not_fit(tmp_path):
-    pool = Pool()
-    try:
-        warmed_up(pool, "adamw", tmp_path)
-        answers = pool.run(4, limited_on_rank_0, LIMIT, gathered, spec_for(LIMIT, "adamw"), first=1)
+        warmed_up(pool, "sgd", tmp_path / "whole")
+        whole = pool.run(4, limited, LIMIT, train, spec_for(LIMIT, "sgd", training={"init_by_module": False}))
+        warmed_up(pool, "adamw", tmp_path / "gathered")
+        (of_one,) = pool.run(4, limited_on_rank_0, LIMIT, gathered, spec_for(LIMIT, "adamw"), first=1)
     finally:
         pool.close()  # the other ranks wait for rank 0
-    assert isinstance(answers[0], OutOfMemoryError), answers
+    assert all(isinstance(answer, OutOfMemoryError) for answer in (*whole, of_one)), (whole, of_one)

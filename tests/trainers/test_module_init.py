@@ -1,7 +1,5 @@
 """Models that are built without memory and get their first values block by block."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -36,7 +34,6 @@ def initial(group, spec):
     return run_trial(group, spec, until=0)["weights"]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["mlp", "blocks", "norms"])
 def test_first_weights_depend_neither_on_ranks_nor_on_sharding(ranks, kind):
     def spec(world_size, **training):
@@ -71,10 +68,15 @@ class Tied(nn.Module):
         vars(self.head.weight)["is_marked"] = True
 
 
-def test_parameters_that_modules_have_in_common_stay_one():
+def test_parameters_in_common_stay_one_and_buffers_are_built_as_ever():
     module = built(Tied)
     assert module.head.weight is module.embedding.weight
     assert vars(module.head.weight) == {"is_marked": True}
+    module, again = built(Masked), built(Masked)
+    assert torch.equal(module.mask, torch.ones(4, 4).tril())
+    assert torch.equal(module.table, again.table)
+    module = built(Shared)
+    assert module.one.weight is module.other.weight
 
 
 def test_torchs_own_layers_can_be_built_by_module():
@@ -148,12 +150,6 @@ def test_a_model_that_would_lose_values_is_refused(make, words):
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_parameter_is_built_as_ever():
-    module, again = built(Masked), built(Masked)
-    assert torch.equal(module.mask, torch.ones(4, 4).tril())
-    assert torch.equal(module.table, again.table)
-
-
 class Shared(nn.Module):
     def __init__(self):
         super().__init__()
@@ -161,8 +157,3 @@ class Shared(nn.Module):
         common = nn.Parameter(torch.empty(4, 4))
         self.one.weight = self.other.weight = common
         self.one.reset_parameters()
-
-
-def test_a_parameter_that_is_given_to_several_modules_stays_one():
-    module = built(Shared)
-    assert module.one.weight is module.other.weight

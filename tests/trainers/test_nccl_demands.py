@@ -1,20 +1,27 @@
-"""What NCCL wants and gloo does not: shown on CPUs by what the trainer hands over, since gloo takes that as well."""
+"""What NCCL wants and gloo does not, as far as CPUs show what is handed over, and interfaces that groups keep to."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
 
+from studies.gangs import pool_cluster
+from studies.gangs.pool_cluster import PoolCluster
 from trainers.model.network import Network
 from trainers.model.sharding import has_values, shard_fully
-from trainers.ranks.process_group import Group, copy_buffers_from_rank_0
-from trainers.ranks.rendezvous import presence_in_environment
+from trainers.protocol import GROUP_INTERFACE, Backend
+from trainers.ranks import process_group, rendezvous
+from trainers.ranks.process_group import Group, copy_buffers_from_rank_0, warm_up
+from trainers.ranks.rendezvous import RankPlace, presence_in_environment
 from trainers.trial_settings import Settings
 
 
@@ -38,9 +45,7 @@ class Recording(nn.SyncBatchNorm):
     ("inputs", "exchanged"),
     [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64, torch.float64)],
 )
-def test_a_rank_without_samples_exchanges_statistics_in_the_format_of_the_others(
-    inputs: torch.dtype, exchanged: torch.dtype
-) -> None:
+def test_a_rank_without_samples_exchanges_statistics_in_the_format_of_the_others(inputs, exchanged) -> None:
     norm = Recording(3).to(exchanged)
     network = Network(norm, Settings(sync_batch_norm=True), Group())
     with network.without_statistics():
@@ -50,7 +55,7 @@ def test_a_rank_without_samples_exchanges_statistics_in_the_format_of_the_others
     assert outputs.dtype == inputs
 
 
-def test_buffers_travel_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_travel_in_one_piece_and_on_the_device_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL refuses a transposed matrix, after a whole epoch that was paid."""
     module, travelled = nn.Module(), []
     module.register_buffer("transposed", torch.arange(6.0).view(2, 3).t())
@@ -65,17 +70,12 @@ def test_buffers_travel_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     assert travelled == [True, True]
     assert module.get_buffer("transposed").tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
     assert module.get_buffer("plain").tolist() == [2.0, 2.0]
-
-
-def test_buffers_that_a_library_has_moved_away_travel_on_the_device_of_the_ranks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Lightning moves its module to the CPU at the end of `fit`, before the last epoch is told."""
-    travelled: list[torch.device] = []
-    monkeypatch.setattr(dist, "broadcast", lambda tensor, _rank: travelled.append(tensor.device))
+    # Lightning moves its module to the CPU at the end of `fit`, before the last epoch is told.
+    devices: list[torch.device] = []
+    monkeypatch.setattr(dist, "broadcast", lambda tensor, _rank: devices.append(tensor.device))
     monkeypatch.setattr(torch.Tensor, "copy_", lambda *_: None)  # nothing comes back from `meta`, which stands in
     copy_buffers_from_rank_0(nn.BatchNorm1d(2), Group(world_size=2, device=torch.device("meta")))
-    assert travelled == [torch.device("meta")] * 3
+    assert devices == [torch.device("meta")] * 3
 
 
 @pytest.mark.usefixtures("alone")
@@ -102,3 +102,74 @@ def test_what_nccl_has_left_in_the_store_of_torchrun_ends_no_later_start(monkeyp
     assert presence is not None
     assert not agent.check(["exception_dump"])
     assert agent.check(["another"])
+
+
+VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+def chosen() -> list[str | None]:
+    return [os.environ.get(name) for name in VARIABLES]
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*VARIABLES, GROUP_INTERFACE):
+        monkeypatch.setenv(name, "set, so that it is set back")
+        monkeypatch.delenv(name)
+
+
+def found_by_nccl(monkeypatch: pytest.MonkeyPatch, backend: Backend = "nccl") -> list[str | None]:
+    """Return what NCCL finds at the first collective of a process, which DDP makes; gloo stands in for it."""
+    found: list[str | None] = []
+    form = dist.init_process_group
+
+    class Recorder(DistributedDataParallel):
+        def __init__(self, *arguments: Any) -> None:
+            found.append(os.environ.get("NCCL_SOCKET_IFNAME"))
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(process_group, "DistributedDataParallel", Recorder)
+    monkeypatch.setattr(dist, "init_process_group", lambda _, **more: form("gloo", **more))
+    warm_up(torch.device("cpu"), backend)
+    return found
+
+
+def test_nccl_finds_the_interface_of_the_pool_or_of_the_user_and_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GROUP_INTERFACE, "eth7")
+    assert found_by_nccl(monkeypatch) == ["eth7"]
+    assert chosen() == [None, "eth7"], "later groups find it, too"
+    monkeypatch.setenv(GROUP_INTERFACE, "eth7")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    assert found_by_nccl(monkeypatch) == ["ib0"]
+
+
+def test_nccl_finds_nothing_where_nobody_knows_or_gloo_is_used(monkeypatch) -> None:
+    assert found_by_nccl(monkeypatch) == [None]
+    assert chosen() == [None, None]
+    monkeypatch.setenv(GROUP_INTERFACE, "eth7")
+    assert found_by_nccl(monkeypatch, "gloo") == [None]
+    assert chosen() == [None, None]
+
+
+@pytest.mark.parametrize(("one_host", "interface"), [(True, "lo"), (False, None)])
+def test_a_rank_whose_process_has_one_group_keeps_nccl_where_that_is(one_host, interface, monkeypatch) -> None:
+    class Presence:
+        store, deadline_seconds = None, 1.0
+
+        def wait_for_all(self) -> None:
+            return
+
+    monkeypatch.setattr(rendezvous, "form_group", lambda *_, **__: Group())
+    RankPlace(world_size=2, backend="nccl", presence=Presence(), one_host=one_host).join()  # type: ignore[arg-type]
+    assert chosen() == [None, interface]
+
+
+@pytest.mark.parametrize(("address", "interface"), [(None, "lo"), ("10.0.0.1:6379", None)])
+def test_ranks_of_a_cluster_of_our_own_know_their_interface(address, interface, monkeypatch) -> None:
+    found = []
+    monkeypatch.setattr(pool_cluster, "join_or_start", lambda *_, **__: found.append(os.environ.get(GROUP_INTERFACE)))
+    cluster = PoolCluster(address=address, temp_folder=None, device="cuda", cpus_per_rank=1)
+    cluster.open(2)
+    cluster._environment.close()
+    assert found == [interface]
+    assert GROUP_INTERFACE not in os.environ

@@ -68,12 +68,7 @@ def in_another_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str 
     monkeypatch.setenv("AUTOML_CACHE_FOLDER", str(tmp_path / name))
 
 
-# ---------------------------------------------------------------------- written and read
-
-
-def test_a_training_goes_on_elsewhere_from_the_store_with_the_same_bits(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_goes_on_elsewhere_from_the_store_with_the_same_bits(object_store, tmp_path, monkeypatch) -> None:
     local = run_trial(Group(), spec_of(milestones=(1, 3), checkpoint_folder=str(tmp_path)))["measurements"]
     spec = spec_of(milestones=(1, 3), checkpoint_folder=FOLDER)
     stored = run_trial(Group(), spec)["measurements"]
@@ -128,9 +123,7 @@ def test_ranks_write_their_shares_to_the_store_and_others_read_them(
     assert left == []
 
 
-def test_an_object_has_the_bytes_of_the_file_and_a_manifest_beside_it(
-    object_store: FaultyStore, tmp_path: Path
-) -> None:
+def test_an_object_has_the_bytes_of_the_file_and_the_latest_is_named(object_store: FaultyStore, tmp_path: Path) -> None:
     content = {"a": torch.arange(1000.0), "b": 3}
     size = write_atomically(content, URL)
     assert write_atomically(content, tmp_path / "epoch-0001.attempt-1.pt") == size
@@ -140,11 +133,15 @@ def test_an_object_has_the_bytes_of_the_file_and_a_manifest_beside_it(
     assert manifest["files"][Path(KEY).name]["bytes"] == size
     assert torch.equal(read_plain(URL)["a"], content["a"])
     assert object_store.keys() == [KEY, KEY + ".manifest"]
+    assert latest_checkpoint(FOLDER) is None
+    for epoch in (1, 2):
+        write_atomically({"a": epoch}, url := f"{FOLDER}/epoch-000{epoch}.attempt-1.pt")
+        note_latest(url)
+    object_store.faults.hidden = set(object_store.keys())
+    assert latest_checkpoint(FOLDER) == f"{FOLDER}/epoch-0002.attempt-1.pt"
 
 
-def test_what_this_machine_wrote_it_does_not_fetch_and_another_fetches_once(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_are_fetched_once_and_large_ones_in_parts_that_are_counted(object_store, tmp_path, monkeypatch) -> None:
     PLACE.write(URL, saving(b"weights" * 1000))
     content_of(URL)
     assert data_fetches(object_store) == 0
@@ -154,15 +151,6 @@ def test_what_this_machine_wrote_it_does_not_fetch_and_another_fetches_once(
     assert data_fetches(object_store) == 1
     content_of(URL, fresh=True)
     assert data_fetches(object_store) == 2
-
-
-def data_fetches(store: FaultyStore) -> int:
-    return sum(method == "GET" and path.endswith(".pt") for method, path in store.faults.log)
-
-
-def test_large_objects_go_in_parts_and_are_counted_while_they_go(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     from trainers.checkpoints.checkpoint_place import counting
 
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
@@ -176,7 +164,11 @@ def test_large_objects_go_in_parts_and_are_counted_while_they_go(
     assert object_store.faults.asked("PUT", "partNumber=3") == 1
 
 
-def test_parts_are_read_as_their_checkpoint_names_them_and_go_with_it(object_store: FaultyStore) -> None:
+def data_fetches(store: FaultyStore) -> int:
+    return sum(method == "GET" and path.endswith(".pt") for method, path in store.faults.log)
+
+
+def test_parts_are_read_as_their_checkpoint_names_them_in_any_place(object_store: FaultyStore, tmp_path: Path) -> None:
     name = "epoch-0001.attempt-1.rank-1-of-2.pt"
     part = PLACE.write_part(f"{FOLDER}/{name}", saving(b"shard"))
     with pytest.raises(FileNotFoundError):
@@ -191,9 +183,6 @@ def test_parts_are_read_as_their_checkpoint_names_them_and_go_with_it(object_sto
     assert object_store.keys() == []
     deleted = [path for method, path in object_store.faults.log if method == "DELETE"]
     assert deleted[0].endswith(".manifest"), "what is deleted is no checkpoint from the first moment on"
-
-
-def test_a_local_place_does_the_same_with_parts(tmp_path: Path) -> None:
     path = str(tmp_path / "epoch-0001.attempt-1.rank-0-of-2.pt")
     place = place_of(path)
     part = place.write_part(path, saving(b"shard"))
@@ -205,22 +194,7 @@ def test_a_local_place_does_the_same_with_parts(tmp_path: Path) -> None:
         place.open_part(path, part)
 
 
-def test_the_latest_checkpoint_is_named_and_not_listed(object_store: FaultyStore) -> None:
-    assert latest_checkpoint(FOLDER) is None
-    for epoch in (1, 2):
-        write_atomically({"a": epoch}, url := f"{FOLDER}/epoch-000{epoch}.attempt-1.pt")
-        note_latest(url)
-    object_store.faults.hidden = set(object_store.keys())
-    assert latest_checkpoint(FOLDER) == f"{FOLDER}/epoch-0002.attempt-1.pt"
-
-
-# ---------------------------------------------------------------------- copies on this machine
-
-
-@pytest.mark.medium
-def test_ranks_that_read_at_once_fetch_once(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_read_at_once_fetch_once(object_store, tmp_path, monkeypatch) -> None:
     PLACE.write(URL, saving(os.urandom(2**20)))
     in_another_cache(tmp_path, monkeypatch)
     program = "import hashlib; from trainers.checkpoints.checkpoint_stores import place_of\n"
@@ -237,9 +211,13 @@ def test_ranks_that_read_at_once_fetch_once(
     assert data_fetches(object_store) == 1
 
 
-def test_a_damaged_copy_is_noticed_and_fetched_again(
-    object_store: FaultyStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_copies_that_are_damaged_or_of_an_object_written_again_are_not_read(object_store, tmp_path, caplog) -> None:
+    for data in (b"one", b"two", b"six"):
+        PLACE.write(URL, saving(data))
+        assert content_of(URL) == data
+    assert len(copies(tmp_path)) == 3
+    PLACE.delete(URL)
+    assert copies(tmp_path) == []
     PLACE.write(URL, saving(b"weights"))
     (copy,) = copies(tmp_path)
     for damage in (b"weightz", b"weigh", b""):
@@ -250,16 +228,7 @@ def test_a_damaged_copy_is_noticed_and_fetched_again(
     assert data_fetches(object_store) == 3
 
 
-def test_a_copy_of_an_object_that_was_written_again_is_not_read(object_store: FaultyStore, tmp_path: Path) -> None:
-    for data in (b"one", b"two", b"six"):
-        PLACE.write(URL, saving(data))
-        assert content_of(URL) == data
-    assert len(copies(tmp_path)) == 3
-    PLACE.delete(URL)
-    assert copies(tmp_path) == []
-
-
-def test_copies_take_no_more_room_than_they_may(tmp_path: Path) -> None:
+def test_copies_take_no_more_room_than_they_may_and_leave_half_of_a_small_disk(tmp_path: Path) -> None:
     cache = CheckpointCache(tmp_path / "cache", most_bytes=250)
     kept: dict[str, Content] = {}
     for number in range(5):
@@ -283,9 +252,6 @@ def test_copies_take_no_more_room_than_they_may(tmp_path: Path) -> None:
         cache.keep(draft, "s3://b/large", Content(bytes=1000, sha256=""))
     assert [path.stat().st_size for path in copies(tmp_path)] == [1000], "the newest one stays, however large"
     assert not old.exists()
-
-
-def test_copies_leave_half_of_a_small_disk_free(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk") as disk:
         cache = CheckpointCache(disk, most_bytes=2**40)
         for number in range(6):
@@ -311,9 +277,7 @@ def test_a_disk_that_others_have_filled_takes_a_checkpoint_in_place_of_copies(
         assert list(disk.glob("*.copy")), "what was written last is read here"
 
 
-def test_a_cache_that_cannot_be_written_is_a_fault_of_the_disk(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_a_fault_of_the_disk(object_store, tmp_path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     in_another_cache(tmp_path, monkeypatch, "file/cache")
     with pytest.raises(StorageError, match="Not a directory"):
@@ -322,9 +286,6 @@ def test_a_cache_that_cannot_be_written_is_a_fault_of_the_disk(
     with pytest.raises(StorageError, match="AUTOML_CACHE_GIB: found 'much', allowed: a number of GiB"):
         write_atomically({"a": 1}, URL)
     assert object_store.keys() == []
-
-
-# ---------------------------------------------------------------------- interrupted
 
 
 def test_an_upload_without_its_manifest_is_no_checkpoint(object_store: FaultyStore) -> None:
@@ -339,11 +300,8 @@ def test_an_upload_without_its_manifest_is_no_checkpoint(object_store: FaultySto
     assert caught.value.failure == "error"
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("stalled", [".pt", "partNumber=2", ".manifest"])
-def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(
-    object_store: FaultyStore, stalled: str
-) -> None:
+def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(object_store, stalled) -> None:
     from studies.control.files.orphans import delete_orphans, find_orphans
 
     def is_stalled(method: str, path: str) -> bool:
@@ -373,9 +331,7 @@ def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(
     assert object_store.keys() == object_store.uploads() == []
 
 
-def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(
-    object_store: FaultyStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(object_store, caplog) -> None:
     from studies.control.files.orphans import find_orphans
 
     write_atomically({"a": 1}, URL)
@@ -384,10 +340,7 @@ def test_uploads_that_may_not_be_listed_keep_nobody_from_the_rest(
     assert "uploads that were never finished cannot be listed (s3://checkpoints: AccessDenied" in caplog.text
 
 
-# ---------------------------------------------------------------------- a store that fails
-
-
-def test_a_store_that_throttles_for_a_moment_is_asked_again(object_store: FaultyStore) -> None:
+def test_a_store_that_throttles_is_asked_again_and_one_without_an_answer_told(object_store, monkeypatch) -> None:
     left = [2]
 
     def refuses(_method: str, _path: str) -> tuple[int, str] | None:
@@ -397,18 +350,20 @@ def test_a_store_that_throttles_for_a_moment_is_asked_again(object_store: Faulty
     object_store.faults.refuses = refuses
     write_atomically({"a": 1}, URL)
     assert read_plain(URL) == {"a": 1}
+    monkeypatch.setattr(stores, "ANSWER_SECONDS", 0.5)
+    object_store.faults.stalls = lambda _method, _path: True
+    with pytest.raises(StorageError, match=f"s3://{BUCKET} gave no answer in 0 s|gave no answer in 1 s"):
+        write_atomically({"a": 1}, URL)
 
 
 @pytest.mark.parametrize(
     ("answer", "says", "is_lasting"),
     [
-        ((503, "SlowDown"), "SlowDown|reduce", False),
-        ((500, "InternalError"), "InternalError", False),
-        ((403, "InvalidAccessKeyId"), "InvalidAccessKeyId", True),
-        ((403, "AccessDenied"), "AccessDenied", True),
+        ((503, "SlowDown"), "SlowDown|reduce", False), ((500, "InternalError"), "InternalError", False),
+        ((403, "InvalidAccessKeyId"), "InvalidAccessKeyId", True), ((403, "AccessDenied"), "AccessDenied", True),
         ((404, "NoSuchBucket"), f"s3://{BUCKET} does not exist", True),
     ],
-)
+)  # fmt: skip
 def test_what_a_store_refuses_is_its_fault_and_not_the_trials(
     object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     answer: tuple[int, str], says: str, *, is_lasting: bool,
@@ -429,27 +384,7 @@ def test_what_a_store_refuses_is_its_fault_and_not_the_trials(
     assert read_plain(URL) == {"a": 1}, "the checkpoint is as good as before"
 
 
-def test_a_store_that_is_not_there_or_gives_no_answer_is_told(
-    object_store: FaultyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stores, "ANSWER_SECONDS", 0.5)
-    object_store.faults.stalls = lambda _method, _path: True
-    with pytest.raises(StorageError, match=f"s3://{BUCKET} gave no answer in 0 s|gave no answer in 1 s"):
-        write_atomically({"a": 1}, URL)
-
-
-def test_without_credentials_a_store_says_so(object_store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from s3fs import S3FileSystem
-
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    S3FileSystem.clear_instance_cache()
-    with pytest.raises(StorageError, match="Unable to locate credentials"):
-        write_atomically({"a": 1}, URL)
-    S3FileSystem.clear_instance_cache()
-
-
-def test_a_bucket_that_is_gone_is_not_a_checkpoint_that_is_gone(
+def test_a_bucket_that_is_gone_or_without_credentials_is_no_missing_checkpoint(
     object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_atomically({"a": 1}, URL)
@@ -460,6 +395,14 @@ def test_a_bucket_that_is_gone_is_not_a_checkpoint_that_is_gone(
     object_store.delete_bucket()
     with pytest.raises(StorageError, match=f"s3://{BUCKET} does not exist"):
         read_plain(URL)
+    from s3fs import S3FileSystem
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    S3FileSystem.clear_instance_cache()
+    with pytest.raises(StorageError, match="Unable to locate credentials"):
+        write_atomically({"a": 1}, URL)
+    S3FileSystem.clear_instance_cache()
 
 
 @pytest.mark.parametrize("manifest", ["", "{}", '{"files": []}', '{"files": {"../x.pt": {"bytes": 1, "sha256": ""}}}'])
@@ -473,9 +416,7 @@ def test_a_manifest_that_is_none_is_damage_and_deletes_nothing_else(object_store
     assert object_store.keys() == ["some/study/x.pt", "some/study/x.pt.manifest"]
 
 
-def test_an_object_with_other_bytes_is_damage(
-    object_store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_with_other_bytes_is_damage(object_store, tmp_path, monkeypatch) -> None:
     write_atomically({"a": 1}, URL)
     in_another_cache(tmp_path, monkeypatch)
     object_store.faults.changes = lambda path, body: body[:-1] + b"?" if path.endswith(".pt") else body
@@ -490,9 +431,6 @@ def test_errors_of_a_store_cross_processes_and_hide_what_is_secret(monkeypatch: 
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountKey=hush")
     said = stores.without_secrets(f"no {SECRET} at https://me:pw@host/ with AccountKey=hush")
     assert said == "no *** at https://***@host/ with ***"
-
-
-# ---------------------------------------------------------------------- listings that lag behind
 
 
 def test_a_listing_that_lies_changes_what_is_tidied_up_and_nothing_else(object_store: FaultyStore) -> None:

@@ -1,16 +1,23 @@
-"""Learning rate and gradient norm of an epoch, against what the weights and the schedule say."""
+"""Figures of an epoch: rate, norm of the gradient, time of exchanges, memory; and what PowerSGD leaves as it was."""
 
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.trainer_pool import run_trial, spec_of, weights_of
 from trainers.contract.task_loading import load_task
-from trainers.loop.step_counter import GradientNorms
+from trainers.loop.step_counter import ExchangeTimes, GradientNorms
 from trainers.loop.trainer import Trainer
+from trainers.model import network
+from trainers.model.network import Compression
+from trainers.ranks import process
+from trainers.ranks.process import PeakMemory
 from trainers.ranks.process_group import Group
 
 PLAIN = {"warmup_epochs": 0, "schedule": "constant"}
@@ -43,14 +50,11 @@ def test_the_gradient_norm_is_what_moved_the_weights(training, params):
     assert figures["gradient_norm"] == pytest.approx(way / 0.1, rel=1e-6)
 
 
-def test_the_norm_is_that_before_clipping():
+def test_the_rate_is_that_of_the_epochs_last_step_and_the_norm_that_before_clipping():
     way, measurement = moved_by_an_epoch(spec_of(options=ONE_STEP, training={**PLAIN, "clip_norm": 0.01}, params=STILL))
     _, free = moved_by_an_epoch(spec_of(options=ONE_STEP, training={**PLAIN, "clip_norm": 1e9}, params=STILL))
     assert way == pytest.approx(0.1 * 0.01, rel=1e-3)
     assert measurement.optimizer["gradient_norm"] == pytest.approx(free.optimizer["gradient_norm"], rel=1e-12)
-
-
-def test_the_rate_is_that_of_the_epochs_last_step():
     measured = run_trial(Group(), spec_of(training={"schedule": "step", "decay_every_epochs": 1, "warmup_epochs": 0}))
     rates = [one.optimizer["learning_rate"] for one in measured["measurements"]]
     assert rates == [pytest.approx(0.1 * 0.1**epoch) for epoch in range(3)]
@@ -73,3 +77,137 @@ def test_norms_of_many_steps_are_squared_and_averaged_without_those_that_overflo
     assert norms.root_mean_square() == pytest.approx(math.sqrt(3001 * 6001 / 6))
     norms.begin_epoch()
     assert norms.root_mean_square() is None
+
+
+class Hooked:
+    """Takes the hook as DDP does."""
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        self.state, self.hook = state, hook
+
+
+def draws(state: Any, bucket: Any) -> str:
+    """Do what torch's hook does where it has no matrices of the step before."""
+    if bucket.index() not in state.p_memory_dict:
+        state.p_memory_dict[bucket.index()] = torch.zeros(1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(state.rng.randint(1_000_000_000))
+    return "future"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_goes_on_drawing_where_it_was(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, calls = {"seed": 5}, []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: gpu.update(seed=seed))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _: calls.append("get") or gpu["seed"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda seed, _: calls.append("set") or gpu.update(seed=seed))
+    monkeypatch.setattr(network, "powerSGD_hook", draws)
+    ddp: Any = Hooked()
+    compression = Compression(ddp, "powersgd", 1)
+    bucket = SimpleNamespace(index=lambda: 0, buffer=lambda: SimpleNamespace(device=torch.device(device)))
+    for _ in range(2):
+        compression.begin_epoch()
+        assert [ddp.hook(ddp.state, bucket) for _ in range(3)] == ["future"] * 3
+    if device == "cuda":
+        assert gpu == {"seed": 5}
+        assert calls == ["get", "set"] * 2, "once in an epoch for each bucket"
+    else:
+        assert calls == []
+
+
+class Timed:
+    """Keeps the mean of the steps that torch times, as DDP's logger does."""
+
+    def __init__(self, *, always: int = 10) -> None:
+        self.rate, self._always, self._step = 100, always, 0
+        self._times: list[float] = []
+
+    def steps(self, count: int, seconds: float) -> None:
+        for _ in range(count):
+            self._step += 1
+            if self._step <= self._always or self._step % self.rate == 0:
+                self._times.append(seconds)
+
+    def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
+        self.rate = rate
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        if not self._times:
+            return {}
+        return {"iteration": self._step, "avg_backward_comm_time": int(1e9 * sum(self._times) / len(self._times))}
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_an_epoch_has_the_mean_of_its_own_exchanges(on_cpu: bool) -> None:
+    ddp = Timed()
+    times = ExchangeTimes(cast("DistributedDataParallel", ddp), on_cpu=on_cpu)
+    assert times.mean_seconds() == 0.0
+    ddp.steps(250, 0.9)  # a cold start
+    assert times.mean_seconds() == pytest.approx(0.9)
+    ddp.steps(307, 0.002)
+    assert times.mean_seconds() == pytest.approx(0.002, rel=1e-4)
+    ddp.steps(4, 0.5)
+    assert times.mean_seconds() == pytest.approx(0.5 if ddp.rate == 10 else 0.002, rel=1e-4)
+    ddp.steps(3, 0.7)  # none of which is timed
+    assert times.mean_seconds() == pytest.approx(0.5 if ddp.rate == 10 else 0.002, rel=1e-4)
+
+
+class Gpu:
+    """Stands in for a GPU's memory: the peak since it was last forgotten, in bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.peak = 0.0
+        monkeypatch.setattr(process, "peak_memory_bytes", lambda _: self.peak)
+        monkeypatch.setattr(process, "forget_peak_memory", lambda _: setattr(self, "peak", 10.0))
+        monkeypatch.setattr(process, "_PEAK_LASTS_SECONDS", 0.0)
+        self.memory = PeakMemory(torch.device("cuda", 0))
+
+    def passes(self, kind: str, samples: int, peak: float) -> None:
+        with self.memory.of_pass(kind, samples):
+            self.peak = max(self.peak, peak)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    return Gpu(monkeypatch)
+
+
+def test_what_is_tried_out_in_the_first_pass_does_not_count_once_there_is_a_second(gpu: Gpu) -> None:
+    gpu.passes("training", 256, 900.0)
+    assert gpu.memory.peak_bytes() == 900.0, "nothing else is known yet"
+    gpu.passes("training", 256, 500.0)
+    gpu.passes("training", 44, 800.0)
+    assert gpu.memory.peak_bytes() == 500.0
+
+
+def test_an_epoch_of_one_batch_and_a_rest_counts_the_batch(gpu: Gpu) -> None:
+    gpu.passes("training", 256, 900.0)
+    gpu.passes("training", 244, 950.0)
+    gpu.passes("evaluation", 64, 300.0)
+    gpu.passes("evaluation", 1, 200.0)
+    assert gpu.memory.peak_bytes() == 900.0
+    gpu.passes("training", 256, 400.0)
+    gpu.passes("training", 244, 450.0)
+    assert gpu.memory.peak_bytes() == 450.0
+
+
+def test_a_larger_batch_takes_the_place_of_smaller_ones(gpu: Gpu) -> None:
+    for samples, peak in ((8, 100.0), (16, 200.0), (8, 60.0), (32, 400.0)):
+        gpu.passes("training", samples, peak)
+    assert gpu.memory.peak_bytes() == 400.0
+    gpu.passes("training", 32, 300.0)
+    assert gpu.memory.peak_bytes() == 300.0
+
+
+def test_what_was_in_use_before_counts(gpu: Gpu) -> None:
+    gpu.peak = 700.0
+    gpu.passes("training", 8, 100.0)
+    assert gpu.memory.peak_bytes() == 700.0
+
+
+def test_a_cpu_counts_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch)
+    gpu.memory = PeakMemory(torch.device("cpu"))
+    gpu.passes("training", 8, 900.0)
+    gpu.passes("training", 8, 500.0)
+    assert gpu.memory.peak_bytes() == 900.0

@@ -1,18 +1,14 @@
 """The peak memory of a trial is that of the training, however often it was paused and went on."""
 
-from __future__ import annotations
-
-import multiprocessing
-import traceback
 from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from tests.support.trainer_pool import BLOBS, HERE
+from tests.support.trainer_pool import BLOBS, HERE, messages_of
+from tests.support.trial_rows import in_new_processes
 from trainers.checkpoints.checkpoint import read_checkpoint, write_atomically
-from trainers.protocol import RankAssignment, TrialSpec
-from trainers.ranks.group_store_server import StoreServer
+from trainers.protocol import TrialSpec
 from trainers.ranks.rank_messages import Failed
 from trainers.ranks.rank_process import RankProcess
 
@@ -20,7 +16,6 @@ pytestmark = pytest.mark.large
 
 EPOCHS = 3
 MOST_DIFFERENCE = 0.03
-SECONDS = 120
 FUNCTION = "tests.support.training_functions:large"
 _keys = count()
 
@@ -40,42 +35,19 @@ def spec_with(folder, *, world_size=1, task=BLOBS, training=None, **params):
     )  # fmt: skip
 
 
-def in_new_processes(spec, until):
+def in_new(spec, until):
     """Train up to an epoch in processes that are new; returns rank 0's measurements."""
-    store, context, key = StoreServer(), multiprocessing.get_context("forkserver"), f"peak-{next(_keys)}"
-    context.set_forkserver_preload([__name__])
-    where = (store.address.host, store.address.port, store.address.secret)
-    pipes, processes = [], []
-    for rank in range(spec.world_size):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_train, args=(theirs, (rank, where, spec, until, key)), daemon=True)
-        process.start()
-        pipes.append(ours)
-        processes.append(process)
-    answers = []
-    for pipe in pipes:
-        assert pipe.poll(SECONDS), "a trial has not ended"
-        answers.append(pipe.recv())
-        assert not isinstance(answers[-1], str), answers[-1]
-    for process in processes:
-        process.join(SECONDS)
-    store.close()
-    return answers[0]
+    return in_new_processes(spec.world_size, _train, spec, until, f"peak-{next(_keys)}")[0]
 
 
-def _train(pipe, what):
-    rank, store, spec, until, key = what
-    try:
-        assignment = RankAssignment(key=key, rank=rank, group_id=key, store=store, one_host=True, timeout_seconds=60.0)
-        process, measured = RankProcess(device="cpu", cpus_per_rank=1), []
-        for message in process.run(spec, assignment, until):
-            assert not isinstance(message, Failed), message
-            measured += message if isinstance(message, list) else []
-            if measured and measured[-1].epoch == until:
-                process.close(key)
-        pipe.send(measured)
-    except BaseException:  # noqa: BLE001 - whatever it is has to reach the test
-        pipe.send(traceback.format_exc())
+def _train(rank, store, spec, until, key):
+    measured = []
+    for message in messages_of(
+        RankProcess(device="cpu", cpus_per_rank=1), spec, until, key, rank=rank, group_id=key, store=store
+    ):
+        assert not isinstance(message, Failed), message
+        measured += message if isinstance(message, list) else []
+    return measured
 
 
 def peaks(measured):
@@ -86,20 +58,22 @@ def peaks(measured):
 @pytest.mark.parametrize(
     ("changes", "more"),
     [
-        pytest.param({}, {"optimizer": "adamw"}, id="adamw"),
-        pytest.param({"training": {"ema": 0.9}}, {"optimizer": "sgd", "momentum": 0.9}, id="average"),
-        pytest.param({"world_size": 2, "training": {"shard": "optimizer"}}, {"optimizer": "adamw"}, id="zero1"),
-        pytest.param({"task": FUNCTION}, {}, id="function"),
+        pytest.param({"training": {"ema": 0.9}}, {"optimizer": "adamw"}, id="average"),
+        pytest.param(
+            {"world_size": 2, "training": {"shard": "optimizer", "epochs": 2}}, {"optimizer": "adamw"}, id="zero1"
+        ),
+        pytest.param({"task": FUNCTION, "training": {"epochs": 2}}, {}, id="function"),
     ],
 )
 @pytest.mark.xdist_group("ranks")
 def test_a_trial_that_pauses_after_each_epoch_has_the_peak_of_one_that_does_not(tmp_path, changes, more):
     spec = spec_with(tmp_path / "whole", **changes, **more)
-    whole = peaks(in_new_processes(spec, EPOCHS))
+    epochs = spec.training["epochs"]
+    whole = peaks(in_new(spec, epochs))
     paused, path = [], None
-    for attempt in range(1, EPOCHS + 1):
+    for attempt in range(1, epochs + 1):
         now = replace(spec, attempt=attempt, resume_from=path, checkpoint_folder=str(tmp_path / "paused"))
-        (measured,) = in_new_processes(now, attempt)
+        (measured,) = in_new(now, attempt)
         paused, path = paused + peaks([measured]), measured.checkpoint
     print([round(one / 2**20) for one in whole], [round(one / 2**20) for one in paused])
     for mine, theirs in zip(paused, whole, strict=True):
@@ -110,23 +84,25 @@ def test_a_trial_that_pauses_after_each_epoch_has_the_peak_of_one_that_does_not(
 @pytest.mark.xdist_group("ranks")
 def test_a_trial_that_goes_on_with_fewer_ranks_has_the_peak_of_one_that_began_with_them(tmp_path):
     two = spec_with(tmp_path, world_size=2, optimizer="adamw", training={"shard": "optimizer"})
-    (first,) = in_new_processes(two, 1)
+    (first,) = in_new(two, 1)
     one = spec_with(tmp_path, optimizer="adamw", batch_per_rank=4, accumulate=2)
-    fresh = peaks(in_new_processes(replace(one, checkpoint_folder=str(tmp_path / "fresh")), 2))
-    fewer = in_new_processes(replace(one, resume_from=first.checkpoint, attempt=2), 2)
+    fresh = peaks(in_new(replace(one, checkpoint_folder=str(tmp_path / "fresh")), 2))
+    fewer = in_new(replace(one, resume_from=first.checkpoint, attempt=2), 2)
     assert fewer[-1].metrics["peak_memory_bytes"] == pytest.approx(fresh[-1], rel=MOST_DIFFERENCE)
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("task", [BLOBS, FUNCTION])
-def test_the_peak_of_an_earlier_attempt_is_not_forgotten(tmp_path, task):
-    spec = spec_with(tmp_path, task=task)
-    spec = replace(spec, task_options={} if task == FUNCTION else {"n": 16, "n_validation": 8})
-    (first,) = in_new_processes(spec, 1)
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [(BLOBS, {"n": 16, "n_validation": 8}), ("tests.support.training_functions:train", {})],
+)
+def test_the_peak_of_an_earlier_attempt_is_not_forgotten(tmp_path, task, options):
+    spec = replace(spec_with(tmp_path, task=task, width=8), task_options=options)
+    (first,) = in_new(spec, 1)
     content = read_checkpoint(first.checkpoint)
     assert content["static"]["peak_memory_bytes"] == pytest.approx(first.metrics["peak_memory_bytes"], rel=0.01)
     content["static"]["peak_memory_bytes"] = 2.0**40
     write_atomically(content, first.checkpoint)
-    (second,) = in_new_processes(replace(spec, resume_from=first.checkpoint, attempt=2), 2)
+    (second,) = in_new(replace(spec, resume_from=first.checkpoint, attempt=2), 2)
     assert second.metrics["peak_memory_bytes"] == 2.0**40
     assert read_checkpoint(second.checkpoint)["static"]["peak_memory_bytes"] == 2.0**40

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import multiprocessing
 import os
 import random
@@ -21,9 +22,10 @@ import torch._dynamo
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
 
-from tests.support.trainer_pool import HERE, spec_of
+from tests.support.trainer_pool import HERE, messages_of, spec_of
+from trainers.contract.user_code import code_files, hash_of
 from trainers.loop.trainer import Trainer
-from trainers.protocol import RankAssignment, TaskError, TrialSpec
+from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process import Remains, cpus_of_each_gpu, free_memory
 from trainers.ranks.process_group import Group
 from trainers.ranks.process_state import ProcessState
@@ -117,16 +119,13 @@ def test_a_change_of_the_process_is_undone(name: str) -> None:
     assert torch.backends.cudnn.allow_tf32
 
 
-def test_signal_handlers_are_set_back_where_python_can() -> None:
+def test_generators_signal_handlers_and_working_folders_are_set_back(tmp_path: Path) -> None:
     import signal
 
     state = ProcessState()
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     state.restore()
     assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
-
-
-def test_a_working_folder_that_is_gone_is_left(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     state, before = ProcessState(), Path.cwd()
     os.chdir(tmp_path / "gone")
@@ -134,8 +133,6 @@ def test_a_working_folder_that_is_gone_is_left(tmp_path: Path) -> None:
     state.restore()
     assert Path.cwd() == before
 
-
-def test_global_generators_start_alike() -> None:
     def drawn() -> tuple[float, float, float]:
         return torch.rand(()).item(), float(np.random.rand()), random.random()
 
@@ -201,10 +198,11 @@ def test_processes_that_read_data_take_the_cpus_that_gpus_leave(tmp_path: Path) 
 
 
 @pytest.mark.large
-def test_a_trial_finds_nothing_compiled() -> None:
+def test_a_trial_finds_nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch gives up compiling one piece of code after 8 variants in a process."""
     from torch._dynamo.utils import counters
 
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # it counts graphs, too
     graphs = []
     for number in range(2):
         counters.clear()
@@ -275,24 +273,13 @@ class Greedy(Blobs):
 """
 
 
-def told(rank: RankProcess, spec: TrialSpec) -> list[Any]:
-    """Train to the end and return the last metrics, or the failure."""
-    key = f"{spec.trial}-{id(spec)}"
-    assignment = RankAssignment(key=key, group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
-    last: Any = None
-    for message in rank.run(spec, assignment, 3):
-        if isinstance(message, Failed):
-            return message
-        if isinstance(message, list):
-            last = message[-1].metrics["val_loss"]
-            if message[-1].epoch == 3:
-                rank.close(key)
-    return last
+def told(rank: RankProcess, spec: TrialSpec) -> Any:
+    """Train to the end and return the last validation loss, or the failure."""
+    *_, last = messages_of(rank, spec, 3, f"{spec.trial}-{id(spec)}")
+    return last if isinstance(last, Failed) else last[-1].metrics["val_loss"]
 
 
-def test_a_trial_that_spoils_its_process_does_not_spoil_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_spoils_its_process_does_not_spoil_the_next(tmp_path, monkeypatch) -> None:
     (tmp_path / "greedy_task.py").write_text(GREEDY)
     monkeypatch.syspath_prepend(tmp_path)
     good = replace(
@@ -305,3 +292,30 @@ def test_a_trial_that_spoils_its_process_does_not_spoil_the_next(
     assert "spoilt" in told(rank, bad).message
     assert told(rank, good) == first
     assert told(rank, replace(good, task_options={"fault": "other"})) == first, "the module is not run again"
+
+
+def test_the_users_own_modules_are_known_as_they_were_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {
+        "own_task_with_parts.py": "import own_parts.layers\nimport installed_package\n",
+        "own_parts/__init__.py": "",
+        "own_parts/layers.py": "WIDTH = 3\n",
+        "own_parts/unused.py": "",
+        ".venv/lib/site-packages/installed_package.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / ".venv/lib/site-packages")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("own_task_with_parts")
+    loaded = code_files([str(tmp_path)])
+    assert list(loaded) == ["own_parts/__init__.py", "own_parts/layers.py", "own_task_with_parts.py"]
+    layers = tmp_path / "own_parts" / "layers.py"
+    assert loaded["own_parts/layers.py"] == hash_of(layers)
+    layers.write_text("WIDTH = 4\n")
+    assert code_files([str(tmp_path)]) == loaded, "this process still runs what it has loaded"
+    assert loaded["own_parts/layers.py"] != hash_of(layers)
+
+
+def test_our_own_code_is_none_of_the_users_and_the_root_of_a_file_system_is_a_folder() -> None:
+    assert not code_files([str(Path(__file__).parents[2] / "trainers")])
+    assert code_files([Path(__file__).anchor])

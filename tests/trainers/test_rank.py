@@ -1,11 +1,12 @@
-"""The process of one slot: what it keeps from trial to trial, and what it must not."""
+"""The process of one slot: what it keeps from trial to trial, what it must not, and where its output goes."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,12 @@ import pytest
 
 from studies.gangs.available_slots import own_cpus
 from tests.support.command_trials import script, spec_of
+from tests.support.paths import ROOT
+from tests.support.trainer_pool import messages_of
+from trainers.commands.command import COMMAND
 from trainers.failures import CheckpointError, StorageError
 from trainers.protocol import RankAssignment, TrialSpec
+from trainers.ranks.printed_output import folders_of_trial, log_folder, log_path
 from trainers.ranks.rank_messages import Began, Failed
 from trainers.ranks.rank_process import RankProcess
 
@@ -49,28 +54,13 @@ class Counting(BaseTask):
 
 def a_trial(folder: Path, number: int, classes: int) -> TrialSpec:
     return TrialSpec(
-        study="s",
-        trial=number,
-        attempt=1,
-        task="counting_task:Counting",
-        task_options={"classes": classes},
-        params={"learning_rate": 0.1},
-        training={"epochs": 2, "warmup_epochs": 0},
-        world_size=1,
-        seed=number,
-        device="cpu",
-        python_path=(str(folder),),
-    )
+        study="s", trial=number, attempt=1, task="counting_task:Counting", task_options={"classes": classes},
+        params={"learning_rate": 0.1}, training={"epochs": 2, "warmup_epochs": 0}, world_size=1, seed=number,
+        device="cpu", python_path=(str(folder),),
+    )  # fmt: skip
 
 
 ASSIGNMENT = RankAssignment(key="0", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True)
-
-
-def messages(rank: RankProcess, spec: TrialSpec, *, until: int) -> Iterator[object]:
-    for message in rank.run(spec, ASSIGNMENT, until):
-        yield message
-        if isinstance(message, list) and message[-1].epoch == until:
-            rank.close(ASSIGNMENT.key)
 
 
 def epochs_by_message(told: list[object]) -> list[list[int]]:
@@ -78,16 +68,8 @@ def epochs_by_message(told: list[object]) -> list[list[int]]:
 
 
 def train(rank: RankProcess, spec: TrialSpec) -> list[float]:
-    assignment = RankAssignment(
-        key=f"{spec.trial}", group_id="", rank=0, store=None, timeout_seconds=10.0, one_host=True
-    )
-    losses = []
-    for message in rank.run(spec, assignment, until=2):
-        assert not isinstance(message, Exception)
-        if isinstance(message, list):
-            losses += [measurement.metrics["val_loss"] for measurement in message]
-            if message[-1].epoch == 2:
-                rank.close(assignment.key)
+    told = messages_of(rank, spec, 2, key=f"{spec.trial}")
+    losses = [one.metrics["val_loss"] for message in told if isinstance(message, list) for one in message]
     assert len(losses) == 2
     return losses
 
@@ -112,21 +94,21 @@ def digits_trial(**changes: object) -> TrialSpec:
     return replace(trial, **changes)  # type: ignore[arg-type]
 
 
-def test_measurements_of_short_epochs_travel_together_and_know_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_of_short_epochs_travel_together_and_of_long_ones_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 3600.0)
-    told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
+    told = list(messages_of(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), 4))
     assert epochs_by_message(told) == [[1, 2, 3, 4]]
     ages = [measurement.age_seconds for message in told if isinstance(message, list) for measurement in message]
     assert ages == sorted(ages, reverse=True)
     assert ages[0] > ages[-1] >= 0.0
-
-
-def test_a_run_whose_patience_is_at_an_end_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 3600.0)
     params, training = {"learning_rate": 1e-30}, {"epochs": 9, "early_stop_patience": 2}
     trial = digits_trial(params=params, training=training)
     told = list(RankProcess(device="cpu", cpus_per_rank=1).run(trial, ASSIGNMENT, 9))
     assert epochs_by_message(told) == [[1, 2, 3]], "sent without waiting for the epoch that was granted"
+    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 0.0)
+    told = list(messages_of(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), 4))
+    assert epochs_by_message(told) == [[1], [2], [3], [4]]
 
 
 @pytest.mark.large
@@ -159,12 +141,6 @@ def test_the_start_of_a_trial_does_not_count_the_end_of_the_one_before(tmp_path:
     rank.close(second.key)
 
 
-def test_a_measurement_of_a_long_epoch_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 0.0)
-    told = list(messages(RankProcess(device="cpu", cpus_per_rank=1), digits_trial(), until=4))
-    assert epochs_by_message(told) == [[1], [2], [3], [4]]
-
-
 def test_what_was_measured_before_a_failure_is_sent_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.ranks.rank_messages.HOLD_SECONDS", 3600.0)
     monkeypatch.syspath_prepend(tmp_path)
@@ -180,12 +156,10 @@ def test_what_was_measured_before_a_failure_is_sent_before_it(tmp_path: Path, mo
 """
     )
     spec = replace(
-        a_trial(tmp_path, 0, classes=2),
-        task="third_epoch_task:ThirdEpoch",
-        training={"epochs": 4, "warmup_epochs": 0},
+        a_trial(tmp_path, 0, classes=2), task="third_epoch_task:ThirdEpoch", training={"epochs": 4, "warmup_epochs": 0},
         params={"learning_rate": 0.1, "batch_per_rank": 12},
-    )
-    *_, measured, failed = messages(RankProcess(device="cpu", cpus_per_rank=1), spec, until=4)
+    )  # fmt: skip
+    *_, measured, failed = messages_of(RankProcess(device="cpu", cpus_per_rank=1), spec, 4)
     assert epochs_by_message([measured]) == [[1, 2]]
     assert isinstance(failed, Failed)
     assert "third epoch" in failed.message
@@ -203,9 +177,8 @@ def test_a_rank_and_what_it_starts_keep_to_the_cpus_of_their_slot() -> None:
     every = os.sched_getaffinity(0)
     one = {max(every)}
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
-        assert apart.submit(_cpus_of_a_rank, tuple(one)).result() == (one, one)
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
         assert apart.submit(_cpus_of_a_rank, ()).result() == (every, every)
+        assert apart.submit(_cpus_of_a_rank, tuple(one)).result() == (one, one)
 
 
 def test_slots_have_cpus_of_their_own_only_if_they_take_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,3 +193,87 @@ def test_a_store_that_does_not_answer_is_no_unreadable_checkpoint() -> None:
     assert Failed.of(CheckpointError("damaged"), has_begun=False).failure == "unreadable"
     assert Failed.of(StorageError("away"), has_begun=False).failure == "storage"
     assert Failed.of(StorageError("away"), has_begun=True).failure == "storage"
+
+
+PROGRAM = """
+import os, subprocess, sys, time
+from trainers.ranks import printed_output
+from trainers.protocol import TrialSpec
+from trainers.ranks.printed_output import RankOutput
+
+printed_output.MOST_BYTES, printed_output.LOOK_SECONDS = 2000, 0.01
+folder, task = sys.argv[1:]
+
+def spec(trial, **other):
+    return TrialSpec(study="s", trial=trial, task=task, params={}, **{"python_path": (folder,), **other})
+
+output = RankOutput()
+print("before")
+with output.of(spec(0), 0):
+    print("of Python")
+    print("an error", file=sys.stderr)
+    subprocess.run(["sh", "-c", "echo of a child"])
+    os.write(2, b"of a library\\n")
+with output.of(spec(1), 3):
+    pass
+with output.of(spec(2), 1):
+    for number in range(300):
+        print(f"line {number} " + "x" * 20, flush=True)
+        time.sleep(0.002)
+first, second = output.of(spec(3), 0), output.of(spec(4), 0)
+first.__enter__()
+print("of the third")
+second.__enter__()  # the next trial may begin before the one before has ended
+first.__exit__(None, None, None)
+print("of the fourth")
+second.__exit__(None, None, None)
+with output.of(spec(0, seed=5, test_at=(1,)), 0):
+    print("of a training that confirms")
+with output.of(spec(5, python_path=()), 0):
+    pass
+print("after", flush=True)
+opened = os.open
+os.open = lambda path, *rest: opened("/dev/full" if str(path).endswith(".log") else path, *rest)
+with output.of(spec(6), 0):
+    print("there is no room for this", flush=True)
+os._exit(0)
+"""
+
+
+def run(folder: Path, task: str = "digits") -> str:
+    command = [sys.executable, "-c", PROGRAM, str(folder), task]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stderr == ("an error\nof a library\n" if task == COMMAND else "")
+    return done.stdout
+
+
+def output_of(folder: Path, trial: int, rank: int = 0) -> Path:
+    return log_path(log_folder(folder, "s", trial), 1, rank)
+
+
+@pytest.mark.medium
+def test_all_that_is_printed_while_a_trial_trains_is_kept_with_it_of_much_output_the_end(tmp_path: Path) -> None:
+    assert run(tmp_path) == "before\nafter\n"
+    assert output_of(tmp_path, 0).read_text() == "of Python\nan error\nof a child\nof a library\n"
+    assert output_of(tmp_path, 3).read_text() == "of the third\n"
+    assert output_of(tmp_path, 4).read_text() == "of the fourth\n"
+    assert not log_folder(tmp_path, "s", 1).exists(), "a silent rank leaves nothing"
+    confirming = log_path(tmp_path / "automl_logs/s/trial-00000-seed-5", 1, 0)
+    assert confirming.read_text() == "of a training that confirms\n", "what the search has printed stays"
+    assert confirming.parent in folders_of_trial(tmp_path, "s", 0)
+    run(tmp_path)
+    latest = output_of(tmp_path, 2, rank=1)
+    kept = Path(f"{latest}.1").read_text() + latest.read_text()
+    lines = [int(line.split()[1]) for line in kept.splitlines()]
+    assert lines == list(range(lines[0], 300))
+    assert lines[0] > 100
+
+
+@pytest.mark.medium
+def test_output_of_a_command_is_left_alone_and_a_full_folder_costs_no_trial(tmp_path: Path) -> None:
+    assert "of Python" in run(tmp_path, COMMAND)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "automl_logs").write_text("a file where the folder should be")
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), "digits"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    assert "of Python" in done.stdout

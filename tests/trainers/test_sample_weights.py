@@ -1,7 +1,5 @@
 """Samples that count several times, as sequences of several tokens do: means are over the weights of all ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -10,7 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.support.trainer_pool import Blobs, run_trial, spec_of
+from tests.support.trainer_pool import Blobs, on_ranks, run_trial, spec_of
 from trainers.contract.task_loading import load_task
 from trainers.loop.evaluation import StepWeights, evaluate
 from trainers.loop.trainer import Trainer
@@ -35,14 +33,10 @@ class WeighedBlobs(Blobs):
 
     def weights(self, targets):
         return {
-            "classes": {"loss": targets, "val_weighed_error": targets},
-            "ones": {"loss": torch.ones_like(targets)},
-            "none": {"val_weighed_error": targets},
-            "zeros": {"loss": torch.zeros_like(targets)},
-            "unknown": {"val_errors": targets},
-            "scalar": {"loss": targets.sum()},
-            "list": [1.0],
-        }[self.kind_of_weights]
+            "classes": {"loss": targets, "val_weighed_error": targets}, "ones": {"loss": torch.ones_like(targets)},
+            "none": {"val_weighed_error": targets}, "zeros": {"loss": torch.zeros_like(targets)},
+            "unknown": {"val_errors": targets}, "scalar": {"loss": targets.sum()}, "list": [1.0],
+        }[self.kind_of_weights]  # fmt: skip
 
 
 def weighed(world_size=1, *, options=None, training=None, **more):
@@ -51,21 +45,16 @@ def weighed(world_size=1, *, options=None, training=None, **more):
 
 
 def trained(ranks, spec):
-    return run_trial(Group(), spec) if spec.world_size == 1 else ranks.run(spec.world_size, run_trial, spec)[0]
+    return on_ranks(ranks, spec)[0]
 
 
 @pytest.mark.parametrize(
     ("world_size", "batch_per_rank", "training"),
     [
-        (2, 8, {}),
-        (4, 4, {}),
-        (1, 4, {"accumulate": 4}),
-        (2, 4, {"accumulate": 2, "clip_norm": 0.3, "ema": 0.9}),
-        (2, 8, {"shard": "full"}),
-        (2, 8, {"shard": "optimizer", "optimizer": "adamw"}),
-        (3, 16, {}),
+        (2, 8, {}), (4, 4, {}), (1, 4, {"accumulate": 4}), (2, 4, {"accumulate": 2, "clip_norm": 0.3, "ema": 0.9}),
+        (2, 8, {"shard": "full"}), (2, 8, {"shard": "optimizer", "optimizer": "adamw"}), (3, 16, {}),
     ],
-)
+)  # fmt: skip
 def test_a_step_is_one_of_the_mean_over_all_weights(ranks, world_size, batch_per_rank, training):
     of_one = {name: value for name, value in training.items() if name not in {"accumulate", "shard"}}
     batch = world_size * batch_per_rank * training.get("accumulate", 1)
@@ -107,7 +96,7 @@ def test_the_first_step_is_that_of_a_loop_by_hand(ranks):
     assert torch.nn.functional.cosine_similarity(moved, -gradient, dim=0).item() > 1 - 1e-9
 
 
-def test_weights_of_one_change_nothing_and_those_of_metrics_alone_do_not_touch_the_training(ranks):
+def test_weights_of_one_and_those_of_metrics_alone_change_nothing_and_zeros_have_no_loss(ranks):
     plain = run_trial(Group(), spec_of(options={"n": 53}))
     for kind in ("ones", "none"):
         other = trained(ranks, weighed(options={"weights": kind}))
@@ -116,6 +105,7 @@ def test_weights_of_one_change_nothing_and_those_of_metrics_alone_do_not_touch_t
         last = other["measurements"][-1].metrics
         assert last["val_error"] == pytest.approx(plain["measurements"][-1].metrics["val_error"])
     assert last["val_weighed_error"] != pytest.approx(last["val_error"])
+    assert isinstance(trained(ranks, weighed(2, options={"weights": "zeros"})), DivergedError)
 
 
 def test_a_weighed_evaluation_is_the_recorded_one(ranks):
@@ -141,10 +131,6 @@ def test_weights_of_another_form_are_refused(kind, words):
     with pytest.raises(TaskError) as refused:
         run_trial(Group(), weighed(options={"weights": kind}))
     assert words in str(refused.value)
-
-
-def test_a_trial_in_which_nothing_has_a_weight_has_no_loss(ranks):
-    assert isinstance(trained(ranks, weighed(2, options={"weights": "zeros"})), DivergedError)
 
 
 class Copies(TorchDispatchMode):

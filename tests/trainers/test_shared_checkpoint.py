@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.trainer_pool import BLOBS, HERE, run_trial, spec_of
+from tests.support.trainer_pool import BLOBS, HERE, assert_equal, on_ranks, run_trial, spec_of
 from trainers.checkpoints import shared_checkpoint
 from trainers.checkpoints.checkpoint import check_checkpoint, load_model, open_checkpoint, read_checkpoint
 from trainers.checkpoints.checkpoint_stores import LocalPlace
 from trainers.checkpoints.model_export import export_model, load_exported
 from trainers.checkpoints.stored_tensors import StoredTensor
 from trainers.failures import CheckpointError, StorageError
-from trainers.ranks.process_group import Group
 
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.01}
 
@@ -37,18 +36,19 @@ def files_in(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.fixture(scope="module")
+def trial_folder(ranks, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "trial"
+    ranks.run(4, run_trial, make(folder))
+    return folder
+
+
 @pytest.fixture
-def saved(ranks, tmp_path):
-    """The checkpoint of a trial's second epoch."""
-    folder = tmp_path / "trial"
-    return Path(ranks.run(4, run_trial, make(folder))[0]["measurements"][1].checkpoint)
+def saved(trial_folder, tmp_path):
+    """The checkpoint of a trial's second epoch, in a folder that a test may spoil."""
+    return Path(shutil.copytree(trial_folder, tmp_path / "trial")) / "epoch-0002.attempt-1.pt"
 
 
-def on(ranks, world_size, spec):
-    return [run_trial(Group(), spec)] if world_size == 1 else ranks.run(world_size, run_trial, spec)
-
-
-@pytest.mark.medium
 @pytest.mark.parametrize("shard", ["full", "optimizer"])
 def test_each_rank_writes_its_share_and_nothing_else_is_left(ranks, tmp_path, shard):
     measured = ranks.run(4, run_trial, make(tmp_path, shard=shard))[0]["measurements"]
@@ -67,17 +67,13 @@ def test_each_rank_writes_its_share_and_nothing_else_is_left(ranks, tmp_path, sh
     assert isinstance(content["optimizer"]["state"][0]["exp_avg"], StoredTensor)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        (("full", 4), ("full", 2)),
-        (("full", 3), ("optimizer", 3)),
-        (("optimizer", 4), ("none", 1)),
-        (("none", 2), ("full", 4)),
-        (("full", 4), ("full", 1)),
+        (("full", 4), ("full", 2)), (("full", 3), ("optimizer", 3)), (("optimizer", 4), ("none", 1)),
+        (("none", 2), ("full", 4)), (("full", 4), ("full", 1)),
     ],
-)
+)  # fmt: skip
 def test_any_sharding_goes_on_from_any_other_with_the_same_state(ranks, tmp_path, first, then):
     """Whoever reads a checkpoint writes the same whole tensors again."""
     params = ADAMW | {"batch_per_rank": 1}
@@ -87,19 +83,15 @@ def test_any_sharding_goes_on_from_any_other_with_the_same_state(ranks, tmp_path
         return spec_of(of[1], params=params, options={"kind": "blocks"}, training=training, **more)
 
     saving = partial(spec, first, 12 // first[1], checkpoint_folder=str(tmp_path / "one"), milestones=(1,))
-    path = on(ranks, first[1], saving())[0]["measurements"][0].checkpoint
-    answers = on_state(
-        ranks, then[1], spec(then, 12 // then[1], resume_from=path, checkpoint_folder=str(tmp_path / "two"))
+    path = on_ranks(ranks, saving())[0]["measurements"][0].checkpoint
+    answers = on_ranks(
+        ranks, spec(then, 12 // then[1], resume_from=path, checkpoint_folder=str(tmp_path / "two")), save_again
     )
     assert all(answer is None for answer in answers), answers
     (again,) = (tmp_path / "two").glob("*.pt")
     mine, theirs = read_checkpoint(path), read_checkpoint(again)
     for part in ("model", "optimizer", "engine"):
-        assert_equal(mine[part], theirs[part])
-
-
-def on_state(ranks, world_size, spec):
-    return [save_again(Group(), spec)] if world_size == 1 else ranks.run(world_size, save_again, spec)
+        assert_equal(mine[part], theirs[part], ignored={"fused", "foreach"})
 
 
 def save_again(group, spec):
@@ -113,20 +105,6 @@ def save_again(group, spec):
     trainer.close()
 
 
-def assert_equal(one, other):
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name in one:
-            if name not in {"fused", "foreach"}:
-                assert_equal(one[name], other[name])
-    elif isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
-    else:
-        assert one == other
-
-
-@pytest.mark.medium
 def test_readers_see_a_whole_model(ranks, tmp_path):
     spec = make(tmp_path, training={"epochs": 2})
     result = ranks.run(4, run_trial, spec)[0]
@@ -141,7 +119,13 @@ def test_readers_see_a_whole_model(ranks, tmp_path):
     assert len(storages) == len(mine), "each tensor can be taken from the file without the others"
 
 
-def test_a_deleted_checkpoint_leaves_nothing(saved):
+def test_other_programs_open_a_share_and_a_deleted_checkpoint_leaves_nothing(saved):
+    from safetensors.torch import load_file
+
+    content = open_checkpoint(saved)
+    name, stored = next(iter(content["model"].items()))
+    shares = [load_file(saved.with_name(f"{saved.stem}.rank-{rank}-of-4.bin")) for rank in range(4)]
+    assert torch.equal(torch.cat([share[f"model/{name}"] for share in shares]), stored.whole())
     other = saved.with_name("epoch-0001.attempt-1.pt")
     before = LocalPlace().size(str(other))
     LocalPlace().delete(str(saved))
@@ -189,15 +173,6 @@ def test_shares_without_a_main_file_are_no_checkpoint(ranks, saved):
         assert str(answer) == f"checkpoint {saved} is missing"
 
 
-def test_other_programs_open_a_share(saved):
-    from safetensors.torch import load_file
-
-    content = open_checkpoint(saved)
-    name, stored = next(iter(content["model"].items()))
-    shares = [load_file(saved.with_name(f"{saved.stem}.rank-{rank}-of-4.bin")) for rank in range(4)]
-    assert torch.equal(torch.cat([share[f"model/{name}"] for share in shares]), stored.whole())
-
-
 def _rows(header):
     return json.loads(header["__metadata__"]["rows"])
 
@@ -212,26 +187,20 @@ def _first(header):
     return header[next(iter(_rows(header)))]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "change",
     [
-        lambda header: _with_first_row(header, 0, ["model", ["x"]]),
-        lambda header: _with_first_row(header, 0, []),
-        lambda header: _with_first_row(header, 1, [2**70, 2**70]),
-        lambda header: _with_first_row(header, 2, 1),
+        lambda header: _with_first_row(header, 0, ["model", ["x"]]), lambda header: _with_first_row(header, 0, []),
+        lambda header: _with_first_row(header, 1, [2**70, 2**70]), lambda header: _with_first_row(header, 2, 1),
         lambda header: _with_first_row(header, 0, ["format", "x"]),
-        lambda header: _with_first_row(header, 0, ["spec", "x"]),
-        lambda header: _first(header).update(dtype="I9"),
-        lambda header: _first(header).update(shape=[-1]),
-        lambda header: _first(header).update(shape=[]),
+        lambda header: _with_first_row(header, 0, ["spec", "x"]), lambda header: _first(header).update(dtype="I9"),
+        lambda header: _first(header).update(shape=[-1]), lambda header: _first(header).update(shape=[]),
         lambda header: _first(header).update(data_offsets=[0, 10**9]),
         lambda header: _first(header).update(data_offsets=[8, 16]),
-        lambda header: header.pop(next(iter(_rows(header)))),
-        lambda header: header.update(__metadata__={}),
+        lambda header: header.pop(next(iter(_rows(header)))), lambda header: header.update(__metadata__={}),
         lambda header: header.clear(),
     ],
-)
+)  # fmt: skip
 def test_a_hostile_header_is_refused(saved, change):
     content = torch.load(saved, weights_only=True)
     share = saved.with_name(f"{saved.stem}.rank-0-of-4.bin")
@@ -263,10 +232,8 @@ def test_shares_of_the_former_format_are_refused_in_a_line(saved):
         load_model(saved, BLOBS, (HERE,))
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
-    "shares",
-    [None, [], [[1, 2]], [["a", 1, ""]], {"a": 1}, [[1, 2.0, ""]], [[-1, 0, ""]], [[1, 2, 3]]],
+    "shares", [None, [], [[1, 2]], [["a", 1, ""]], {"a": 1}, [[1, 2.0, ""]], [[-1, 0, ""]], [[1, 2, 3]]]
 )
 def test_hostile_facts_of_shares_are_refused(saved, shares):
     content = torch.load(saved, weights_only=True)
@@ -280,7 +247,6 @@ def _in_other_folders(group, spec):
     return run_trial(group, replace(spec, checkpoint_folder=spec.checkpoint_folder + ("-mine" * (group.rank == 2))))
 
 
-@pytest.mark.medium
 def test_ranks_that_do_not_see_one_folder_are_told_so(ranks, tmp_path):
     answers = ranks.run(4, _in_other_folders, make(tmp_path / "a"))
     words = "rank 0 does not see epoch-0001.attempt-1.rank-2-of-4.bin of rank 2"
@@ -304,14 +270,12 @@ def _on_a_full_disk(group, spec):
         module.write_share = usual
 
 
-@pytest.mark.medium
 def test_a_share_that_cannot_be_written_is_every_ranks_storage_error(ranks, tmp_path):
     answers = ranks.run(4, _on_a_full_disk, make(tmp_path))
     assert all(isinstance(answer, StorageError) and "No space left" in str(answer) for answer in answers)
     assert files_in(tmp_path) == []
 
 
-@pytest.mark.medium
 def test_a_main_file_never_names_shares_of_another_write(ranks, saved):
     """An attempt that dies between its shares and its main file leaves no main file of an earlier one."""
     kept = saved.parent.parent / "kept"

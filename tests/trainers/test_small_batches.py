@@ -44,16 +44,21 @@ def test_single_samples_are_merged_and_each_is_used_once(batch: int, accumulate:
         assert all(steps == by_step[0] for steps in by_step)
 
 
-def test_dropped_samples_do_not_count() -> None:
+def test_dropped_samples_do_not_count_and_without_batch_norm_batches_stay() -> None:
     plan = plan_epoch(torch.arange(9), batch_per_rank=4, accumulate=1, rank=0, world_size=1, singles="drop")
     assert [(len(one.indices), one.is_empty, one.step_samples) for one in plan] == [
         (4, False, 4), (4, False, 4), (1, True, 1),
     ]  # fmt: skip
     plan = plan_epoch(torch.arange(9), batch_per_rank=8, accumulate=1, rank=0, world_size=1, singles="merge")
     assert [one.indices.tolist() for one in plan] == [[*range(7)], [7, 8]]
+    merged, dropped = (
+        run_trial(Group(), spec_of(options={"n": 33}, training={"single_sample_batches": one}))
+        for one in ("merge", "drop")
+    )
+    assert all(torch.equal(value, dropped["weights"][name]) for name, value in merged["weights"].items())
 
 
-def test_batch_norm_trains_where_a_last_batch_has_one_sample() -> None:
+def test_batches_of_one_sample_train_with_batch_norm_only_where_they_are_last() -> None:
     merged, dropped = (
         run_trial(Group(), spec_of(options=NORMS | {"n": 33}, training={"single_sample_batches": one}))
         for one in ("merge", "drop")
@@ -61,27 +66,13 @@ def test_batch_norm_trains_where_a_last_batch_has_one_sample() -> None:
     assert sorted(int(number) for number in merged["seen"][0]) == list(range(33))
     name = next(name for name in merged["weights"] if name.endswith("num_batches_tracked"))
     assert (int(merged["weights"][name]), int(dropped["weights"][name])) == (9, 6)
-
-
-def test_batch_norm_cannot_train_on_batches_of_one_sample() -> None:
     with pytest.raises(TaskError, match=r"found batch_per_rank 1, but BatchNorm1d .* take batch_per_rank of"):
         run_trial(Group(), spec_of(options=NORMS, params={"batch_per_rank": 1}))
-
-
-def test_batch_norm_of_pooled_images_trains_where_a_last_batch_has_one_sample() -> None:
-    """How many values of a channel a sample has depends on the images, so single samples are merged here, too."""
+    # How many values of a channel a sample has depends on the images, so single samples are merged here, too.
     pooled = {"kind": "pooled", "n": 33}
     assert torch.isfinite(run_trial(Group(), spec_of(options=pooled))["weights"]["1.norm.running_var"]).all()
     with pytest.raises(TaskError, match=r"found a batch that leaves BatchNorm one value .* take batch_per_rank of"):
         run_trial(Group(), spec_of(options=pooled, params={"batch_per_rank": 1}))
-
-
-def test_models_without_batch_norm_keep_their_batches() -> None:
-    merged, dropped = (
-        run_trial(Group(), spec_of(options={"n": 33}, training={"single_sample_batches": one}))
-        for one in ("merge", "drop")
-    )
-    assert all(torch.equal(value, dropped["weights"][name]) for name, value in merged["weights"].items())
 
 
 def test_ranks_without_samples_leave_running_statistics_alone(ranks: Pool) -> None:

@@ -1,17 +1,18 @@
-"""A task's streams of unknown length: the steps, shares, bits and errors are those of other data."""
+"""Streams of unknown length, of tasks and of functions: steps, shares, bits and errors are those of other data."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
+from tests.support import function_trials, library_trials
 from tests.support.streamed_blobs import STREAMED, StreamedBlobs
-from tests.support.trainer_pool import HERE, run_trial, spec_of
-from tests.trainers.test_epoch_parts import assert_same_weights, on
+from tests.support.trainer_pool import HERE, on_ranks, run_trial, spec_of
+from tests.trainers.test_epoch_parts import assert_same_weights, trained_in_parts
 from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
 from trainers.contract.task_loading import load_task
 from trainers.data import sample_order
@@ -33,9 +34,8 @@ def stream_spec(world_size=1, *, options=None, training=None, **more):
     return replace(spec, task=STREAMED)
 
 
-def ran(pool, world_size, spec, **more):
-    work = partial(run_trial, **more)
-    done = [work(Group(), spec)] if world_size == 1 else pool.run(world_size, work, spec)
+def ran(pool, spec, **more):
+    done = on_ranks(pool, spec, **more)
     for error in sorted(
         (one for one in done if isinstance(one, Exception)), key=lambda one: isinstance(one, LostError)
     ):
@@ -47,11 +47,10 @@ def seen_in(done, epoch):
     return Counter(number for rank in done for number in rank["seen"][epoch])
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("n", [50, 49, 33])
+@pytest.mark.parametrize(("world_size", "n"), [(1, 50), (2, 49), (4, 50), (4, 33)])
 def test_each_sample_is_trained_on_once_by_one_rank(ranks, world_size, n):
     """The last step has 2 or 1 samples for up to 4 ranks; those without one pass a sample that counts nothing."""
-    done = ran(ranks, world_size, stream_spec(world_size, options={"n": n}, training={"epochs": 2}))
+    done = ran(ranks, stream_spec(world_size, options={"n": n}, training={"epochs": 2}))
     for epoch in range(2):
         spare = max(0, world_size - n % 16)
         seen = seen_in(done, epoch)
@@ -73,9 +72,9 @@ def test_each_sample_is_trained_on_once_by_one_rank(ranks, world_size, n):
     ],
 )
 def test_ranks_train_to_the_weights_of_one_rank(ranks, world_size, params, training):
-    alone = ran(None, 1, stream_spec(options={"n": 49, "validation": "stream"}, training=training))[0]
+    alone = ran(None, stream_spec(options={"n": 49, "validation": "stream"}, training=training))[0]
     spec = stream_spec(world_size, options={"n": 49, "validation": "stream"}, training=training, params=params)
-    together = ran(ranks, world_size, spec)
+    together = ran(ranks, spec)
     assert_same_weights(alone, together[0], 1e-10)
     mine, theirs = (one["measurements"][-1].metrics for one in (alone, together[0]))
     assert mine["val_loss"] == pytest.approx(theirs["val_loss"], abs=1e-10)
@@ -88,19 +87,18 @@ def test_a_stream_trains_to_the_bits_of_a_dataset_in_the_same_order(monkeypatch,
     """Also where BatchNorm cannot do with a last step of one sample, which takes one from the step before."""
     monkeypatch.setattr(sample_order, "permutation", lambda samples, **_: torch.arange(samples))
     options = {"n": 33, "kind": kind, "dropout": 0.5}
-    streamed = ran(None, 1, stream_spec(options={**options, "shuffles": False}))[0]
+    streamed = ran(None, stream_spec(options={**options, "shuffles": False}))[0]
     plain = run_trial(Group(), spec_of(options={**options, "dataset": True}, training=WHOLE))
     assert_same_weights(streamed, plain)
 
 
-@pytest.mark.parametrize("training", [{}, KNOWN_END])
-def test_worker_processes_change_no_bit(training):
+@pytest.mark.parametrize(("training", "workers"), [({}, 1), (KNOWN_END, 2)])
+def test_worker_processes_change_no_bit(training, workers):
     options, training = {"n": 49, "dropout": 0.3, "validation": "stream"}, {"epochs": 2, **training}
-    here = ran(None, 1, stream_spec(options=options, training=training))[0]
-    for workers in (1, 2):
-        elsewhere = ran(None, 1, stream_spec(options=options, training={**training, "data_workers": workers}))[0]
-        assert_same_weights(here, elsewhere)
-        assert here["measurements"][-1].metrics["val_loss"] == elsewhere["measurements"][-1].metrics["val_loss"]
+    here = ran(None, stream_spec(options=options, training=training))[0]
+    elsewhere = ran(None, stream_spec(options=options, training={**training, "data_workers": workers}))[0]
+    assert_same_weights(here, elsewhere)
+    assert here["measurements"][-1].metrics["val_loss"] == elsewhere["measurements"][-1].metrics["val_loss"]
 
 
 def read_by(rank, workers, *, number=1, skip=0):
@@ -112,21 +110,20 @@ def read_by(rank, workers, *, number=1, skip=0):
     return [[batch[0][:, 0].tolist() for one, batch in step if not one.is_empty] for step in steps]
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_ranks_read_the_same_shares_whatever_their_worker_processes(number):
+@pytest.mark.parametrize(("number", "workers"), [(1, 2), (2, 1)])
+def test_ranks_read_the_same_shares_whatever_their_worker_processes(number, workers):
     by_rank = [read_by(rank, 0, number=number) for rank in range(3)]
     assert Counter(sample for steps in by_rank for step in steps for one in step for sample in one) == Counter(
         range(50)
     )
-    for workers in (1, 2):
-        assert [read_by(rank, workers, number=number) for rank in range(3)] == by_rank
-        assert read_by(1, workers, number=number, skip=3) == by_rank[1][3:]
+    assert [read_by(rank, workers, number=number) for rank in range(3)] == by_rank
+    assert read_by(1, workers, number=number, skip=3) == by_rank[1][3:]
 
 
 def test_an_epoch_of_so_many_samples_goes_on_in_the_stream_and_begins_it_anew(ranks):
     """20 samples in steps of 16: two steps an epoch, of which the third epoch's second one begins the next pass."""
     spec = stream_spec(options={"n": 70}, training={"samples_per_epoch": 20, "epochs": 6, "schedule": "cosine"})
-    done = ran(None, 1, spec)[0]
+    done = ran(None, spec)[0]
     assert [len(seen) for seen in done["seen"]] == [32, 32, 6 + 16, 32, 16 + 6, 32]
     assert Counter(sum(done["seen"][:2], done["seen"][2][:6])) == Counter(range(70))
     assert done["measurements"][-1].optimizer["learning_rate"] < 0.01, "the cosine has come to its end"
@@ -145,11 +142,11 @@ def test_an_epoch_of_so_many_samples_goes_on_in_the_stream_and_begins_it_anew(ra
 )
 def test_a_pause_after_an_epoch_changes_no_bit(ranks, tmp_path, world_size, options, training):
     spec = stream_spec(world_size, options={"n": 70, **options}, training={"epochs": 4, **training})
-    whole = ran(ranks, world_size, spec)[0]
+    whole = ran(ranks, spec)[0]
     spec = replace(spec, checkpoint_folder=str(tmp_path))
-    ran(ranks, world_size, spec, end_at=1)
-    ran(ranks, world_size, replace(spec, resume_from=str(last_checkpoint(tmp_path))), end_at=3)
-    resumed = ran(ranks, world_size, replace(spec, resume_from=str(last_checkpoint(tmp_path))))[0]
+    ran(ranks, spec, end_at=1)
+    ran(ranks, replace(spec, resume_from=str(last_checkpoint(tmp_path))), end_at=3)
+    resumed = ran(ranks, replace(spec, resume_from=str(last_checkpoint(tmp_path))))[0]
     assert_same_weights(whole, resumed)
     assert whole["measurements"][-1].metrics["val_loss"] == resumed["measurements"][-1].metrics["val_loss"]
     assert whole["measurements"][-1].metrics["train_loss"] == resumed["measurements"][-1].metrics["train_loss"]
@@ -158,32 +155,34 @@ def test_a_pause_after_an_epoch_changes_no_bit(ranks, tmp_path, world_size, opti
 @pytest.mark.parametrize(
     ("world_size", "options", "training", "step"),
     [
-        (1, {"dropout": 0.3, "kind": "flat norms", "n": 33}, {}, 2),
-        (2, {"dropout": 0.3}, {}, 6),
-        (2, {"dropout": 0.3}, {**KNOWN_END, "schedule": "cosine"}, 5),
-        (2, {"counts": [30, 40]}, {}, 3),
-        (2, {"counts": [32, 32]}, {}, 4),
-        (1, {"counts": [70]}, {"data_workers": 2}, 3),
+        (1, {"dropout": 0.3, "kind": "flat norms", "n": 33}, {}, 2), (2, {"dropout": 0.3}, {}, 6),
+        (2, {"dropout": 0.3}, {**KNOWN_END, "schedule": "cosine"}, 5), (2, {"counts": [30, 40]}, {}, 3),
+        (2, {"counts": [32, 32]}, {}, 4), (1, {"counts": [70]}, {"data_workers": 2}, 3),
     ],
-)
+)  # fmt: skip
 def test_a_trial_goes_on_within_an_epoch(ranks, tmp_path, world_size, options, training, step):  # noqa: PLR0917
     """Also after the last step of a pass, of which nobody knew that it is the last."""
     spec = stream_spec(world_size, options={"n": 70, **options}, training=training, checkpoint_folder=str(tmp_path))
-    whole = ran(ranks, world_size, replace(spec, checkpoint_folder=None))[0]
-    (part, *_) = on(ranks, world_size, spec, ends_at_step=step)
+    whole = ran(ranks, replace(spec, checkpoint_folder=None))[0]
+    (part, *_) = on_ranks(ranks, spec, trained_in_parts, ends_at_step=step)
     assert part["parts"][-1].ended
-    resumed = on(ranks, world_size, replace(spec, resume_from=part["parts"][-1].checkpoint))[0]
+    resumed = on_ranks(ranks, replace(spec, resume_from=part["parts"][-1].checkpoint), trained_in_parts)[0]
     assert_same_weights(whole, resumed)
     mine, theirs = (one["measurements"][-1].metrics for one in (whole, resumed))
     assert mine["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-12)
 
 
-def test_another_world_size_goes_on_with_the_same_samples(ranks, tmp_path):
+def test_another_world_size_goes_on_and_another_length_of_epochs_is_refused(ranks, tmp_path):
     spec = stream_spec(2, options={"n": 70}, training=KNOWN_END, checkpoint_folder=str(tmp_path))
-    whole = ran(ranks, 2, replace(spec, checkpoint_folder=None))[0]
-    part = on(ranks, 2, spec, ends_at_step=4)[0]
+    whole = ran(ranks, replace(spec, checkpoint_folder=None))[0]
+    part = on_ranks(ranks, spec, trained_in_parts, ends_at_step=4)[0]
     shrunk = stream_spec(options={"n": 70}, training=KNOWN_END, resume_from=part["parts"][-1].checkpoint)
-    assert_same_weights(whole, ran(None, 1, shrunk)[0], 1e-10)
+    assert_same_weights(whole, ran(None, shrunk)[0], 1e-10)
+    spec = stream_spec(training=KNOWN_END, checkpoint_folder=str(tmp_path))
+    ran(None, spec, end_at=1)
+    other = stream_spec(training={"samples_per_epoch": 16}, resume_from=str(last_checkpoint(tmp_path)))
+    with pytest.raises(CheckpointError, match="samples_per_epoch must stay the same"):
+        ran(None, other)
 
 
 def test_how_many_steps_an_epoch_has_is_known_after_the_first(tmp_path):
@@ -202,19 +201,20 @@ def test_how_many_steps_an_epoch_has_is_known_after_the_first(tmp_path):
 
 def test_a_stream_that_shares_itself_out_ends_with_the_rank_that_has_least(ranks):
     """30 and 40 samples in batches of 8: four steps, of which the last has 6 and 8."""
-    done = ran(ranks, 2, stream_spec(2, options={"n": 70, "counts": [30, 40]}, training={"epochs": 1}))
+    done = ran(ranks, stream_spec(2, options={"n": 70, "counts": [30, 40]}, training={"epochs": 1}))
     assert [rank["seen"][0] for rank in done] == [list(range(30)), list(range(30, 62))]
-    done = ran(None, 1, stream_spec(options={"n": 70, "counts": [70]}, training={"epochs": 1, "data_workers": 2}))
+    done = ran(None, stream_spec(options={"n": 70, "counts": [70]}, training={"epochs": 1, "data_workers": 2}))
     assert Counter(done[0]["seen"][0]) == Counter(range(70))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("validation", ["stream", "shards"])
+@pytest.mark.parametrize(
+    ("world_size", "validation"), [(1, "stream"), (2, "stream"), (2, "shards"), (4, "stream"), (4, "shards")]
+)
 def test_a_validation_stream_is_summed_exactly(ranks, world_size, validation):
     shares = {1: [31], 2: [20, 11], 4: [1, 9, 20, 1]}[world_size]
     given = {"n": 32, "validation": shares if validation == "shards" else "stream", "shuffles": False}
-    streamed = ran(ranks, world_size, stream_spec(world_size, options=given, training={"epochs": 1}))[0]
-    plain = ran(None, 1, stream_spec(options={"n": 32, "shuffles": False}, training={"epochs": 1}))[0]
+    streamed = ran(ranks, stream_spec(world_size, options=given, training={"epochs": 1}))[0]
+    plain = ran(None, stream_spec(options={"n": 32, "shuffles": False}, training={"epochs": 1}))[0]
     mine, theirs = (one["measurements"][0].metrics for one in (streamed, plain))
     assert mine["val_loss"] == pytest.approx(theirs["val_loss"], abs=1e-12)
     assert mine["val_error"] == theirs["val_error"]
@@ -235,7 +235,7 @@ def test_a_validation_stream_is_summed_exactly(ranks, world_size, validation):
 )
 def test_what_cannot_be_trained_is_one_line(options, training, message):
     with pytest.raises(TaskError) as caught:
-        ran(None, 1, stream_spec(options=options, training=training))
+        ran(None, stream_spec(options=options, training=training))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -244,7 +244,7 @@ def test_what_cannot_be_trained_is_one_line(options, training, message):
 def test_a_stream_that_raises_fails_with_its_own_error(workers):
     spec = stream_spec(options={"fault": "raises"}, training={"data_workers": workers})
     with pytest.raises(TaskError, match="sample 20 cannot be read"):
-        ran(None, 1, spec)
+        ran(None, spec)
 
 
 @pytest.mark.parametrize(
@@ -257,16 +257,8 @@ def test_a_stream_that_raises_fails_with_its_own_error(workers):
 )
 def test_a_rank_without_samples_is_named(ranks, options, training, message):
     with pytest.raises(TaskError) as caught:
-        ran(ranks, 2, stream_spec(2, options=options, training=training))
+        ran(ranks, stream_spec(2, options=options, training=training))
     assert message in str(caught.value)
-
-
-def test_another_number_of_samples_an_epoch_is_refused(tmp_path):
-    spec = stream_spec(training=KNOWN_END, checkpoint_folder=str(tmp_path))
-    ran(None, 1, spec, end_at=1)
-    other = stream_spec(training={"samples_per_epoch": 16}, resume_from=str(last_checkpoint(tmp_path)))
-    with pytest.raises(CheckpointError, match="samples_per_epoch must stay the same"):
-        ran(None, 1, other)
 
 
 def test_a_stream_is_tried_out_and_counted_without_reading_all_of_it():
@@ -279,3 +271,52 @@ def test_a_stream_is_tried_out_and_counted_without_reading_all_of_it():
         (row,) = count(task, [{}], training)
         assert row["samples_per_epoch"] == samples
         assert row["flops_per_sample"] > 0
+
+
+MODULE = "tests.support.training_functions"
+
+
+def shared_spec(world_size=1, *, batch=4, **options):
+    spec = library_trials.spec_of(
+        "", world_size, params={"batch_per_rank": batch}, task_options=options, training={"epochs": 2}
+    )
+    return replace(spec, task=f"{MODULE}:reads_a_stream")
+
+
+def seen_by(done):
+    return [[int(one.metrics[name]) for name in ("batches", "samples", "sum")] for one in done[0]["measurements"]]
+
+
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 2), (2, 0)])
+def test_ranks_and_worker_processes_take_turns(ranks, world_size, workers):
+    """46 samples, the numbers from 0 in the first epoch and from 100 in the second; each is seen once."""
+    found = seen_by(function_trials.on(ranks, shared_spec(world_size, samples=46, workers=workers)))
+    assert [one[1:] for one in found] == [[46, sum(range(46))], [46, sum(range(100, 146))]]
+
+
+def test_a_stream_that_ends_first_on_one_rank_ends_the_epoch_on_all(ranks):
+    """Rank 0 has 25 samples and rank 1 has 24 of 49: 7 batches and 6; and a model in DDP does not hang."""
+    found = seen_by(function_trials.on(ranks, shared_spec(2, samples=49)))
+    assert [one[0] for one in found] == [2 * 6, 2 * 6]
+    found = seen_by(function_trials.on(ranks, shared_spec(2, samples=8, shared_out=True)))
+    assert [one[:2] for one in found] == [[2 * 2, 2 * 8], [2 * 2, 2 * 8]], "rank 0 has 2 batches, rank 1 has 4"
+    found = seen_by(function_trials.on(ranks, shared_spec(2, samples=49, shuffle=False)))
+    assert [one[1] for one in found] == [49, 49]
+    assert [one[0] for one in seen_by(function_trials.on(ranks, shared_spec(2, samples=1)))] == [0, 0]
+
+
+def test_what_can_be_read_once_only_is_refused_but_a_stream_may_have_a_length():
+    with pytest.raises(TaskError, match="found list_iterator, allowed: what each epoch can read"):
+        function_trials.trained(Group(), shared_spec(samples=0, once=True))
+
+    class Counted(IterableDataset):
+        def __iter__(self):
+            return iter(range(10))
+
+        def __len__(self):
+            return 10
+
+    from trainers.functions.trial_loader import SharedStream, is_stream
+
+    assert is_stream(Counted())
+    assert list(SharedStream(Counted(), rank=1, world_size=3, is_shared_out=False)) == [1, 4, 7]

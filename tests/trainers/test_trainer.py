@@ -10,12 +10,14 @@ import random
 import signal
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
 
+from automl.launching import probing
 from search_spaces.drawing import draw_number, example_params
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
@@ -30,7 +32,7 @@ from trainers.failures import CheckpointError, classify
 from trainers.local.try_out_task import probe
 from trainers.loop.trainer import Trainer
 from trainers.model.learning_rate import LearningRate, resolve_rule, scale, scale_moments
-from trainers.protocol import DivergedError, LostError, OutOfMemoryError, TaskError, TrainingError, TrialSpec
+from trainers.protocol import DivergedError, LostError, OutOfMemoryError, TaskError, TrialSpec
 from trainers.ranks.process_group import Group
 from trainers.tasks.digits import Digits, _table
 
@@ -83,34 +85,25 @@ class Ended(Dataset):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_reads_and_is_killed_is_lost_and_no_error_of_the_data():
+def test_a_killed_reader_is_lost_and_a_failed_allocation_is_out_of_memory():
     with pytest.raises(RuntimeError) as caught:
         next(DatasetSamples(Ended(), CPU, workers=1).batches([torch.tensor([0, 1])]))
     assert isinstance(classify(caught.value), LostError)
-
-
-def test_a_real_failed_allocation_is_out_of_memory():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60)
     assert isinstance(classify(caught.value), OutOfMemoryError)
 
 
-def test_the_users_error_keeps_its_traceback():
+def test_the_users_error_keeps_its_traceback_and_a_loss_that_is_none_per_sample_is_explained():
     class Broken(Blobs):
         def model(self, params):
             raise KeyError("no such layer")
 
     with pytest.raises(TaskError, match=r"(?s)Traceback.*in model.*KeyError: 'no such layer'"):
         Trainer(spec_of(), Broken(), group=Group())
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [("mean loss", r"loss must have one value per sample, shape \[16\], but is a tensor of shape \[\]")],
-)
-def test_a_loss_that_is_no_loss_per_sample_is_explained(fault, words):
+    words = r"loss must have one value per sample, shape \[16\], but is a tensor of shape \[\]"
     with pytest.raises(TaskError, match=words):
-        run_trial(Group(), spec_of(options={"fault": fault}))
+        run_trial(Group(), spec_of(options={"fault": "mean loss"}))
 
 
 @pytest.mark.parametrize("data", [[1, 2], (torch.zeros(3, 2), torch.zeros(4)), (torch.zeros(0, 2), torch.zeros(0))])
@@ -147,21 +140,17 @@ def test_a_stretch_ends_where_it_was_told_to_and_the_next_goes_on():
     trainer.close()
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize("samples", [1, 7, 24, 50])
-def test_the_plan_of_an_epoch_holds_every_sample_once_and_as_many_steps_on_each_rank(samples, world_size):
-    order = permutation(samples, seed=1, epoch=1)
-    plans = [
-        plan_epoch(order, batch_per_rank=3, accumulate=2, rank=rank, world_size=world_size)
-        for rank in range(world_size)
-    ]
-    used = [i for plan in plans for one in plan if not one.is_empty for i in one.indices.tolist()]
-    assert sorted(used) == list(range(samples))
-    assert len({sum(one.ends_step for one in plan) for plan in plans}) == 1
-    assert all(1 <= len(one.indices) <= 3 for plan in plans for one in plan)
+def test_the_plan_of_an_epoch_holds_every_sample_once_and_as_many_steps_on_each_rank():
+    for samples, size in product((1, 7, 24, 50), (1, 2, 3, 4)):
+        order = permutation(samples, seed=1, epoch=1)
+        plans = [plan_epoch(order, batch_per_rank=3, accumulate=2, rank=rank, world_size=size) for rank in range(size)]
+        used = [i for plan in plans for one in plan if not one.is_empty for i in one.indices.tolist()]
+        assert sorted(used) == list(range(samples))
+        assert len({sum(one.ends_step for one in plan) for plan in plans}) == 1
+        assert all(1 <= len(one.indices) <= 3 for plan in plans for one in plan)
 
 
-def test_the_learning_rate_follows_the_effective_batch():
+def test_the_learning_rate_follows_the_effective_batch_and_is_warmed_up_to():
     assert scale(0.1, 4.0, resolve_rule("auto", "sgd")) == pytest.approx(0.4)
     assert scale(0.1, 4.0, resolve_rule("auto", "adamw")) == pytest.approx(0.2)
     assert scale(0.1, 4.0, resolve_rule("none", "sgd")) == 0.1
@@ -170,8 +159,6 @@ def test_the_learning_rate_follows_the_effective_batch():
     assert eps == pytest.approx(5e-9)
     assert scale_moments((0.9, 0.999), 1e-8, 1000.0)[0] == (0.0, 0.9)
 
-
-def test_warm_up_starts_at_the_base_rate_and_the_cosine_ends_at_zero():
     def rate(**more):
         given = {"base": 0.1, "scaled": 0.4, "rule": "linear", "ratio": 4.0, "warmup_steps": 10.0, "total_steps": 30}
         return LearningRate(**{**given, "schedule": "cosine", **more})
@@ -181,9 +168,6 @@ def test_warm_up_starts_at_the_base_rate_and_the_cosine_ends_at_zero():
     assert rate(warmup_steps=0.0, schedule="constant").at(0) == 0.4
     assert rate(scaled=0.05, schedule="constant").at(0) == 0.05  # below the reference batch nothing needs a warm-up
     assert rate(warmup_steps=60.0).at(29) < 0.4
-
-
-def test_facts_say_how_the_learning_rate_came_about():
     facts = run_trial(Group(), spec_of(params={"batch_per_rank": 32}), until=0)["facts"]
     assert (facts.base_learning_rate, facts.scaled_learning_rate, facts.lr_scaling) == (0.1, 0.2, "linear")
     assert (facts.reference_batch, facts.effective_batch, facts.samples, facts.samples_per_rank) == (16, 32, 50, 50)
@@ -215,7 +199,7 @@ def test_a_task_that_cannot_be_loaded_is_explained_in_one_line(name, options, wo
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_that_stands_in_for_ours_is_named_but_a_plain_folder_is_harmless(tmp_path, monkeypatch):
+def test_modules_that_stand_in_for_ours_are_named_and_namesakes_not_confused(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))  # the folder must not stand in for ours in later rank processes
     (tmp_path / "reports").mkdir()
     load_task("digits", {}, [str(tmp_path)])
@@ -223,9 +207,6 @@ def test_a_module_that_stands_in_for_ours_is_named_but_a_plain_folder_is_harmles
     (tmp_path / "trainers" / "__init__.py").touch()
     with pytest.raises(TaskLoadError, match=str(tmp_path / "trainers" / "__init__.py")):
         load_task("digits", {}, [str(tmp_path)])
-
-
-def test_a_task_of_the_same_name_in_another_folder_is_not_confused(tmp_path):
     for number in (1, 2):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -255,10 +236,7 @@ def test_the_probe_answers_in_json_whatever_the_task_prints(tmp_path):
         "class Loud(Digits):\n    pass\n"
     )
     question = {"task": "loud_task:Loud", "task_options": {}, "python_path": [str(tmp_path)], "params": None}
-    answer = subprocess.run(
-        [sys.executable, "-P", "-m", "trainers.local.try_out_task"], input=json.dumps(question), capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
+    answer = subprocess.run(list(probing.PROBE), input=json.dumps(question), capture_output=True, text=True, check=True)
     found = json.loads(answer.stdout)
     assert "hello" in answer.stderr
     assert "from C" in answer.stderr
@@ -298,7 +276,7 @@ class Applied(Blobs):
         return super().model(params).apply(lambda part: [parameter.data.zero_() for parameter in part.parameters()])
 
 
-def test_the_probe_builds_no_whole_model_where_trials_do_not():
+def test_the_probe_tries_the_example_and_builds_no_whole_model_where_trials_do_not():
     of = f"{__name__}:Counted"
     assert probe(of, {}, [HERE], by_module=True)["error"] is None
     assert Counted.built == []
@@ -306,9 +284,6 @@ def test_the_probe_builds_no_whole_model_where_trials_do_not():
     assert Counted.built
     found = probe(f"{__name__}:Applied", {}, [HERE], by_module=True)["error"]
     assert "found init_by_module true, but 0.weight gets values outside of the reset_parameters() of Linear" in found
-
-
-def test_the_probe_tries_the_example():
     found = probe("own_task:Moons", {}, [str(EXAMPLES)])
     assert (found["error"], found["parameters"], found["samples"]) == (None, ["width"], 600)
 
@@ -316,12 +291,10 @@ def test_the_probe_tries_the_example():
 @pytest.mark.parametrize(
     "parameter",
     [
-        Int(low=1, high=5),
-        Int(low=2, high=12, step=5),
-        Float(low=0.0, high=1.0, step=0.25),
+        Int(low=1, high=5), Int(low=2, high=12, step=5), Float(low=0.0, high=1.0, step=0.25),
         Int(low=1, high=3, log=True),
     ],
-)
+)  # fmt: skip
 def test_drawn_numbers_are_all_of_the_allowed_ones(parameter):
     generator = random.Random(0)
     drawn = [draw_number(parameter, generator) for _ in range(500)]
@@ -332,13 +305,10 @@ def test_drawn_numbers_are_all_of_the_allowed_ones(parameter):
         assert min(drawn.count(value) for value in set(drawn)) > 0.6 * 500 / len(set(drawn))
 
 
-def test_drawn_numbers_on_a_log_scale_have_their_share_of_it():
+def test_drawn_numbers_have_their_share_of_a_log_scale_and_examples_stay_the_same():
     generator = random.Random(0)
     drawn = [draw_number(Int(low=1, high=64, log=True), generator) for _ in range(2000)]
     assert 0.4 < sum(value < 6 for value in drawn) / 2000 < 0.6, "half of the scale from 0.5 to 64.5 lies below 5.7"
-
-
-def test_the_example_is_always_the_same():
     space = Space({"width": Int(low=8, high=64, step=8), "rate": Float(low=1e-3, high=1.0, log=True)})
     assert example_params(space) == example_params(space)
 
@@ -366,9 +336,3 @@ def test_digits_can_be_learned_in_twelve_epochs(params):
     spec = TrialSpec(study="s", trial=0, task="digits", params=params, training={"epochs": 12})
     *_, last = Trainer(spec, Digits(), group=Group()).advance(12)
     assert last.metrics["val_accuracy"] >= 0.975
-
-
-def test_errors_of_the_trainer_are_one_family():
-    assert issubclass(CheckpointError, TrainingError)
-    assert issubclass(TaskLoadError, TaskError)
-    assert (CheckpointError.failure, TaskLoadError.failure) == ("error", "error")

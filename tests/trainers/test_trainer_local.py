@@ -1,7 +1,5 @@
 """Training on this machine without Ray: processes, torchrun, interrupts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -11,6 +9,7 @@ import sys
 import psutil
 import pytest
 
+from tests.support.served import free_port
 from tests.support.trainer_pool import HERE, run_trial, spec_of
 from tests.support.waiting import is_gone, wait_until
 from trainers.local.local_training import train_locally
@@ -20,6 +19,7 @@ from trainers.ranks.process_group import Group
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
+from tests.support.served import free_port
 from tests.support.trainer_pool import spec_of
 from trainers.local.local_training import train_locally
 
@@ -55,9 +55,10 @@ def script(tmp_path, options=None, training=None):
 
 
 @pytest.mark.large
-def test_processes_of_its_own_train_like_one(tmp_path, started):
+def test_processes_of_its_own_which_may_read_their_data_in_others_train_like_one(started):
     measurements, facts = [], []
-    returned = train_locally(spec_of(2), 2, measurements.append, facts.append)
+    spec = spec_of(2, options={"dataset": True}, training={"data_workers": 1})
+    returned = train_locally(spec, 2, measurements.append, facts.append)
     alone = run_trial(Group(), spec_of())["measurements"]
     assert returned == measurements
     losses = [m.metrics["val_loss"] for m in measurements]
@@ -74,7 +75,7 @@ def test_processes_of_its_own_train_like_one(tmp_path, started):
         ("die on rank 1", LostError, r"rank 1 died with exit code 9|Connection|gloo"),
     ],
 )
-def test_the_first_failing_ranks_error_is_raised_and_no_process_is_left(fault, error, words, started):
+def test_the_first_failing_ranks_error_is_raised_and_no_process_is_left(fault, error, words, quick_starts, started):
     with pytest.raises(error, match=words):
         train_locally(spec_of(2, options={"fault": fault}), 2)
     assert not started()
@@ -89,22 +90,13 @@ def test_one_rank_needs_no_process():
 @pytest.mark.slow  # `automl train` under torchrun runs always
 def test_torchrun_launches_the_same_training(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1",
-               f"--master-port={_free_port()}", script(tmp_path)]  # fmt: skip
+               f"--master-port={free_port()}", script(tmp_path)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     lines = done.stdout.splitlines()
     alone = run_trial(Group(), spec_of())["measurements"]
     losses = [float(line.split()[1]) for line in lines if line[0].isdigit()]
     assert losses == pytest.approx([m.metrics["val_loss"] for m in alone], rel=1e-10)
     assert sorted(line for line in lines if line.startswith("rank")) == ["rank 0 25", "rank 1 25"]
-
-
-@pytest.mark.large
-def test_ranks_may_have_processes_that_read_their_data(started):
-    reading = train_locally(spec_of(2, options={"dataset": True}, training={"data_workers": 1}), 2)
-    alone = run_trial(Group(), spec_of())["measurements"]
-    losses = [m.metrics["val_loss"] for m in reading]
-    assert losses == pytest.approx([m.metrics["val_loss"] for m in alone], rel=1e-10)
-    assert not started()
 
 
 @pytest.mark.large
@@ -121,10 +113,3 @@ def test_no_rank_outlives_its_parent(tmp_path, sign):
         parent.communicate(timeout=120)
     assert parent.returncode == -sign
     wait_until(lambda: all(is_gone(rank) for rank in ranks), "not all ranks have ended")
-
-
-def _free_port():
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

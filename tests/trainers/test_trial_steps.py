@@ -1,7 +1,5 @@
 """Steps that a training function leaves to the engine, and models whose weights its ranks share out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -120,9 +118,12 @@ def test_passes_that_make_one_step_are_one_batch(ranks, tmp_path, world_size):
     assert_same(*map(whole_state, done), rtol=1e-4, atol=1e-5)
 
 
-def test_ranks_exchange_gradients_once_a_step(ranks):
+def test_gradients_are_exchanged_once_a_step_and_too_short_epochs_refused(ranks):
     settings = Settings(world_size=2, accumulate=3)
     assert ranks.run(2, exchanges, settings) == [[0, 0, 1, 0, 0, 1]] * 2
+    spec = spec_of(params={"accumulate": 9}, task_options=PLAIN)
+    with pytest.raises(TaskError, match="accumulate: found 9, but an epoch had 6 backward passes, allowed: at most"):
+        trained(Group(), spec)
 
 
 def exchanges(group, settings):
@@ -143,13 +144,7 @@ def exchanges(group, settings):
     return [after - before for before, after in pairwise(begun)]
 
 
-def test_an_epoch_that_is_too_short_for_a_step_is_refused():
-    spec = spec_of(params={"accumulate": 9}, task_options=PLAIN)
-    with pytest.raises(TaskError, match="accumulate: found 9, but an epoch had 6 backward passes, allowed: at most"):
-        trained(Group(), spec)
-
-
-def test_a_gradient_is_clipped():
+def test_a_gradient_is_clipped_and_a_searched_optimizer_is_made():
     settings = Settings(clip_norm=0.25, optimizer="sgd", momentum=0.0, learning_rate=1.0)
     steps, weight = Steps(settings, Group(), 1.0, is_sharded=False), nn.Parameter(torch.zeros(4))
     optimizer = steps.optimizer([weight])
@@ -157,10 +152,12 @@ def test_a_gradient_is_clipped():
     assert steps.step(optimizer)
     torch.testing.assert_close(weight.detach(), torch.tensor([-0.15, 0.0, -0.2, 0.0]), rtol=1e-4, atol=1e-6)
     assert weight.grad is None
+    settings = Settings(optimizer="adam", beta1=0.8, beta2=0.9, weight_decay=0.01)
+    (group,) = Steps(settings, Group(), 0.3, is_sharded=False).optimizer(network(4).parameters()).param_groups
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.3, (0.8, 0.9), 0.01)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("precision", "accumulate"), [("fp32", 1), ("bf16", 2), ("fp16", 1)])
 def test_losses_that_were_not_summed_up_are_refused(precision, accumulate):
     """Their sum would be trained, with a rate that grows with the batch."""
     steps = Steps(Settings(precision=precision, accumulate=accumulate), Group(), 1.0, is_sharded=False)
@@ -188,12 +185,6 @@ def test_losses_of_half_precision_are_scaled_and_the_scale_is_kept():
     later.step(optimizer)
     with pytest.raises(TaskError, match="found steps of two optimizers after one"):
         later.step(other)
-
-
-def test_a_searched_optimizer_is_made():
-    settings = Settings(optimizer="adam", beta1=0.8, beta2=0.9, weight_decay=0.01)
-    (group,) = Steps(settings, Group(), 0.3, is_sharded=False).optimizer(network(4).parameters()).param_groups
-    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.3, (0.8, 0.9), 0.01)
 
 
 @pytest.mark.parametrize("samples", [33, 32, 31, 2])

@@ -11,7 +11,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score, MulticlassRecall
 from torchmetrics.regression import PearsonCorrCoef
 
-from tests.support.trainer_pool import Blobs, run_trial, spec_of
+from tests.support.trainer_pool import Blobs, on_ranks, run_trial, spec_of
 from trainers.contract.task_loading import load_task
 from trainers.loop.evaluation import evaluate
 from trainers.protocol import TaskError
@@ -135,7 +135,7 @@ def scored(world_size=1, *, n_validation=31, which="good", training=None):
 
 
 def trained(ranks, spec):
-    return run_trial(Group(), spec) if spec.world_size == 1 else ranks.run(spec.world_size, run_trial, spec)[0]
+    return on_ranks(ranks, spec)[0]
 
 
 def model_of(done, task):
@@ -152,8 +152,9 @@ def outputs_of(done, spec):
         return model_of(done, task)(inputs), targets
 
 
-@pytest.mark.parametrize("n_validation", [31, 3])
-@pytest.mark.parametrize(("world_size", "training"), [(1, {}), (2, {}), (4, {}), (2, {"shard": "full"})])
+@pytest.mark.parametrize(
+    ("world_size", "training", "n_validation"), [(1, {}, 31), (2, {}, 31), (4, {}, 3), (2, {"shard": "full"}, 3)]
+)
 def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n_validation):
     spec = scored(world_size, n_validation=n_validation, training=training)
     done = trained(ranks, spec)
@@ -167,8 +168,7 @@ def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n
     assert evaluate(model_of(done, task), task, {})["val_auroc"] == pytest.approx(auroc, abs=1e-6)
 
 
-@pytest.mark.parametrize("n_validation", [31, 3])
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize(("world_size", "n_validation"), [(1, 3), (2, 31), (4, 31), (4, 3)])
 def test_states_that_torchmetrics_does_not_merge_are_gathered(ranks, world_size, n_validation):
     spec = scored(world_size, n_validation=n_validation, which="states")
     done = trained(ranks, spec)

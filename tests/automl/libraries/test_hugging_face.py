@@ -14,8 +14,7 @@ from tests.support.library_trials import gang_is_usable, spec_of
 from trainers.protocol import TaskError, TrainingError
 from trainers.ranks.process_group import Group
 
-optional.module("transformers")
-optional.module("accelerate")
+optional.installed("transformers", "accelerate")
 pytestmark = pytest.mark.filterwarnings("default")  # what transformers warns of is its own
 
 

@@ -14,7 +14,7 @@ from trainers.protocol import TaskError, TrainingError
 from trainers.ranks.process_group import Group
 from trainers.trial_settings import settings_of
 
-optional.module("lightning")
+optional.installed("lightning")
 pytestmark = pytest.mark.filterwarnings("default")  # what Lightning warns of is its own
 
 

@@ -171,6 +171,16 @@ def test_a_gang_that_hangs_can_be_killed_and_its_slots_come_back(pool: LentPool,
     pool.end(81, 1)
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("ray_address")
+def test_a_gang_that_nobody_expected_has_a_store_too(tmp_path: Path) -> None:
+    lent = LentPool(has_gangs=False)
+    try:
+        assert isinstance(train_to(lent, trial_spec(90, tmp_path), (0, 1), 1)[-1], Measured)
+    finally:
+        lent.pool.close()
+
+
 def test_more_slots_than_the_cluster_has_are_refused_with_the_numbers(ray_address: str) -> None:
     with pytest.raises(PoolError, match=r"64 slots x 1 CPU = 64 CPU are wanted, the cluster has 4: room for 4 slots"):
         RayPool().open(64)

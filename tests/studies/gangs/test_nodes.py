@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from studies.gangs import node_watch, ray_slots
-from studies.gangs.gang_reports import Gang
 from studies.gangs.node_watch import MOST_SILENT_LOOKS, NodeWatch, connect_to_all
 from studies.gangs.on_ray import RayPool
 from studies.gangs.pool_protocol import GangFailed, SlotsLost
+from studies.gangs.rank_deaths_and_reports import Gang
 from studies.gangs.slot import Slot
 from tests.support.paths import ROOT
 

@@ -226,6 +226,14 @@ def test_the_vital_processes_of_a_cluster_of_our_own_are_watched() -> None:
     assert cluster.what_died() == f"raylet (process {2**22 + 1})"
 
 
+@pytest.mark.usefixtures("ray_address")
+def test_a_cluster_of_our_own_has_no_process_that_serves_nobody() -> None:
+    lines = [" ".join(one.cmdline()) for one in psutil.Process().children(recursive=True)]
+    assert any("raylet" in line for line in lines)
+    unused = ("dashboard/dashboard.py", "autoscaler/_private/monitor.py", "log_monitor.py")
+    assert not [line for line in lines if "raylet/raylet" not in line and any(name in line for name in unused)]
+
+
 @pytest.mark.medium
 @pytest.mark.slow  # it starts a study with a Ray of its own
 def test_a_study_whose_own_cluster_dies_ends_within_seconds_and_says_what_to_do(place: Workplace) -> None:

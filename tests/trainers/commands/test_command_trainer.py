@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -32,8 +33,14 @@ from trainers.ranks.group_store_server import StoreAddress, StoreServer
 from trainers.ranks.printed_output import log_folder, logs_in
 from trainers.ranks.process_group import Group
 
+pytestmark = pytest.mark.medium
 ASLEEP = f"trial-of-a-test-that-sleeps-{os.getpid()}"
 """Argument by which processes that must not be left over are found."""
+
+
+@pytest.fixture
+def write_script(tmp_path):
+    return partial(script, tmp_path)
 
 
 def log_of(spec) -> str:
@@ -48,29 +55,25 @@ def left_over() -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if ASLEEP in (one.info["cmdline"] or [])]
 
 
-@pytest.mark.medium
-def test_a_command_reports_each_epoch_and_ends(tmp_path):
+def test_a_command_reports_each_epoch_and_goes_on_from_its_folder(tmp_path):
     script(tmp_path, COUNTS)
-    grants = run(spec_of(tmp_path))
+    spec = spec_of(tmp_path)
+    grants = run(spec)
     assert grants.epochs == [1, 2, 3, 4]
     assert [one.metrics["val_error"] for one in grants.measurements] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
     assert [one.checkpoint is not None for one in grants.measurements] == [False, True, False, True]
     assert not any(one.ended or one.complete for one in grants.measurements)
     assert grants.facts.code_files.keys() == {"train.py"}
-
-
-@pytest.mark.medium
-def test_a_command_goes_on_from_its_folder(tmp_path):
-    script(tmp_path, COUNTS)
-    spec = spec_of(tmp_path)
     first = run(spec, Grants(until=2))
     assert first.epochs == [1, 2]
-    second = run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint))
+    resumed = replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)
+    second = run(resumed)
     assert second.epochs == [3, 4]
     assert second.facts.start_epoch == 2
+    with pytest.raises(CheckpointError, match="is of params"):
+        run(replace(resumed, params={"learning_rate": 0.2}))
 
 
-@pytest.mark.medium
 def test_a_drain_ends_with_a_checkpoint(tmp_path):
     script(tmp_path, COUNTS)
     grants = run(spec_of(tmp_path, milestones=()), Grants(drains_with=3))
@@ -93,53 +96,24 @@ SAVES_EACH_FIFTH = """
 """A script of ten epochs whose checkpoint of epoch 8 holds what it had saved after epoch 1."""
 
 
-def paused_at_8(folder: Path):
-    """The next attempt of a trial that begins again with epoch 2, though eight epochs are done."""
-    script(folder, SAVES_EACH_FIFTH)
-    spec = spec_of(folder, training={"epochs": 10}, milestones=(1, 8))
-    return replace(spec, attempt=2, resume_from=run(spec, Grants(until=8)).measurements[-1].checkpoint)
-
-
-@pytest.mark.medium
-def test_each_epoch_that_an_older_state_repeats_is_told_with_its_own_time(tmp_path):
-    """What they take would else be a charge of the next new epoch, and part of the trial's `cost_usd`."""
-    grants = run(paused_at_8(tmp_path))
+def test_epochs_that_an_older_state_repeats_are_told_with_their_own_time_and_are_no_silence(tmp_path):
+    """The trial begins again with epoch 2, though eight epochs are done; together they take longer than the limits."""
+    script(tmp_path, SAVES_EACH_FIFTH)
+    limits = {"report_seconds": 2.2, "first_report_seconds": 2.2}
+    spec = spec_of(tmp_path, limits, training={"epochs": 10}, milestones=(1, 8))
+    again = replace(spec, attempt=2, resume_from=run(spec, Grants(until=8)).measurements[-1].checkpoint)
+    grants = run(again)
     assert grants.epochs == list(range(2, 11))
     assert [one.epoch for one in grants.measurements if one.metrics] == [9, 10]
     assert not any(one.checkpoint for one in grants.measurements[:-1])
     seconds = [one.wall_seconds for one in grants.measurements]
     assert max(seconds) < sum(seconds) / 2, "nine epochs that take 0.3 s each"
+    drained = run(again, Grants(drains_with=1))  # a node that is taken away does not wait for all that is repeated
+    assert [(one.epoch, one.ended, one.checkpoint) for one in drained.measurements] == [(2, True, None)]
 
 
-@pytest.mark.medium
-def test_a_drain_ends_with_an_epoch_that_an_older_state_repeats(tmp_path):
-    """A node that is taken away does not wait for all that has to be trained again, and for one epoch more."""
-    grants = run(paused_at_8(tmp_path), Grants(drains_with=1))
-    assert [(one.epoch, one.ended, one.checkpoint) for one in grants.measurements] == [(2, True, None)]
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("limit", ["report_seconds", "first_report_seconds"])
-def test_epochs_that_are_trained_again_are_no_silence(tmp_path, limit):
-    """Together they take longer than the limit."""
-    again = paused_at_8(tmp_path)
-    limited = replace(again, task_options={**again.task_options, limit: 2.2})
-    assert run(limited).epochs[-1] == 10
-
-
-@pytest.mark.medium
-def test_a_checkpoint_of_another_trial_is_refused(tmp_path):
-    script(tmp_path, COUNTS)
-    path = run(spec_of(tmp_path), Grants(until=2)).measurements[-1].checkpoint
-    with pytest.raises(CheckpointError, match="is of params"):
-        run(spec_of(tmp_path, params={"learning_rate": 0.2}, resume_from=path))
-
-
-@pytest.mark.medium
-def test_files_of_folders_come_back_as_they_were(tmp_path):
-    script(
-        tmp_path,
-        """
+def test_files_of_folders_come_back_as_they_were(tmp_path, write_script):
+    write_script("""
         import automl, sys
         folder = automl.resume()
         if folder:
@@ -151,8 +125,7 @@ def test_files_of_folders_come_back_as_they_were(tmp_path):
                 (kept / "a" / "b.bin").write_bytes(bytes(range(256)) * 300)
                 (kept / "empty").touch()
             automl.report(epoch=epoch, val_error=0)
-        """,
-    )
+    """)
     spec = spec_of(tmp_path)
     first = run(spec, Grants(until=2))
     assert run(replace(spec, resume_from=first.measurements[-1].checkpoint)).epochs == [3, 4]
@@ -169,7 +142,6 @@ LINES = """
 """
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("metrics", "line"),
     [
@@ -190,23 +162,19 @@ def test_metrics_are_read_from_what_a_command_prints(tmp_path, metrics, line):
     assert again.epochs == ([3, 4] if goes_on else [1, 2, 3, 4])
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
-    ("metrics", "bar", "line"),
+    ("metrics", "bar", "line", "seconds"),
     [
-        ({"pattern": r"loss: (?P<val_error>\S+)"}, r"\r1/10 loss: 0.9", r"\r10/10 loss: 0.1"),
-        ({"pattern": r"loss: (?P<val_error>\S+)"}, r"\r1/10 loss: 0.9", r"\r10/10 loss: 0.1\r\r"),
-        ("json", r"\r100%|####| 10/10\r", r'{{"epoch": {epoch}, "val_error": 0.1}}\r'),
-        ("json", "x" * 70_000 + r"\r", r'{{"epoch": {epoch}, "val_error": 0.1}}'),
+        ({"pattern": r"loss: (?P<val_error>\S+)"}, r"\r1/10 loss: 0.9", r"\r10/10 loss: 0.1", 0.2),
+        ({"pattern": r"loss: (?P<val_error>\S+)"}, r"\r1/10 loss: 0.9", r"\r10/10 loss: 0.1\r\r", 0.0),
+        ("json", r"\r100%|####| 10/10\r", r'{{"epoch": {epoch}, "val_error": 0.1}}\r', 0.0),
+        ("json", "x" * 70_000 + r"\r", r'{{"epoch": {epoch}, "val_error": 0.1}}', 0.2),
     ],
     ids=["pattern", "pattern before returns", "JSON after a bar", "JSON after a long bar"],
 )
-@pytest.mark.parametrize("seconds", [0.0, 0.2])
-def test_the_last_state_of_a_progress_bar_is_read(tmp_path, metrics, bar, line, seconds):
+def test_the_last_state_of_a_progress_bar_is_read(tmp_path, write_script, metrics, bar, line, seconds):  # noqa: PLR0917
     """Bar and line come together, or in parts that are read one by one."""
-    script(
-        tmp_path,
-        f"""
+    write_script(f"""
         import sys, time
         for epoch in range(1, 5):
             for part in "{bar}", f'{line}', "\\n":
@@ -214,18 +182,14 @@ def test_the_last_state_of_a_progress_bar_is_read(tmp_path, metrics, bar, line, 
                 if {seconds}:
                     sys.stdout.flush()
                     time.sleep({seconds})
-        """,
-    )
+    """)
     spec = spec_of(tmp_path, {"metrics": metrics, "environment": {"PYTHONUNBUFFERED": ""}})
     assert [one.metrics["val_error"] for one in run(spec).measurements] == [0.1] * 4
     assert log_of(spec).count("10/10" if "10/10" in bar + line else "x" * 70_000) == 4, "the log has all of it"
 
 
-@pytest.mark.medium
-def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path):
-    script(
-        tmp_path,
-        """
+def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path, write_script):
+    write_script("""
         import os, pathlib, sys, time
         kept = pathlib.Path(os.environ["AUTOML_CHECKPOINT_FOLDER"]) / "done"
         done = int(kept.read_text()) if kept.exists() else 0
@@ -235,15 +199,13 @@ def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path):
             if epoch != 2:
                 sys.stdout.flush()  # the lines of epochs 2 and 3 come together
                 time.sleep(0.3)
-        """,
-    )
+    """)
     spec = spec_of(tmp_path, {"metrics": "json", "environment": {"PYTHONUNBUFFERED": ""}}, milestones=(2, 3))
     first = run(spec, Grants(until=3))
     assert [one.checkpoint is not None for one in first.measurements] == [False, False, True]
     assert run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)).epochs == [4]
 
 
-@pytest.mark.medium
 def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_path):
     text = LINES.replace("{line}", """'{"epoch": %d, "val_error": 0}' % epoch""")
     script(tmp_path, text.replace("str(epoch)", "str(epoch + 1)"))  # as one that has trained on before it is held
@@ -253,7 +215,6 @@ def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_p
         run(replace(spec, attempt=2, resume_from=first.measurements[1].checkpoint))
 
 
-@pytest.mark.medium
 def test_a_file_that_shrinks_while_it_is_kept_ends_nobody(tmp_path):
     shrinks = f"""
         import itertools, os
@@ -279,21 +240,17 @@ def test_a_file_that_shrinks_while_it_is_kept_ends_nobody(tmp_path):
     )
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("calls_resume", [False, True])
-def test_the_first_epoch_begins_with_the_program_or_where_that_says(tmp_path, calls_resume):
+def test_the_first_epoch_begins_with_the_program_or_where_that_says(tmp_path, write_script, calls_resume):
     resumes = "automl.resume()" if calls_resume else ""
-    script(
-        tmp_path,
-        f"""
+    write_script(f"""
         import automl, time
         time.sleep(0.6)
         {resumes}
         for epoch in range(1, 5):
             time.sleep(0.3)
             automl.report(epoch=epoch, val_error=0)
-        """,
-    )
+    """)
     grants = run(spec_of(tmp_path))
     first, second = (one.wall_seconds for one in grants.measurements[:2])
     assert second < 0.6
@@ -301,17 +258,13 @@ def test_the_first_epoch_begins_with_the_program_or_where_that_says(tmp_path, ca
     assert grants.begun_seconds_ago < 0.1 if calls_resume else 0.9 <= grants.begun_seconds_ago <= first + 0.05
 
 
-@pytest.mark.medium
-def test_what_is_no_metric_in_a_printed_line_is_said_once(tmp_path):
-    script(
-        tmp_path,
-        """
+def test_what_is_no_metric_in_a_printed_line_is_said_once(tmp_path, write_script):
+    write_script("""
         print("x" * 70_000)
         print('{"epoch": 7, "val_error": 0, "long": "%s"}' % ("x" * 200_000))
         for epoch in range(1, 5):
             print('{"epoch": %d, "val_error": 0, "note": "a text"}' % epoch)
-        """,
-    )
+    """)
     spec = spec_of(tmp_path, {"metrics": "json"})
     assert run(spec).epochs == [1, 2, 3, 4]
     notes = [line for line in log_of(spec).splitlines() if line.startswith("[automl]")]
@@ -321,33 +274,25 @@ def test_what_is_no_metric_in_a_printed_line_is_said_once(tmp_path):
     ]
 
 
-@pytest.mark.medium
-def test_a_port_that_another_process_has_taken_is_no_fault_of_the_command(tmp_path):
-    script(
-        tmp_path,
-        """
+def test_a_port_that_another_process_has_taken_is_no_fault_of_the_command(tmp_path, write_script):
+    write_script("""
         import os, socket, torch.distributed as dist
         other = socket.create_server(("", int(os.environ["MASTER_PORT"])))
         dist.init_process_group("gloo")
-        """,
-    )
+    """)
     with pytest.raises(LostError, match=r"another process took port \d+ before the command did"):
         run(spec_of(tmp_path))
 
 
-@pytest.mark.medium
-def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_path):
-    script(
-        tmp_path,
-        """
+def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_path, write_script):
+    write_script("""
         import pathlib, time
         for epoch in range(1, 5):
             print('{"epoch": %d, "val_error": 0}' % epoch, flush=True)
             for _ in range(30):
                 time.sleep(0.01)
                 pathlib.Path("ticks").open("a").write(".")
-        """,
-    )
+    """)
     ticks = tmp_path / "ticks"
 
     class Slow(Grants):
@@ -367,11 +312,8 @@ def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_
     assert ticks.stat().st_size == 120
 
 
-@pytest.mark.medium
-def test_names_in_braces_are_replaced(tmp_path):
-    script(
-        tmp_path,
-        """
+def test_names_in_braces_are_replaced(tmp_path, write_script):
+    write_script("""
         import json, os, sys, automl
         print(sys.argv[1:], os.environ["MINE"])
         assert automl.params() == json.load(open(sys.argv[4])) == {"learning_rate": 0.25, "kind": "a b"}
@@ -380,8 +322,7 @@ def test_names_in_braces_are_replaced(tmp_path):
         assert float(os.environ["AUTOML_LEARNING_RATE"]) == 0.125
         for epoch in range(1, 5):
             automl.report(epoch=epoch, val_error=0)
-        """,
-    )
+    """)
     options = {
         "command": [
             "python", "train.py", "--lr={learning_rate}", ["--kind", "{kind}"], ["--none", "{absent}"],
@@ -420,7 +361,6 @@ WRONG = {
     "large number": (
         """print('{"epoch": 1, "a": 1%s}' % ("0" * 400))""", {"metrics": "json"}, TaskError, "allowed: a number",
     ),
-    "killed in a shell": ("", {"command": ["sh", "-c", "kill -9 $$; true"]}, LostError, "killed by signal 9"),
     "killed by a shell": (
         "", {"command": ["sh", "-c", "sh -c 'kill -9 $$'; exit 137"]}, LostError, "killed by signal 9",
     ),
@@ -469,7 +409,6 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_a_command_must_not_do_is_one_line(tmp_path, wrong):
     text, options, kind, message = WRONG[wrong]
@@ -481,21 +420,12 @@ def test_what_a_command_must_not_do_is_one_line(tmp_path, wrong):
     assert folders() <= before, "a folder was left"
 
 
-@pytest.mark.medium
 def test_a_metric_that_is_not_finite_is_left_to_the_controller(tmp_path):
     script(tmp_path, """print('{"epoch": 1, "val_error": NaN}', flush=True); import time; time.sleep(60)""")
     grants = run(spec_of(tmp_path, {"metrics": "json"}), Grants(until=1))
     assert math.isnan(grants.measurements[0].metrics["val_error"])
 
 
-@pytest.mark.medium
-def test_a_command_may_end_before_its_time(tmp_path):
-    script(tmp_path, "import automl\nfor e in 1, 2: automl.report(epoch=e, val_error=0, last=e == 2)")
-    grants = run(spec_of(tmp_path))
-    assert [one.complete for one in grants.measurements] == [False, True]
-
-
-@pytest.mark.medium
 @pytest.mark.parametrize(("says_so", "kept"), [("", False), (", last=epoch == 3", True)])
 def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_path, says_so, kept):
     """Epoch 3 is no milestone, so that no checkpoint of it is wanted unless it is said to be the last one."""
@@ -509,28 +439,28 @@ def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_p
     assert (last.checkpoint is not None, not last.unsaved) == (kept, kept)
 
 
-@pytest.mark.medium
-def test_what_a_command_has_started_is_ended_with_it(tmp_path):
-    script(
-        tmp_path,
-        f"""
-        import automl, subprocess, sys
+def test_what_a_command_has_started_is_ended_with_it_and_a_program_is_asked_before(tmp_path, write_script):
+    write_script(f"""
+        import automl, pathlib, subprocess, sys
         for new in False, True:
             sleep = [sys.executable, "-c", "import time; time.sleep(600)", "{ASLEEP}"]
             subprocess.Popen(sleep, start_new_session=new)
-        for epoch in range(1, 5):
-            automl.report(epoch=epoch, val_error=0)
-        """,
-    )
+        try:
+            for epoch in range(1, 5):
+                automl.report(epoch=epoch, val_error=0)
+        finally:
+            pathlib.Path("tidied").touch()
+    """)
     assert run(spec_of(tmp_path)).epochs == [1, 2, 3, 4]
+    assert left_over() == []
+    (tmp_path / "tidied").unlink()
+    run(spec_of(tmp_path), Grants(until=2))
+    assert (tmp_path / "tidied").exists()
     assert left_over() == []
 
 
-@pytest.mark.medium
-def test_a_command_that_ignores_every_request_is_killed(tmp_path):
-    script(
-        tmp_path,
-        """
+def test_a_command_that_ignores_every_request_is_killed(tmp_path, write_script):
+    write_script("""
         import automl, signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while True:
@@ -538,78 +468,48 @@ def test_a_command_that_ignores_every_request_is_killed(tmp_path):
                 automl.report(epoch=1, val_error=0)
             except BaseException:
                 time.sleep(0.01)
-        """,
-    )
+    """)
     began = time.monotonic()
     grants = run(spec_of(tmp_path, {"end_seconds": 0.5, "kill_seconds": 0.5}), Grants(until=1))
     assert grants.epochs == [1]
     assert 1.0 <= time.monotonic() - began < 20.0
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("epochs", [4, 9])
-def test_a_command_that_works_on_after_its_last_epoch_is_not_silent(tmp_path, epochs):
+def test_a_command_that_works_on_after_its_last_epoch_is_not_silent(tmp_path, write_script, epochs):
     """It writes plots or uploads its model; after nine epochs by their number, after four since it says so."""
-    script(
-        tmp_path,
-        f"""
+    write_script(f"""
         import automl, time
         for epoch in range(1, {epochs} + 1):
             automl.report(epoch=epoch, last=epoch == {epochs}, val_error=0)
         time.sleep(3)
-        """,
-    )
+    """)
     spec = spec_of(tmp_path, {"report_seconds": 2, "end_seconds": 60}, training={"epochs": 9})
     grants = run(spec)
     assert grants.epochs == list(range(1, epochs + 1))
     assert grants.measurements[-1].wall_seconds > 3
 
 
-@pytest.mark.medium
-def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path):
-    script(
-        tmp_path,
-        """
+def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path, write_script):
+    write_script("""
         import automl, time
         for epoch in range(1, 5):
             automl.report(epoch=epoch, val_error=0)
         time.sleep(600)
-        """,
-    )
+    """)
     assert run(spec_of(tmp_path, {"end_seconds": 1})).epochs == [1, 2, 3, 4]
 
 
-@pytest.mark.medium
-def test_a_program_is_asked_before_it_is_ended(tmp_path):
-    script(
-        tmp_path,
-        """
-        import automl, pathlib
-        try:
-            for epoch in range(1, 5):
-                automl.report(epoch=epoch, val_error=0)
-        finally:
-            pathlib.Path("tidied").touch()
-        """,
-    )
-    run(spec_of(tmp_path), Grants(until=2))
-    assert (tmp_path / "tidied").exists()
-
-
-@pytest.mark.medium
 @pytest.mark.parametrize("mib", [64, pytest.param(1024, marks=pytest.mark.slow)])
-def test_much_output_is_read_and_not_kept(tmp_path, mib):
-    script(
-        tmp_path,
-        f"""
+def test_much_output_is_read_and_not_kept(tmp_path, write_script, mib):
+    write_script(f"""
         import automl, sys
         for _ in range({mib}):
             sys.stdout.buffer.write(b"x" * 2**20)
         print("the end")
         for epoch in range(1, 5):
             automl.report(epoch=epoch, val_error=0)
-        """,
-    )
+    """)
     spec = spec_of(tmp_path, {"log_mib": 1})
     assert run(spec).epochs == [1, 2, 3, 4]
     folder = log_folder(tmp_path, spec.study, spec.trial)
@@ -617,39 +517,22 @@ def test_much_output_is_read_and_not_kept(tmp_path, mib):
     assert log_of(spec).endswith("the end\n")
 
 
-@pytest.mark.medium
-def test_folders_of_the_user_with_our_names_are_the_users(tmp_path):
+def test_folders_with_our_names_are_the_users_and_temporary_files_are_deleted(tmp_path, write_script, monkeypatch):
     for name in ("trainers", "studies", "reports", "search_spaces"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("mine = True\n")
-    script(
-        tmp_path,
-        """
-        import sys, automl, trainers, reports
-        assert trainers.mine and reports.mine
-        for epoch in range(1, 5):
-            automl.report(epoch=epoch, val_error=0)
-        heavy = {"torch", "numpy", "ray", "optuna", "pydantic", "sqlalchemy", "studies"} & set(sys.modules)
-        assert not heavy, heavy
-        """,
-    )
-    assert run(spec_of(tmp_path)).epochs == [1, 2, 3, 4]
-
-
-@pytest.mark.medium
-def test_a_long_path_of_temporary_files_is_used_and_left_empty(tmp_path, monkeypatch):
     long = tmp_path / ("x" * 120)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
-    script(
-        tmp_path,
-        f"""
-        import automl, os
+    write_script(f"""
+        import os, sys, automl, trainers, reports
+        assert trainers.mine and reports.mine
         assert os.environ["AUTOML_CHECKPOINT_FOLDER"].startswith({str(long)!r}), os.environ
         for epoch in range(1, 5):
             automl.report(epoch=epoch, val_error=0)
-        """,
-    )
+        heavy = {{"torch", "numpy", "ray", "optuna", "pydantic", "sqlalchemy", "studies"}} & set(sys.modules)
+        assert not heavy, heavy
+    """)
     short = set(Path("/tmp").glob(f"automl-trial-*-{os.getpid()}-*"))
     assert run(spec_of(tmp_path)).epochs == [1, 2, 3, 4]
     assert list(long.iterdir()) == []
@@ -669,7 +552,6 @@ def test_folders_of_processes_that_live_stay_whatever_their_numbers_are(tmp_path
             assert not left.exists()
 
 
-@pytest.mark.medium
 def test_nothing_happens_outside_a_trial(tmp_path):
     script(tmp_path, COUNTS)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AUTOML_")}
@@ -698,7 +580,6 @@ def rank_of_its_own(tmp_path, until: int = 9, **options) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", text], cwd=ROOT)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("as_ray_does", [False, True])
 def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
     script(tmp_path, STARTS_A_PROCESS)
@@ -711,11 +592,8 @@ def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
     wait_until(lambda: not left_over())
 
 
-@pytest.mark.medium
-def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path):
-    script(
-        tmp_path,
-        """
+def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path, write_script):
+    write_script("""
         import pathlib, signal, sys, time
         def tidy(*_):
             print("tidies up", flush=True)
@@ -726,21 +604,17 @@ def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path):
         signal.signal(signal.SIGTERM, tidy)
         pathlib.Path("started").touch()
         time.sleep(600)
-        """,
-    )
+    """)
     with rank_of_its_own(tmp_path, kill_seconds=30) as process:
         wait_until((tmp_path / "started").exists)
         process.send_signal(signal.SIGKILL)
     wait_until((tmp_path / "tidied").exists, seconds=20)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp_path, asks):
+def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp_path, write_script, asks):
     report = "automl.report(epoch=epoch, val_error=0)"
-    script(
-        tmp_path,
-        f"""
+    write_script(f"""
         import automl, pathlib, signal, sys, time
         if not {asks}:  # it hears of the end by a signal
             signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path("signals").open("a").write("x"), sys.exit()))
@@ -751,8 +625,7 @@ def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp
             pathlib.Path("tidying").touch()
             time.sleep(1)
             pathlib.Path("tidied").touch()
-        """,
-    )
+    """)
     metrics = "report" if asks else {"pattern": "error=(?P<val_error>.)"}
     with rank_of_its_own(tmp_path, until=1, kill_seconds=30, end_seconds=30, metrics=metrics) as process:
         wait_until((tmp_path / "tidying").exists)
@@ -761,7 +634,6 @@ def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp
     assert asks or (tmp_path / "signals").read_text() == "x"
 
 
-@pytest.mark.medium
 def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
     script(tmp_path, STARTS_A_PROCESS)
 
@@ -836,13 +708,29 @@ def run_ranks(spec, store, size: int, key: str, course=Grants, **grants):
 
 
 @pytest.mark.large
-def test_ranks_find_each_other_and_save_together(tmp_path, store):
-    script(tmp_path, RANKS)
+def test_ranks_find_each_other_save_together_and_start_when_all_have_restored(tmp_path, store, monkeypatch):
+    text = RANKS.replace("folder = automl.resume()", "print('rank', rank); folder = automl.resume()")
+    text = text.replace(
+        "import automl, json, os",
+        """import automl, json, os, pathlib
+    has_files = pathlib.Path(os.environ["AUTOML_CHECKPOINT_FOLDER"], "done").exists()
+    pathlib.Path("has-files-" + os.environ["RANK"]).write_text(str(has_files))""",
+    )
+    script(tmp_path, text)
     spec = spec_of(tmp_path, world_size=2)
     first = run_ranks(spec, store, 2, "a", until=2)
     assert [(one.epoch, one.metrics["val_error"]) for one in first] == [(1, 2.0), (2, 2.0)]
+    logs = logs_in(log_folder(tmp_path, spec.study, spec.trial))
+    assert [re.findall("rank .", path.read_text()) for path in logs.values()] == [["rank 0"], ["rank 1"]]
+
+    def slow(*of_checkpoint):
+        time.sleep(1.5)  # rank 0, whose folder the other one uses
+        put_files(*of_checkpoint)
+
+    monkeypatch.setattr("trainers.commands.command_trainer.put_files", slow)
     more = run_ranks(replace(spec, attempt=2, resume_from=first[-1].checkpoint), store, 2, "b")
     assert [one.epoch for one in more] == [3, 4]
+    assert [(tmp_path / f"has-files-{rank}").read_text() for rank in range(2)] == ["True", "True"]
 
 
 @pytest.mark.large
@@ -861,27 +749,6 @@ def test_ranks_may_meet_after_their_last_epoch(tmp_path, store):
     measured = run_ranks(spec, store, 2, "d", course=Waits)
     assert [one.epoch for one in measured] == [1, 2, 3, 4]
     assert time.monotonic() - began < 25
-
-
-@pytest.mark.large
-def test_no_program_of_a_gang_starts_before_all_ranks_have_restored(tmp_path, store, monkeypatch):
-    text = RANKS.replace(
-        "import automl, json, os",
-        """import automl, json, os, pathlib
-    has_files = pathlib.Path(os.environ["AUTOML_CHECKPOINT_FOLDER"], "done").exists()
-    pathlib.Path("has-files-" + os.environ["RANK"]).write_text(str(has_files))""",
-    )
-    script(tmp_path, text)
-    spec = spec_of(tmp_path, world_size=2)
-    first = run_ranks(spec, store, 2, "a", until=2)
-
-    def slow(*of_checkpoint):
-        time.sleep(1.5)  # rank 0, whose folder the other one uses
-        put_files(*of_checkpoint)
-
-    monkeypatch.setattr("trainers.commands.command_trainer.put_files", slow)
-    run_ranks(replace(spec, attempt=2, resume_from=first[-1].checkpoint), store, 2, "b")
-    assert [(tmp_path / f"has-files-{rank}").read_text() for rank in range(2)] == ["True", "True"]
 
 
 def test_a_rank_hears_that_another_one_could_not_start(tmp_path, store):
@@ -906,11 +773,8 @@ def test_a_rank_hears_that_another_one_could_not_start(tmp_path, store):
     assert re.search("another rank has failed: rank 0: .*damaged.pt", str(errors[1]))
 
 
-@pytest.mark.medium
-def test_a_rank_may_ask_for_a_checkpoint_long_before_rank_0_and_no_keys_stay(tmp_path, store):
-    script(
-        tmp_path,
-        """
+def test_a_rank_may_ask_for_a_checkpoint_long_before_rank_0_and_no_keys_stay(tmp_path, write_script, store):
+    write_script("""
         import automl, os, time
         automl.resume()
         for epoch in range(1, 5):
@@ -919,25 +783,14 @@ def test_a_rank_may_ask_for_a_checkpoint_long_before_rank_0_and_no_keys_stay(tmp
             kept = automl.checkpoint(epoch)
             assert (kept is not None) == (epoch in (2, 4)) == (automl.checkpoint(epoch) is not None)
             automl.report(epoch=epoch, val_error=0)
-        """,
-    )
+    """)
     client = store()
     impatient = lambda: StoreClient(client._address, timeout_seconds=1.0)  # noqa: E731
     assert [one.epoch for one in run_ranks(spec_of(tmp_path, world_size=2), impatient, 2, "e")] == [1, 2, 3, 4]
     assert client.num_keys() == 0
 
 
-@pytest.mark.medium
-def test_each_rank_has_a_log(tmp_path, store):
-    script(tmp_path, RANKS.replace("folder = automl.resume()", "print('rank', rank); folder = automl.resume()"))
-    spec = spec_of(tmp_path, world_size=2)
-    run_ranks(spec, store, 2, "c")
-    logs = logs_in(log_folder(tmp_path, spec.study, spec.trial))
-    assert [re.findall("rank .", path.read_text()) for path in logs.values()] == [["rank 0"], ["rank 1"]]
-
-
-@pytest.mark.medium
-def test_each_program_sees_the_gpus_of_all_ranks_of_its_machine(tmp_path, store, monkeypatch):
+def test_each_program_sees_the_gpus_of_all_ranks_of_its_machine(tmp_path, write_script, store, monkeypatch):
     devices = {0: "3", 1: "GPU-1f2e"}
 
     def with_a_gpu(folder, address, *, one_host, ports):
@@ -945,9 +798,7 @@ def test_each_program_sees_the_gpus_of_all_ranks_of_its_machine(tmp_path, store,
         return replace(own_place(folder, address, one_host=one_host, ports=ports), devices=devices[rank])
 
     monkeypatch.setattr("trainers.commands.command_trainer.own_place", with_a_gpu)
-    script(
-        tmp_path,
-        """
+    write_script("""
         import automl, os, pathlib, time
         rank = os.environ["LOCAL_RANK"]
         pathlib.Path(f"new-{rank}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
@@ -956,34 +807,25 @@ def test_each_program_sees_the_gpus_of_all_ranks_of_its_machine(tmp_path, store,
             time.sleep(0.01)
         for epoch in range(1, 5):
             automl.report(epoch=epoch, val_error=0)
-        """,
-    )
+    """)
     spec = spec_of(tmp_path, world_size=2)
     assert len(run_ranks(spec, store, 2, "gpus")) == 4
     assert [(tmp_path / f"sees-{rank}").read_text() for rank in range(2)] == ["3,GPU-1f2e"] * 2
 
 
-@pytest.mark.medium
-def test_a_program_of_one_rank_sees_the_gpu_of_its_rank(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    script(tmp_path, f"import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])\n{textwrap.dedent(COUNTS)}")
-    spec = spec_of(tmp_path)
-    run(spec)
-    assert "sees 5\n" in log_of(spec)
-
-
-@pytest.mark.medium
-def test_a_program_is_told_where_to_log_unless_its_environment_says_so(tmp_path, monkeypatch):
+def test_a_program_sees_the_gpu_of_its_rank_and_where_to_log_unless_its_environment_says_so(tmp_path, monkeypatch):
     database = tmp_path / "mlflow.db"
     database.touch()
     given = OwnLogging(study="mine", study_uid="7", mlflow=f"sqlite:///{database}").variables(3, 1)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow's clients leave it there in other tests
     monkeypatch.setenv("WANDB_NAME", "a name of my own")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     printed = "for name, value in sorted(os.environ.items()): print(name, value)"
     script(tmp_path, f"import os\n{printed}\n{textwrap.dedent(COUNTS)}")
     spec = spec_of(tmp_path, environment=given)
     run(spec)
     said = log_of(spec).splitlines()
+    assert "CUDA_VISIBLE_DEVICES 5" in said
     assert "WANDB_RUN_GROUP mine" in said
     assert "WANDB_NAME a name of my own" in said
     assert f"MLFLOW_TRACKING_URI sqlite:///{database}" in said

@@ -28,15 +28,12 @@ def augmentation(epoch: int = 1, **changed: Any) -> Augmentation:
     return module
 
 
-def test_draws_are_uniform_and_unrelated() -> None:
+def test_draws_are_uniform_unrelated_and_changed_by_one_pixel_and_the_epoch() -> None:
     draws = uniform(noise(4000), torch.tensor(7), 6)
     assert 0 <= draws.min() < 0.001
     assert 0.999 < draws.max() < 1
     assert torch.allclose(draws.mean(dim=0), torch.tensor(0.5), atol=0.02)
     assert torch.allclose(torch.corrcoef(draws.T), torch.eye(6), atol=0.06)
-
-
-def test_one_pixel_and_the_epoch_change_all_draws() -> None:
     pixels = noise(1).repeat(2, 1, 1, 1)
     pixels[1, 0, 4, 4] ^= 1
     one, other = uniform(pixels, torch.tensor(7), 8)
@@ -55,18 +52,15 @@ def test_an_image_is_changed_alike_in_any_batch_and_otherwise_in_another_epoch(c
     assert not torch.equal(whole, augmentation(2)(pixels))
 
 
-def test_without_augmentation_the_bytes_come_back() -> None:
+def test_without_augmentation_or_magnitude_nothing_changes() -> None:
     pixels = noise(4)
     assert augmentation(shift=0, flip=False, operations=0)(pixels) is pixels
-
-
-def test_magnitude_zero_changes_nothing() -> None:
     pixels = noise(64, 3)
     changed = augmentation(shift=0, flip=False, magnitude=0.0)(pixels)
     assert torch.allclose(changed, pixels.float(), atol=0.02)
 
 
-def test_shifts_move_whole_images_by_at_most_so_much() -> None:
+def test_shifts_move_whole_images_by_at_most_so_much_and_half_are_mirrored() -> None:
     pixels = torch.zeros(64, 1, 9, 9, dtype=torch.uint8)
     pixels[:, :, 4, 4] = 255
     moved = shifted(pixels, 2, torch.rand(64, 2, generator=torch.Generator().manual_seed(3)))
@@ -74,9 +68,6 @@ def test_shifts_move_whole_images_by_at_most_so_much() -> None:
     rows, columns = places // 9, places % 9
     assert moved.flatten(1).count_nonzero(dim=1).tolist() == [1] * 64
     assert (int(rows.min()), int(rows.max()), int(columns.min()), int(columns.max())) == (2, 6, 2, 6)
-
-
-def test_half_of_the_images_are_mirrored() -> None:
     pixels = torch.zeros(2, 1, 3, 3, dtype=torch.uint8)
     pixels[:, :, 1, 0] = 255
     assert flipped(pixels, torch.tensor([0.49, 0.51]))[:, 0, 1].tolist() == [[0, 0, 255], [255, 0, 0]]
@@ -91,23 +82,20 @@ def test_a_shift_of_the_policy_is_a_share_of_the_width(sign: float, column: int)
     assert moved[0].sum() == pytest.approx(200, abs=0.5)
 
 
-def test_a_rotation_is_of_thirty_degrees_also_where_images_are_not_square() -> None:
+def test_a_rotation_is_of_thirty_degrees_and_a_shear_leaves_the_middle_row() -> None:
     pixels = torch.zeros(4, 1, 41, 81, dtype=torch.uint8)
     pixels[:, :, 20, 40:] = 255
     turned = augmented(pixels, 1.0, policy("rotation"))[0, 0]
     column = 40 + 26
     row = turned[:, column].argmax().item()
     assert abs(row - 20) == pytest.approx(26 * 3**-0.5, abs=1)
-
-
-def test_a_shear_leaves_the_middle_row_in_its_place() -> None:
     pixels = torch.zeros(4, 1, 21, 21, dtype=torch.uint8)
     pixels[:, :, :, 10] = 255
     sheared = augmented(pixels, 1.0, policy("shear_x"))[0, 0].argmax(dim=1)
     assert (sheared[10], abs(int(sheared[0]) - 10), int(sheared[0] + sheared[20])) == (10, 3, 20)
 
 
-def test_brightness_scales_and_contrast_keeps_the_mean() -> None:
+def test_brightness_scales_contrast_keeps_the_mean_and_erasing_hides_a_rectangle() -> None:
     pixels = noise(4) // 4 + 64
     dark = augmented(pixels, 0.5, policy("brightness", sign=0.1))
     assert torch.allclose(dark, pixels * 0.55, atol=0.02)
@@ -115,9 +103,6 @@ def test_brightness_scales_and_contrast_keeps_the_mean() -> None:
     assert torch.allclose(flat.mean(dim=(1, 2, 3)), pixels.float().mean(dim=(1, 2, 3)), atol=0.02)
     assert flat.std() == pytest.approx(0.55 * pixels.float().std(), rel=0.01)
     assert augmented(pixels, 1.0, policy("brightness")).max() <= 255
-
-
-def test_erasing_hides_a_rectangle_of_half_the_side() -> None:
     pixels = noise(4)
     erased = augmented(pixels, 1.0, policy("erasing"))
     inner = erased[0, 0, 3:9, 3:9]

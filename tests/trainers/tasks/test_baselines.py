@@ -30,7 +30,7 @@ def constant(task: Any, answer: torch.Tensor) -> dict[str, float]:
     return means | {"val_loss": float(task.loss(outputs, targets).double().mean())}
 
 
-def test_the_most_frequent_class_is_that_of_the_training_part(tmp_path: Path) -> None:
+def test_trivial_baselines_are_the_most_frequent_class_and_the_mean(tmp_path: Path) -> None:
     rows = numbered(300, lambda row, _: "abc"[row % 7 % 3])
     task = Tabular(write(tmp_path / "t.csv", [["x", "z", "y"], *rows]), "y")
     trivial = baselines_of(task)[-1]
@@ -38,9 +38,6 @@ def test_the_most_frequent_class_is_that_of_the_training_part(tmp_path: Path) ->
     expected = constant(task, torch.from_numpy(np.log(counts / counts.sum())).float())
     assert trivial["name"] == "always the most frequent class"
     assert trivial["metrics"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_mean_is_in_units_of_the_target(tmp_path: Path) -> None:
     rows = numbered(200, lambda row, random: 1000 + 50 * (row % 3) + random.normal())
     task = Tabular(write(tmp_path / "t.csv", [["x", "z", "y"], *rows]), "y")
     trivial = baselines_of(task)[-1]
@@ -62,7 +59,7 @@ def test_rows_without_an_order_have_the_mean_ndcg_over_all_orders(tmp_path: Path
     assert baselines_of(task)[-1]["metrics"]["val_ndcg"] == pytest.approx(np.mean(measured), abs=0.02)
 
 
-def test_the_usual_baseline_is_the_first_trial(tmp_path: Path) -> None:
+def test_the_usual_baseline_is_the_first_trial_and_where_the_search_begins(tmp_path: Path) -> None:
     table = Tabular(write(tmp_path / "t.csv", [["x", "z", "y"], *numbered(100, lambda row, _: "ab"[row % 2])]), "y")
     texts = Text(
         write(tmp_path / "r.csv", [["text", "mood"], *[[f"word {row} more", "ab"[row % 2]] for row in range(90)]])
@@ -73,15 +70,13 @@ def test_the_usual_baseline_is_the_first_trial(tmp_path: Path) -> None:
         assert first_trials_of(task)[0] == usual
         task.space().check(usual)
     assert len(first_trials_of(table)) == len(table.first_trials())
-
-
-def test_what_suits_most_tables_is_where_the_search_of_a_table_begins(tmp_path: Path) -> None:
     table = Tabular(write(tmp_path / "t.csv", [["x", "z", "y"], *numbered(100, lambda row, _: "ab"[row % 2])]), "y")
     space = table.space()
     for known in table.first_trials():
         for name, value in known.items():
             if isinstance(parameter := space.parameter(name), Float | Int):
                 assert parameter.prior == Prior(center=value, confidence="low"), name
+    assert first_trials_of(Named([{"name": "old", "params": {"width": 8}}])) == ({"width": 8},)  # type: ignore[arg-type]
 
 
 class Named:
@@ -92,10 +87,6 @@ class Named:
 
     def baselines(self) -> Any:
         return self.named
-
-
-def test_parameters_of_a_baseline_are_a_first_trial_of_their_own_task() -> None:
-    assert first_trials_of(Named([{"name": "old", "params": {"width": 8}}])) == ({"width": 8},)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

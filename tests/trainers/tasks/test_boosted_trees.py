@@ -92,36 +92,21 @@ def test_a_training_that_goes_on_from_its_weights_grows_the_same_trees() -> None
         assert torch.equal(value, second.state_dict()[name]), name
 
 
-def test_trees_that_have_not_grown_add_nothing() -> None:
+def test_trees_that_have_not_grown_add_nothing_and_too_many_are_refused() -> None:
     rows, _ = table()
     found = model(2)
     assert torch.equal(found(rows), torch.zeros(len(rows), 2))
     found.grow_epoch(rows, torch.zeros(len(rows), dtype=torch.int64), epoch=1, epochs=2, seed=0, threads=1, tick=int)
     assert (found(rows).argmax(1) == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"trees": 10.5}, "trees: found 10.5, allowed: a whole number from 1"),
-        ({"leaves": 1}, "leaves: found 1, allowed: a whole number from 2"),
-        ({"row_share": 2.0}, "row_share: found 2.0, allowed: a number from 0.001 to 1"),
-        ({"tree_rate": -1}, "tree_rate: found -1"),
-    ],
-)
-def test_parameters_out_of_bounds_are_one_line(file: str, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(TaskError, match=message):
-        trained("tabular", {"train": file}, {**TREES, **params}, epochs=1)
-
-
-def test_trees_that_would_fill_checkpoints_are_refused() -> None:
     with pytest.raises(TaskError, match=r"GiB for 30000 trees of 61 nodes and a category of 1000 levels"):
         BoostedTrees(dense=1, category_sizes=[1000], outputs=100, options=TreeOptions(), meaning="")
 
 
-def test_epochs_may_be_more_than_trees(file: str) -> None:
+def test_epochs_may_be_more_than_trees_and_options_of_gradients_are_refused(file: str) -> None:
     _, trainer = trained("tabular", {"train": file, "target": "rich"}, {**TREES, "trees": 3}, epochs=5)
     assert trainer.epoch == 5
+    with pytest.raises(TaskError, match="activation_checkpointing true with a model that is not trained by gradient"):
+        trained("tabular", {"train": file}, {**TREES, "activation_checkpointing": True}, epochs=1)
 
 
 @pytest.fixture
@@ -135,31 +120,6 @@ def test_a_trial_of_trees_learns_and_its_probabilities_are_those_of_a_classifier
     found = metrics_of(task, trainer, "validation")
     assert found["val_accuracy"] > 0.95
     assert trainer.facts.model_parameters == 40 * (15 + 14)
-
-
-def test_a_resumed_trial_has_the_weights_of_one_that_was_not_interrupted(file: str, tmp_path: Path) -> None:
-    options = {"train": file, "target": "rich"}
-    task = load_task("tabular", options)
-    spec = TrialSpec(
-        study="t", trial=0, task="tabular", task_options=options, params=TREES, training={"epochs": 4},
-        checkpoint_folder=str(tmp_path / "checkpoints"), milestones=(2,),
-    )  # fmt: skip
-
-    def run(one: TrialSpec) -> tuple[dict[str, torch.Tensor], list[str | None], list[dict[str, float]]]:
-        trainer = Trainer(one, task, group=Group(device=torch.device("cpu")))
-        measured = list(trainer.advance(4))
-        return trainer.module.state_dict(), [m.checkpoint for m in measured], [dict(m.metrics) for m in measured]
-
-    whole, checkpoints, metrics = run(spec)
-    resumed, _, again = run(replace(spec, resume_from=checkpoints[1], attempt=2))
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    assert again[-1]["val_loss"] == metrics[-1]["val_loss"]
-    assert again[-1]["train_loss"] == metrics[-1]["train_loss"]
-
-
-def test_only_options_that_trees_can_follow_are_taken(file: str) -> None:
-    with pytest.raises(TaskError, match="activation_checkpointing true with a model that is not trained by gradient"):
-        trained("tabular", {"train": file}, {**TREES, "activation_checkpointing": True}, epochs=1)
 
 
 def test_where_lightgbm_is_missing_networks_are_searched(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +140,6 @@ def _train_as_rank(group: Group, spec: TrialSpec) -> dict[str, torch.Tensor]:
     return {**trainer.module.state_dict(), "losses": torch.stack(losses)}
 
 
-@pytest.mark.medium
 def test_two_ranks_have_the_same_trees(file: str, ranks: Any) -> None:
     spec = TrialSpec(
         study="t", trial=0, task="tabular", task_options={"train": file, "target": "rich"}, params=TREES,

@@ -156,10 +156,12 @@ def test_two_ranks_that_share_the_weights_out_train_the_same_model(ranks: Any, f
         assert theirs[name] == pytest.approx(mine[name], rel=1e-3)
 
 
-def test_what_it_measures_is_what_it_declares(file: str) -> None:
+def test_what_it_measures_is_what_it_declares_and_heads_divide_the_width(file: str) -> None:
     answer = probe("language_model", {"train": file, "length": 16, "vocabulary": 300}, [])
     assert answer["error"] is None
     assert answer["metrics"] == ["perplexity", "tokens_per_second", "val_token_accuracy"]
+    with pytest.raises(TaskError, match="heads: found 3, allowed: a divisor of half the width, which is 32"):
+        LanguageModel(file, length=16, vocabulary=300).model({"width": 32, "heads": 3})
 
 
 WRONG = {
@@ -185,8 +187,3 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load_task("language_model", options)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_heads_divide_the_width(file: str) -> None:
-    with pytest.raises(TaskError, match="heads: found 3, allowed: a divisor of half the width, which is 32"):
-        LanguageModel(file, length=16, vocabulary=300).model({"width": 32, "heads": 3})

@@ -61,7 +61,7 @@ def test_ndcg_is_scikit_learns_mean_over_queries_whatever_the_batches() -> None:
     assert parts[0].compute() == pytest.approx(np.mean(expected), abs=1e-12)
 
 
-def test_all_rows_of_a_query_are_in_one_part_and_it_is_no_column_to_learn_from(file: str) -> None:
+def test_all_rows_of_a_query_are_in_one_part_of_which_there_must_be_enough(file: str, tmp_path: Path) -> None:
     task = Tabular(file, "clicks", query="query", test_share=0.2)
     parts = (task.train_data({}), task.validation_data({}), task.test_data({}))
     seen = [set(targets[:, 2].tolist()) for _, targets in parts]
@@ -71,6 +71,9 @@ def test_all_rows_of_a_query_are_in_one_part_and_it_is_no_column_to_learn_from(f
     assert "how relevant a row is among those with the same 'query'" in task.describe()[0]
     assert quality_metric(task.metric_names) == "val_ndcg"
     assert likely_direction("val_ndcg") == "maximize"
+    path = write(tmp_path / "offers.csv", [HEAD, *offers(1)])
+    with pytest.raises(TaskError, match="found 1 queries, of which none is left for training or validation"):
+        Tabular(path, "clicks", query="query")
 
 
 @pytest.mark.parametrize("architecture", ["mlp", "tabm", "trees"])
@@ -127,10 +130,4 @@ def test_wrong_options_are_one_line(file: str, options: dict[str, Any], message:
 def test_wrong_rows_are_named(tmp_path: Path, row: list[object], message: str) -> None:
     path = write(tmp_path / "offers.csv", [HEAD, *offers(80)[:50], row])
     with pytest.raises(TaskError, match=message):
-        Tabular(path, "clicks", query="query")
-
-
-def test_too_few_queries(tmp_path: Path) -> None:
-    path = write(tmp_path / "offers.csv", [HEAD, *offers(1)])
-    with pytest.raises(TaskError, match="found 1 queries, of which none is left for training or validation"):
         Tabular(path, "clicks", query="query")

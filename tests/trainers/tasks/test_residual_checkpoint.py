@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.support.task_files import metrics_of, trained
 from tests.support.trainer_pool import run_trial
-from tests.trainers.tasks.test_vision import folder, image_folder  # noqa: F401 - a fixture
+from tests.trainers.tasks.test_vision import image_folder
 from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.local.try_out_task import probe
 from trainers.model.model_size import count
@@ -21,12 +21,9 @@ from trainers.tasks.pictures.picture_networks import Layout, ResidualBody, fill,
 from trainers.tasks.vision import Vision
 
 PUBLISHED = {
-    18: ((2, 2, 2, 2), False, 11_689_512),
-    34: ((3, 4, 6, 3), False, 21_797_672),
-    50: ((3, 4, 6, 3), True, 25_557_032),
-    101: ((3, 4, 23, 3), True, 44_549_160),
-    152: ((3, 8, 36, 3), True, 60_192_808),
-}
+    18: ((2, 2, 2, 2), False, 11_689_512), 34: ((3, 4, 6, 3), False, 21_797_672), 50: ((3, 4, 6, 3), True, 25_557_032),
+    101: ((3, 4, 23, 3), True, 44_549_160), 152: ((3, 8, 36, 3), True, 60_192_808),
+}  # fmt: skip
 """Blocks, whether they have bottlenecks, and parameters with the head of 1,000 classes, as torchvision lists them."""
 
 
@@ -70,13 +67,9 @@ def test_normalisation_is_batch_norm_with_the_statistics_of_the_file() -> None:
     assert torch.allclose(body.train().bn1(values), theirs.eval()(values), atol=1e-5)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("ending", ["pt", "safetensors"])
-@pytest.mark.parametrize("has_bottlenecks", [False, True])
+@pytest.mark.parametrize(("ending", "has_bottlenecks"), [("pt", True), ("safetensors", False)])
 def test_the_body_is_the_files_and_the_head_too_if_it_has_as_many_classes(
-    folder: Path,  # noqa: F811 - a fixture
-    tmp_path: Path,
-    ending: str,
-    has_bottlenecks: bool,
+    folder: Path, tmp_path: Path, ending: str, has_bottlenecks: bool
 ) -> None:
     path = str(tmp_path / f"weights.{ending}")
     for classes in (2, 5):
@@ -94,7 +87,7 @@ def test_the_body_is_the_files_and_the_head_too_if_it_has_as_many_classes(
         assert (classes == 2) == torch.equal(found["head.1.bias"], weights["fc.bias"][:2])
 
 
-def test_it_is_fine_tuned_and_keeps_its_statistics(folder: Path, file: str) -> None:  # noqa: F811 - a fixture
+def test_it_is_fine_tuned_and_keeps_its_statistics(folder: Path, file: str) -> None:
     options = {"train": str(folder), "checkpoint": file}
     params = {"optimizer": "adamw", "learning_rate": 1e-3, "batch_per_rank": 32, "mixup": 0.2}
     task, trainer = trained("vision", options, params, 5)
@@ -106,7 +99,7 @@ def test_it_is_fine_tuned_and_keeps_its_statistics(folder: Path, file: str) -> N
     assert any("10 layers" in line for line in task.describe())  # type: ignore[attr-defined]
 
 
-def test_two_ranks_train_as_one_does(folder: Path, file: str, ranks: Any) -> None:  # noqa: F811 - a fixture
+def test_two_ranks_train_as_one_does(folder: Path, file: str, ranks: Any) -> None:
     def spec(world_size: int) -> TrialSpec:
         return TrialSpec(
             study="test", trial=0, task="vision", task_options={"train": str(folder), "checkpoint": file},
@@ -161,7 +154,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_other_files_are_one_line(folder: Path, tmp_path: Path, what: str) -> None:  # noqa: F811 - a fixture
+def test_other_files_are_one_line(folder: Path, tmp_path: Path, what: str) -> None:
     content, message = BAD[what]
     path = tmp_path / "bad.pt"
     torch.save(content, path)
@@ -170,7 +163,7 @@ def test_other_files_are_one_line(folder: Path, tmp_path: Path, what: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:  # noqa: F811 - a fixture
+def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:
     trap = tmp_path / "it ran"
     for name, write in (("zip.pt", torch.save), ("plain.pth", lambda one, path: path.write_bytes(pickle.dumps(one)))):
         write({"conv1.weight": Hostile(str(trap))}, tmp_path / name)
@@ -183,7 +176,7 @@ def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:  # noq
 
 
 @pytest.mark.parametrize("name", ["bad.pt", "bad.safetensors"])
-def test_damaged_and_missing_files(folder: Path, tmp_path: Path, name: str) -> None:  # noqa: F811 - a fixture
+def test_damaged_and_missing_files(folder: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     for content, message in ((None, "found no such file"), (b"PK\3\4 and no more", "found ")):
         if content is not None:
@@ -195,14 +188,13 @@ def test_damaged_and_missing_files(folder: Path, tmp_path: Path, name: str) -> N
         assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_becomes_another_network_is_named(folder: Path, file: str) -> None:  # noqa: F811 - a fixture
+def test_a_file_that_becomes_another_network_is_named_and_a_model_without_values_reads_none(
+    folder: Path, file: str
+) -> None:
     task = Vision(str(folder), checkpoint=file)
     torch.save({"a": torch.zeros(1)}, file)
     with pytest.raises(TaskError, match=r"^task_options\.checkpoint: .* found weights of another network"):
         task.model({})
-
-
-def test_a_model_without_values_reads_no_file() -> None:
     with torch.device("meta"):
         body = ResidualBody(layout_of(small(), "a file"))
         fill(body, nn.Linear(512, 2), "/there/is/none")

@@ -87,7 +87,7 @@ def test_a_boolean_is_the_same_however_it_is_written(tmp_path: Path, words: tupl
     assert np.array_equal(check_all_agree(task, other), expected)
 
 
-def test_a_whole_number_is_the_same_category_with_and_without_a_point(tmp_path: Path) -> None:
+def test_equal_numbers_are_one_category_and_different_words_stay_apart(tmp_path: Path) -> None:
     path = csv_file(tmp_path, with_target([f"{number % 3}.0" if number else "" for number in range(ROWS)]))
     task = Tabular(str(path), "y", categorical=["x"])
     model, expected = taken_away(task), check_all_agree(task, path)
@@ -95,18 +95,12 @@ def test_a_whole_number_is_the_same_category_with_and_without_a_point(tmp_path: 
         rows = [{"x": None if number == 0 else kind(number % 3)} for number in range(ROWS)]
         assert np.array_equal(encoded(model, rows), expected), kind
     assert encoded(model, [{"x": 7}]).tolist() == [[0.0]]
-
-
-def test_words_that_mean_the_same_but_are_two_levels_stay_apart(tmp_path: Path) -> None:
     words = ["true", "True", "1", "1.0", "01"]
     task = Tabular(str(csv_file(tmp_path, with_target([words[number % 5] for number in range(ROWS)]))), "y",
                    categorical=["x"])  # fmt: skip
     levels = encoded(taken_away(task), [{"x": word} for word in [*words, "TRUE", "001"]])[:, 0]
     assert sorted(levels[:5]) == [2.0, 3.0, 4.0, 5.0, 6.0]
     assert levels[5:].tolist() == [0.0, 0.0], "nobody knows which one is meant"
-
-
-def test_a_number_of_numpy_is_that_number(tmp_path: Path) -> None:
     task = Tabular(str(csv_file(tmp_path, with_target([number * 0.5 for number in range(ROWS)][::-1]))), "y")
     assert (
         len(set(encoded(taken_away(task), [{"x": kind(1.5)} for kind in (float, np.float64, np.float32, str)])[:, 0]))
@@ -190,15 +184,12 @@ def test_categories_of_parquet_are_levels_by_what_python_has_of_them(tmp_path: P
     assert np.array_equal(task.encode(rows).numpy(), encoded(taken_away(task), rows))
 
 
-def test_a_decimal_that_stands_for_nothing_does_so(tmp_path: Path) -> None:
+def test_a_decimal_may_stand_for_nothing_and_a_moment_have_a_zone(tmp_path: Path) -> None:
     cells = [Decimal("-999.00") if number % 4 == 0 else Decimal(number) / 8 for number in range(ROWS)]
     path = parquet_file(tmp_path, with_target(pa.array(cells, pa.decimal128(10, 3))))
     task = Tabular(str(path), "y", missing=["-999"])
     assert check_all_agree(task, path)[:, 1].tolist() == [float(number % 4 == 0) for number in range(ROWS)]
     assert encoded(taken_away(task), [{"x": Decimal(-999)}, {"x": Decimal("NaN")}])[:, 1].tolist() == [1.0, 1.0]
-
-
-def test_a_moment_may_have_a_zone(tmp_path: Path) -> None:
     task = Tabular(str(csv_file(tmp_path, with_target([str(moment) for moment in MOMENTS]))), "y")
     noon = datetime(1970, 1, 3, 12, tzinfo=UTC)
     cells = [noon, noon.astimezone(ZoneInfo("Asia/Tokyo")), "1970-01-03T12:00:00Z", "1970-01-03 21:00:00+0900",
@@ -214,9 +205,11 @@ def test_a_column_of_times_without_a_day_is_refused_by_its_name(tmp_path: Path, 
         Tabular(str(path), "y")
 
 
-def test_numbers_that_need_64_bits_are_numbers(tmp_path: Path) -> None:
+def test_numbers_that_need_64_bits_are_numbers_and_equal_ones_constant(tmp_path: Path) -> None:
     path = parquet_file(tmp_path, with_target([2**62 + number * 10**15 for number in range(ROWS)]))
     assert len(set(check_all_agree(Tabular(str(path), "y"), path)[:, 0])) == ROWS
+    path = csv_file(tmp_path, {"constant": [0.1] * ROWS, **with_target(list(range(ROWS))[::-1])})
+    assert Tabular(str(path), "y").encoding.left_out == {"constant": "constant"}
 
 
 @pytest.mark.parametrize("scaling", ["standard", "robust"])
@@ -231,11 +224,6 @@ def test_one_slip_does_not_make_all_other_values_equal(tmp_path: Path, slip: flo
     assert len(set(check_all_agree(Tabular(str(path), "y", scaling=scaling), path)[:, 0])) == 100
 
 
-def test_equal_numbers_are_constant_whatever_their_mean_is_rounded_to(tmp_path: Path) -> None:
-    path = csv_file(tmp_path, {"constant": [0.1] * ROWS, **with_target(list(range(ROWS))[::-1])})
-    assert Tabular(str(path), "y").encoding.left_out == {"constant": "constant"}
-
-
 def test_each_class_has_a_row_to_train_on() -> None:
     for rows in range(2, 9):
         classes = np.array([0] * 40 + [1] * rows)
@@ -247,16 +235,21 @@ def test_each_class_has_a_row_to_train_on() -> None:
         assert counts[2] >= (rows > 2)
 
 
-# ---------------------------------------------------------------------- texts
-
-
-def test_quotation_marks_of_a_file_with_tabs_are_text_to_the_exported_model_too(tmp_path: Path) -> None:
+def test_quotation_marks_and_bytes_are_text_to_the_exported_model_too(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     lines = [f"{number % 2}\t{text}" for number in range(10) for text in ('"I loved it.', 'Really."', '"all of it"')]
     path.write_text("label\ttext\n" + "\n".join(lines) + "\n")
     task = Text(str(path))
     found = [text for _, text in rows_of(path, task.preprocessing())]
     assert found == ['"I loved it.', 'Really."', "all of it"] * 10
+    texts = [f"{('a good film, très bien', 'a bad one')[number % 2]} {number}" for number in range(30)]
+    columns = {"text": pa.array([one.encode() for one in texts], pa.binary()), "label": ["no", "yes"] * 15}
+    path = parquet_file(tmp_path, columns)
+    form = Text(str(path)).preprocessing()
+    assert [text for _, text in rows_of(path, form)] == texts
+    bad = parquet_file(tmp_path, {"text": pa.array([b"caf\xe9"], pa.large_binary())}, "bad.parquet")
+    with pytest.raises(ExportError, match=r"bad\.parquet: row 1: found the byte 0xe9, allowed: UTF-8 text"):
+        list(rows_of(bad, form))
 
 
 @pytest.mark.medium
@@ -273,17 +266,6 @@ def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -
     named = tmp_path / "named.csv"
     named.write_text("sentence\n" + "".join(f"{text}\n" for text in texts))
     assert [text for _, text in rows_of(named, form, "sentence")] == texts
-
-
-def test_texts_of_parquet_may_be_bytes(tmp_path: Path) -> None:
-    texts = [f"{('a good film, très bien', 'a bad one')[number % 2]} {number}" for number in range(30)]
-    columns = {"text": pa.array([one.encode() for one in texts], pa.binary()), "label": ["no", "yes"] * 15}
-    path = parquet_file(tmp_path, columns)
-    form = Text(str(path)).preprocessing()
-    assert [text for _, text in rows_of(path, form)] == texts
-    bad = parquet_file(tmp_path, {"text": pa.array([b"caf\xe9"], pa.large_binary())}, "bad.parquet")
-    with pytest.raises(ExportError, match=r"bad\.parquet: row 1: found the byte 0xe9, allowed: UTF-8 text"):
-        list(rows_of(bad, form))
 
 
 @pytest.mark.medium
@@ -317,18 +299,12 @@ def test_a_model_of_before_takes_texts_as_they_are() -> None:
     assert len({tuple(rows.encode(text, 0).numbers) for text in ("film\nbad", "film\r\nbad", "film\nbad ")}) == 3
 
 
-# ---------------------------------------------------------------------- lines
-
-
-def test_lines_may_end_as_on_an_old_mac(tmp_path: Path) -> None:
+def test_lines_may_end_as_on_an_old_mac_but_not_within_a_cell(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_bytes(
         "".join(f"{line}\r" for line in ["x,y", *(f"{n * 7 % 23}.5,{'ab'[n % 2]}" for n in range(ROWS))]).encode()
     )
     assert len(check_all_agree(Tabular(str(path), "y"), path)) == ROWS
-
-
-def test_a_lone_end_of_line_within_a_cell_is_named(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_bytes(
         b"x,t,y\n" + b"".join(b"%d.5,word %d,%s\n" % (n * 7 % 23, n, b"ab"[n % 2 :][:1]) for n in range(ROWS))

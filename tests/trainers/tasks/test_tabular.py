@@ -72,13 +72,22 @@ def test_numbers_categories_and_gaps_become_columns(file: str) -> None:
     assert rows[0, 1].item() == pytest.approx((score.median - score.mean) / score.deviation, rel=1e-5)
 
 
-def test_statistics_are_those_of_the_training_rows(file: str) -> None:
+def test_statistics_are_of_training_rows_and_the_split_gives_each_class_its_share(file: str) -> None:
     task = Tabular(file, "rich")
     ages = np.array([float(row[0]) for row in people(400)])
     labels = np.array([row[3] == "yes" for row in people(400)]).astype(np.int64)
     rows = split(labels, 400, validation=0.15)[0]
     assert task.encoding.numbers[0].mean == pytest.approx(ages[rows].mean())
     assert task.encoding.numbers[0].mean != pytest.approx(ages.mean(), abs=1e-9)
+    classes = np.array([0] * 90 + [1] * 10 + [2] * 2)
+    train, validation, test = split(classes, 102, validation=0.2, test=0.0)
+    assert np.bincount(classes[validation]).tolist() == [18, 2, 1]
+    assert sorted([*train, *validation, *test]) == list(range(102))
+    again = split(classes, 102, validation=0.2, test=0.0)
+    assert np.array_equal(again[1], validation)
+    parts = split(classes, 102, validation=0.2, test=0.2)
+    assert len(set(np.concatenate(parts).tolist())) == 102
+    assert np.bincount(classes[parts[2]])[:2].tolist() == [18, 2]
 
 
 def test_it_learns_to_classify_and_an_exported_model_takes_new_rows(file: str, tmp_path: Path) -> None:
@@ -138,7 +147,7 @@ def test_what_the_target_is_follows_from_its_values_unless_it_is_forced(tmp_path
     assert metrics(list(range(20)) * 2, kind="classification") == classes
 
 
-def test_columns_can_be_ignored_forced_and_are_left_out_when_they_say_nothing(tmp_path: Path) -> None:
+def test_columns_and_headers_are_found_ignored_and_left_out(tmp_path: Path) -> None:
     rows = [
         [index, f"name{index}", 7, index % 3, f"2024-01-{index % 28 + 1:02}", "ab"[index % 2]] for index in range(60)
     ]
@@ -150,9 +159,6 @@ def test_columns_can_be_ignored_forced_and_are_left_out_when_they_say_nothing(tm
     assert task.encoding.left_out == {"name": "different in every row", "same": "constant"}
     assert Tabular(path, "y").encoding.left_out["id"] == "the number of the row"
     assert "id" in [number.name for number in Tabular(path, "y", numeric=["id"]).encoding.numbers]
-
-
-def test_a_file_without_header_and_labels_that_end_in_a_dot(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", people(100), ", ")
     test = write(tmp_path / "test.csv", [[*row[:3], f"{row[3]}."] for row in people(50, seed=2)], ", ")
     by_last, by_number = Tabular(train, test=test), Tabular(train, 3, test=test)
@@ -168,7 +174,7 @@ def test_delimiters_are_found(tmp_path: Path, delimiter: str) -> None:
     assert len(read_table(path)) == 60
 
 
-def test_quoted_cells_bom_windows_lines_and_gzip(tmp_path: Path) -> None:
+def test_quoted_cells_windows_lines_gzip_and_latin_1_are_read(tmp_path: Path) -> None:
     import gzip
 
     text = '\ufeffa,b\r\n"x, y",1\r\n"line\r\nbreak",2\r\n"say ""hi""",3\r\n'
@@ -177,9 +183,11 @@ def test_quoted_cells_bom_windows_lines_and_gzip(tmp_path: Path) -> None:
     assert table.names == ("a", "b")
     assert table.columns["a"].to_pylist() == ["x, y", "line\nbreak", 'say "hi"']
     assert table.where(2).endswith("line 5")
+    (tmp_path / "t.csv").write_bytes((GOOD_ROWS + "1,café\n2,café\n").encode("latin-1"))
+    assert "café" in Tabular(str(tmp_path / "t.csv"), "y", encoding="latin-1").classes
 
 
-def test_parquet_equals_csv(tmp_path: Path, file: str) -> None:
+def test_parquet_equals_csv_and_infinity_is_named_with_its_row(tmp_path: Path, file: str) -> None:
     cells = list(zip(*people(400), strict=True))
     columns = {
         "age": pa.array(cells[0], pa.int32()),
@@ -191,10 +199,7 @@ def test_parquet_equals_csv(tmp_path: Path, file: str) -> None:
     one, other = Tabular(file, "rich"), Tabular(str(tmp_path / "people.parquet"), "rich")
     assert torch.equal(one.train_data({})[0], other.train_data({})[0])
     assert torch.equal(one.validation_data({})[1], other.validation_data({})[1])
-
-
-def test_infinity_in_parquet_is_named_with_its_row(tmp_path: Path) -> None:
-    """It would make the mean infinite, and every cell of the column NaN."""
+    # It would make the mean infinite, and every cell of the column NaN.
     numbers = [index * 0.37 for index in range(40)]
     for column, kind in (("x", "classification"), ("y", "regression")):
         columns = {"x": [*numbers], "y": [*numbers] if kind == "regression" else ["a", "b"] * 20}
@@ -206,10 +211,11 @@ def test_infinity_in_parquet_is_named_with_its_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_every_process_gets_the_same_data(file: str) -> None:
+def test_every_process_gets_the_same_data_and_loads_no_torch(file: str) -> None:
     code = (
-        "import json, sys, hashlib\nfrom trainers.tasks.tabular import Tabular\n"
-        "task = Tabular(sys.argv[1], 'rich')\n"
+        "import json, sys, hashlib\nfrom trainers.contract.task_loading import load_task\n"
+        "task = load_task('tabular', {'train': sys.argv[1], 'target': 'rich'})\ntask.space(), task.metric_names\n"
+        "assert 'torch' not in sys.modules\n"
         "print(hashlib.sha256(b''.join(array.tobytes() for array in task._parts['train'])).hexdigest())"
     )
     digests = {
@@ -222,42 +228,18 @@ def test_every_process_gets_the_same_data(file: str) -> None:
     assert len(digests) == 1
 
 
-def test_the_split_gives_each_class_its_share_and_never_overlaps() -> None:
-    classes = np.array([0] * 90 + [1] * 10 + [2] * 2)
-    train, validation, test = split(classes, 102, validation=0.2, test=0.0)
-    assert np.bincount(classes[validation]).tolist() == [18, 2, 1]
-    assert sorted([*train, *validation, *test]) == list(range(102))
-    again = split(classes, 102, validation=0.2, test=0.0)
-    assert np.array_equal(again[1], validation)
-    parts = split(classes, 102, validation=0.2, test=0.2)
-    assert len(set(np.concatenate(parts).tolist())) == 102
-    assert np.bincount(classes[parts[2]])[:2].tolist() == [18, 2]
-
-
-def test_a_shallow_copy_shares_the_data(file: str) -> None:
+def test_the_probe_finds_nothing_wrong_copies_share_data_and_no_test_part_is_told(file: str) -> None:
     import copy
 
     task = Tabular(file, "rich")
     one, other = task.train_data({})[0], copy.copy(task).train_data({})[0]
     assert one.data_ptr() == other.data_ptr()
-
-
-def test_the_probe_finds_nothing_wrong(file: str) -> None:
     answer = probe("tabular", {"train": file, "target": "rich"}, [])
     assert answer["error"] is None
     assert answer["samples"] == 340
     assert answer["metrics"] == ["val_accuracy", "val_error"]
-
-
-@pytest.mark.medium
-def test_loading_the_task_does_not_load_torch(file: str) -> None:
-    code = (
-        "import sys\nfrom trainers.contract.task_loading import load_task\n"
-        "task = load_task('tabular', {'train': sys.argv[1]})\ntask.space(), task.metric_names\n"
-        "assert 'torch' not in sys.modules"
-    )
-    env = {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code, file], check=True, env=env)
+    with pytest.raises(TaskError, match="task_options"):
+        Tabular(file, "rich").test_data({})
 
 
 GOOD_ROWS = "x,y\n" + "".join(f"{index},{'ab'[index % 2]}\n" for index in range(40))
@@ -300,11 +282,6 @@ def test_bad_data_is_one_line_that_names_the_place(what: str, tmp_path: Path) ->
         assert word in message, message
 
 
-def test_latin_1_can_be_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes((GOOD_ROWS + "1,café\n2,café\n").encode("latin-1"))
-    assert "café" in Tabular(str(tmp_path / "t.csv"), "y", encoding="latin-1").classes
-
-
 def test_train_and_test_must_fit(tmp_path: Path, file: str) -> None:
     def message(rows: list[list[object]]) -> str:
         path = write(tmp_path / "other.csv", rows)
@@ -338,20 +315,13 @@ def test_train_and_test_must_fit(tmp_path: Path, file: str) -> None:
         ({"train": "x", "header": "maybe"}, ("task_options.header", "'maybe'")),
     ],
 )
-def test_wrong_options(
-    options: dict[str, Any], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_wrong_options(options, words, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TaskLoadError) as caught:
         load_task("tabular", options)
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
-
-
-def test_without_test_rows_test_data_says_so(file: str) -> None:
-    with pytest.raises(TaskError, match="task_options"):
-        Tabular(file, "rich").test_data({})
 
 
 def test_adult_learns_in_four_epochs() -> None:
@@ -385,16 +355,13 @@ def test_new_rows_with_other_columns_are_refused(file: str, row: Any, says: str)
     assert len(task.encode([good])) == 1
 
 
-def test_a_file_of_new_rows_has_the_columns_of_the_training_file(file: str, tmp_path: Path) -> None:
+def test_new_rows_have_the_columns_that_the_model_uses(file: str, tmp_path: Path) -> None:
     task = Tabular(file, "rich", ignore=["score"])
     few = write(tmp_path / "few.csv", [("age", "city"), (30, "Oslo"), (40, "Rome")])
     assert torch.equal(task.encode(few), task.encode([{"age": 30, "city": "Oslo"}, {"age": 40, "city": "Rome"}]))
     wrong = write(tmp_path / "wrong.csv", [("agee", "city"), (30, "Oslo"), (40, "Rome")])
     with pytest.raises(TaskError, match=r"wrong\.csv: found the unknown column 'agee' and no column 'age', allowed"):
         task.encode(wrong)
-
-
-def test_columns_that_the_model_does_not_use_may_be_absent(tmp_path: Path) -> None:
     rows = [(*row[:3], "same", row[3]) for row in people(200)]
     task = Tabular(write(tmp_path / "constant.csv", [(*HEADER[:3], "constant", "rich"), *rows]), "rich")
     assert "constant" in task.encoding.left_out
@@ -423,6 +390,29 @@ def test_first_trials_are_in_the_default_space(file: str) -> None:
         task.space().check(one)
 
 
-def test_an_unknown_architecture_is_one_line(file: str) -> None:
-    with pytest.raises(TaskError, match="architecture: found 'forest', allowed: mlp, residual, tabm, trees"):
-        Tabular(file, "rich").model({"architecture": "forest"})
+TREES = {"architecture": "trees"}
+
+
+@pytest.mark.parametrize(
+    ("options", "params", "message"),
+    [
+        ({"folds": 0}, {}, "task_options.folds: found 0, allowed: auto, or a whole number from 1 to 20"),
+        ({"folds": "many"}, {}, "task_options.folds: found 'many'"),
+        ({"folds": True}, {}, "task_options.folds: found True"),
+        ({"folds": 2, "query": "city", "target": "age"}, {}, "task_options.folds: found 2 beside query"),
+        ({"scaling": "minmax"}, {}, "task_options.scaling: found 'minmax', allowed: standard, robust"),
+        ({}, {"architecture": "forest"}, "architecture: found 'forest', allowed: mlp, residual, tabm, trees"),
+        ({}, {"waves": 1.5}, "waves: found 1.5, allowed: a whole number from 0 to 256"),
+        ({}, {"waves": -1}, "waves: found -1, allowed"),
+        ({}, {"waves": 8, "wave_scale": 0}, "wave_scale: found 0, allowed: a number from 0.001 to 100"),
+        ({}, {**TREES, "trees": 10.5}, "trees: found 10.5, allowed: a whole number from 1"),
+        ({}, {**TREES, "leaves": 1}, "leaves: found 1, allowed: a whole number from 2"),
+        ({}, {**TREES, "row_share": 2.0}, "row_share: found 2.0, allowed: a number from 0.001 to 1"),
+        ({}, {**TREES, "tree_rate": -1}, "tree_rate: found -1"),
+    ],
+)
+def test_options_and_parameters_out_of_bounds_are_one_line(file, options, params, message) -> None:
+    with pytest.raises(TaskError) as caught:
+        Tabular(**{"train": file, "target": "rich", **options}).model(params)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

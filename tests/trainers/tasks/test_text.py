@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> str:
     return write(tmp_path / "reviews.tsv", reviews(400), "\t")
 
 
-def test_the_tokenizer_cuts_known_words_and_survives_unknown_ones(file: str) -> None:
+def test_the_tokenizer_cuts_words_and_is_learned_from_the_training_texts_only(file: str, tmp_path: Path) -> None:
     task = Text(file, vocabulary=300)
     rows = task.encode(["the film was lovely", "THE FILM WAS LOVELY", "the", "", "日本"])
     assert torch.equal(rows[0], rows[1])  # capitals are small letters
@@ -52,9 +52,6 @@ def test_the_tokenizer_cuts_known_words_and_survives_unknown_ones(file: str) -> 
     assert UNKNOWN in rows[4].tolist()
     assert int(rows.max()) < 300
     assert MASK not in rows
-
-
-def test_the_tokenizer_is_learned_from_the_training_texts_only(tmp_path: Path) -> None:
     train = write(tmp_path / "a.tsv", reviews(100), "\t")
     rows = [(f"{text} zebra zebra zebra", label) for text, label in reviews(20, seed=1)]
     task = Text(train, validation=write(tmp_path / "b.tsv", rows, "\t"), vocabulary=300)
@@ -80,7 +77,7 @@ def test_every_process_learns_the_same_tokenizer(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
-def test_columns_are_found_by_their_looks_by_name_and_by_number(tmp_path: Path) -> None:
+def test_columns_are_found_and_lone_quotation_marks_are_text(tmp_path: Path) -> None:
     rows = [(index, label, text) for index, (text, label) in enumerate(reviews(60))]
     by_looks = Text(write(tmp_path / "plain.csv", rows))
     assert (by_looks._text, by_looks._label) == ("column_2", "column_1")
@@ -88,9 +85,6 @@ def test_columns_are_found_by_their_looks_by_name_and_by_number(tmp_path: Path) 
     for text, label in (("words", "mood"), (2, 1), ("last", 1), ("auto", "auto")):
         task = Text(named, text, label)
         assert (task._text, task._label, task.classes) == ("words", "mood", ("neg", "pos"))
-
-
-def test_lone_quotation_marks_in_a_tsv_are_text_and_quoted_commas_in_a_csv_too(tmp_path: Path) -> None:
     rows = [(f'a " lone {text}', label) for text, label in reviews(40)]
     task = Text(write(tmp_path / "t.tsv", rows, "\t"))
     assert sum(len(part[1]) for part in task._parts.values()) == 40
@@ -111,24 +105,13 @@ def test_it_learns_and_long_texts_are_cut(file: str, tmp_path: Path) -> None:
     assert task.decode(trainer.module.eval()(rows)) == ["pos", "neg"]
 
 
-def test_padding_does_not_change_what_the_model_says(file: str) -> None:
+def test_padding_changes_nothing_and_tokens_are_masked_only_while_training(file: str) -> None:
     task = Text(file)
     for pooling in ("mean", "max", "both"):
         model = task.model({"pooling": pooling, "width": 32, "depth": 2}).eval()
         short, both = task.encode(["the film"]), task.encode(["the film", "the film was a story with some actors"])
         assert both.shape[1] > short.shape[1]
         assert torch.allclose(model(short)[0], model(both)[0], atol=1e-5)
-
-
-def test_weights_fit_the_task_also_after_it_has_told_how_it_encodes(file: str) -> None:
-    task = Text(file)
-    for params in ({"width": 32}, {"architecture": "ngrams"}, {"architecture": "tfidf"}):
-        weights = task.model(params).state_dict()
-        task.preprocessing()
-        task.model(params).load_state_dict(weights)
-
-
-def test_masked_tokens_only_while_training(file: str) -> None:
     task = Text(file)
     model = task.model({"token_dropout": 0.5, "dropout": 0.0, "width": 32})
     rows = task.encode(["the film was a story with some actors"])
@@ -137,10 +120,19 @@ def test_masked_tokens_only_while_training(file: str) -> None:
     assert torch.equal(model(rows), model(rows))
 
 
-def test_the_probe_finds_nothing_wrong(file: str) -> None:
+def test_weights_fit_the_task_and_the_probe_finds_nothing_wrong(file: str) -> None:
+    task = Text(file)
+    for params in ({"width": 32}, {"architecture": "ngrams"}, {"architecture": "tfidf"}):
+        weights = task.model(params).state_dict()
+        task.preprocessing()
+        task.model(params).load_state_dict(weights)
     answer = probe("text", {"train": file}, [])
     assert answer["error"] is None
     assert answer["metrics"] == ["val_accuracy", "val_error"]
+    task = Text(file)
+    assert [one["architecture"] for one in task.first_trials()] == ["tfidf", "ngrams", "transformer"]
+    for one in task.first_trials():
+        task.space().check(one)
 
 
 ROWS = "".join(f"{text}\t{label}\n" for text, label in reviews(40))
@@ -172,17 +164,22 @@ def test_bad_data_is_one_line_that_names_the_place(what: str, tmp_path: Path) ->
         assert word in str(caught.value)
 
 
-def test_a_test_file_with_another_class(file: str, tmp_path: Path) -> None:
+def test_other_classes_wrong_options_and_rows_that_are_no_texts_are_refused(file: str, tmp_path: Path) -> None:
     other = write(tmp_path / "new.tsv", [*reviews(4), ("hm", "meh")], "\t")
     with pytest.raises(TaskError, match=r"new\.tsv: line 5.*'meh'.*neg, pos"):
         Text(file, test=other)
-
-
-def test_wrong_options(file: str) -> None:
     with pytest.raises(TaskError, match=r"task_options\.longest: found 0"):
         Text(file, longest=0)
     with pytest.raises(TaskError, match="heads: found 3, allowed: a divisor of width, which is 32"):
         Text(file).model({"heads": 3, "width": 32})
+    with pytest.raises(TaskError, match=r"no tokenizer\.json"):
+        Text(file, checkpoint=str(tmp_path))
+    task = Text(file)
+    with pytest.raises(TaskError, match=r"^rows: row 2: found \{'text': 'dull'\}, allowed: a list of texts$"):
+        task.encode(["lovely", {"text": "dull"}])  # type: ignore[list-item]
+    other = write(tmp_path / "other.tsv", [("a", "b"), ("1", "lovely"), ("2", "dull")], "\t")
+    with pytest.raises(TaskError, match=r"other\.tsv: found no column 'column_0', allowed: column_0$"):
+        task.encode(other)
 
 
 @pytest.mark.large
@@ -196,7 +193,6 @@ def test_sst2_is_read_whole_and_learns() -> None:
 
 SIZES = {
     "bert": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64},
-    "roberta": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64},
     "distilbert": {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 64},
     "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2},
 }
@@ -259,15 +255,12 @@ def test_dropout_of_a_checkpoint_can_be_set_in_every_architecture(file: str, che
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_learning_rates_fall_from_the_last_layer_of_a_checkpoint_to_its_embeddings(
-    file: str, checkpoint: tuple[str, str]
-) -> None:
+def test_learning_rates_fall_from_the_last_layer_of_a_checkpoint_to_its_embeddings(file, checkpoint) -> None:
     architecture, folder = checkpoint
     options = {"train": file, "checkpoint": folder, "longest": 32}
     task = Text(file, checkpoint=folder, longest=32)
     model = task.model({})
     factors = task.rate_factors(model, {"layer_rate_decay": 0.5})
-    assert factors is not None
     embeddings = "network." + EMBEDDINGS.get(architecture, f"{architecture}.embeddings.word_embeddings.weight")
     assert factors[embeddings] == 0.25
     layer = [factor for name, factor in factors.items() if ".0." in name]
@@ -286,7 +279,7 @@ def test_learning_rates_fall_from_the_last_layer_of_a_checkpoint_to_its_embeddin
     assert 0 < moved[0.1] < 0.1 * moved[1.0]
 
 
-def test_a_decay_of_rates_needs_layers_and_is_at_most_1(file: str) -> None:
+def test_a_decay_of_rates_needs_layers_and_a_dropout_an_architecture_that_has_one(file: str) -> None:
     task = Text(file)
     transformer, grams = task.model({"depth": 2}), task.model({"architecture": "ngrams"})
     factors = task.rate_factors(transformer, {"layer_rate_decay": 0.5})
@@ -300,33 +293,16 @@ def test_a_decay_of_rates_needs_layers_and_is_at_most_1(file: str) -> None:
         task.rate_factors(grams, {"layer_rate_decay": 0.5})
     with pytest.raises(TaskError, match=r"^layer_rate_decay: found 1\.5, allowed: a number from 0\.01 to 1"):
         task.rate_factors(transformer, {"layer_rate_decay": 1.5})
-
-
-def test_dropout_of_an_architecture_that_has_none_is_refused() -> None:
     from transformers import LlamaConfig
 
     with pytest.raises(TaskError, match=r"^dropout: found 0\.2, but the architecture 'llama' .* take dropout out of"):
         _set_dropout(LlamaConfig(), 0.2)
 
 
-def test_a_checkpoint_that_is_none(file: str, tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=r"no tokenizer\.json"):
-        Text(file, checkpoint=str(tmp_path))
-
-
-def test_new_rows_that_are_no_texts_are_refused(file: str, tmp_path: Path) -> None:
-    task = Text(file)
-    with pytest.raises(TaskError, match=r"^rows: row 2: found \{'text': 'dull'\}, allowed: a list of texts$"):
-        task.encode(["lovely", {"text": "dull"}])  # type: ignore[list-item]
-    other = write(tmp_path / "other.tsv", [("a", "b"), ("1", "lovely"), ("2", "dull")], "\t")
-    with pytest.raises(TaskError, match=r"other\.tsv: found no column 'column_0', allowed: column_0$"):
-        task.encode(other)
-
-
 NGRAMS = {"architecture": "ngrams", "optimizer": "adamw", "learning_rate": 1e-3, "batch_per_rank": 32}
 
 
-def test_n_grams_begin_as_naive_bayes(file: str) -> None:
+def test_n_grams_begin_as_naive_bayes_and_know_the_order_of_their_tokens(file: str) -> None:
     task = Text(file)
     tokens, targets = task.train_data({})
     network = task.model({**NGRAMS, "longest_ngram": 1, "width": 4}).eval()
@@ -335,9 +311,6 @@ def test_n_grams_begin_as_naive_bayes(file: str) -> None:
         counts[target, row[row != PAD].unique()] += 1
     shares = (counts / counts.sum(1, keepdim=True)).log()
     torch.testing.assert_close(network.vectors.weight[:, 4:], (shares - shares.mean(0)).T)
-
-
-def test_n_grams_are_told_apart_by_the_order_of_their_tokens(file: str) -> None:
     network = Text(file).model({**NGRAMS, "longest_ngram": 3})
     assert isinstance(network, NgramNetwork)
     numbers, present = network._ngrams(torch.tensor([[5, 6, 7, PAD], [7, 6, 5, PAD]]))
@@ -357,13 +330,6 @@ def test_n_grams_learn_and_padding_does_not_change_what_they_say(file: str) -> N
     tokens = task.validation_data({})[0]
     longer = torch.cat([tokens, torch.full((len(tokens), 9), PAD)], dim=1)
     torch.testing.assert_close(trainer.module.eval()(longer), trainer.module(tokens))
-
-
-def test_first_trials_of_texts_are_in_the_default_space(file: str) -> None:
-    task = Text(file)
-    assert [one["architecture"] for one in task.first_trials()] == ["tfidf", "ngrams", "transformer"]
-    for one in task.first_trials():
-        task.space().check(one)
 
 
 @pytest.mark.parametrize("size", [0, 4, 2.0])

@@ -67,9 +67,7 @@ def byte_tokenizer() -> Any:
         (None, None, None),
     ],
 )
-def test_what_fills_a_text_up_is_no_word(
-    file: str, tmp_path: Path, config: Any, tokenizer_config: Any, expected: str | None
-) -> None:
+def test_what_fills_a_text_up_is_no_word(file, tmp_path, config, tokenizer_config, expected) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     if config is not None:

@@ -68,7 +68,7 @@ def test_it_says_what_scikit_learn_says(classes: int, longest_ngram: int) -> Non
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
-def test_a_fit_that_goes_on_from_its_weights_comes_to_the_same() -> None:
+def test_fits_that_go_on_or_have_other_epochs_come_to_the_same() -> None:
     tokens, targets = texts_of(200, 3)
     whole, first, second = model_of(3), model_of(3), model_of(3)
     grow(whole, tokens, targets, range(1, 7), 30)
@@ -78,9 +78,6 @@ def test_a_fit_that_goes_on_from_its_weights_comes_to_the_same() -> None:
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name]), name
     torch.testing.assert_close(outputs, whole(tokens))
-
-
-def test_any_number_of_epochs_comes_to_the_same_loss() -> None:
     tokens, targets = texts_of(300, 3)
     losses = []
     for epochs in (1, 8, 200):
@@ -90,22 +87,16 @@ def test_any_number_of_epochs_comes_to_the_same_loss() -> None:
     assert losses[1:] == [pytest.approx(losses[0], rel=0.001)] * 2
 
 
-def test_a_class_that_no_text_has() -> None:
+def test_a_class_that_no_text_has_and_unknown_words_and_padding_say_nothing() -> None:
     tokens, targets = texts_of(60, 2)
     model = model_of(3)
     grow(model, tokens, targets, range(1, 2), 1)
     assert model(tokens).argmax(dim=1).eq(targets).float().mean() > 0.8
-
-
-def test_words_of_no_training_text_say_nothing() -> None:
     tokens, targets = texts_of(60, 2)
     model = model_of(2)
     grow(model, tokens, targets, range(1, 2), 1)
     unknown = torch.tensor([[1, 2, PAD], [PAD, PAD, PAD]])  # 1 and 2 stand in no text
     assert torch.equal(model(unknown), model.bias.expand(2, 2))
-
-
-def test_padding_does_not_change_what_it_says() -> None:
     tokens, targets = texts_of(60, 2)
     model = model_of(2, longest_ngram=3)
     grow(model, tokens, targets, range(1, 2), 1)

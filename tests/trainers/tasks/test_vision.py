@@ -1,10 +1,10 @@
-"""The task `vision`: idx files and folders of images, bad ones, augmentation, and that it learns."""
+"""The task `vision`: idx files and folders of images, bad ones, augmentation, mixup, and that it learns."""
 
 from __future__ import annotations
 
+import copy
 import gzip
 import struct
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import betaincinv
+from torch.nn.functional import cross_entropy
 
 from tests.support import optional
 from tests.support.task_files import metrics_of, real, trained
@@ -21,6 +23,7 @@ from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.local.try_out_task import probe
 from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process_group import Group
+from trainers.tasks.pictures.augmentation import Mixup, Partners, beta_quantiles, mixed_loss
 from trainers.tasks.vision import Vision
 
 PARAMS = {"optimizer": "adamw", "learning_rate": 0.005, "batch_per_rank": 32, "channels": 4, "depth": 2}
@@ -42,16 +45,6 @@ def idx(array: Any) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Idx files under MNIST's names."""
-    for part, count, seed in (("train", 200, 0), ("t10k", 60, 1)):
-        pixels, labels = bars(count, seed)
-        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels)))
-        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
-    return tmp_path
-
-
 def image_folder(path: Path, count: int = 60, seed: int = 0, mode: str = "RGB", side: int = 12) -> Path:
     """One sub-folder for each class."""
     image = optional.module("PIL.Image")
@@ -62,7 +55,7 @@ def image_folder(path: Path, count: int = 60, seed: int = 0, mode: str = "RGB", 
     return path
 
 
-def test_idx_files_are_read_as_they_are_and_images_stay_bytes(folder: Path) -> None:
+def test_idx_files_are_read_as_they_are_and_their_normalisation_is_among_the_weights(folder: Path) -> None:
     task = Vision(str(folder))
     pixels, labels = bars(60, 1)
     inputs, targets = task.test_data({})
@@ -71,9 +64,6 @@ def test_idx_files_are_read_as_they_are_and_images_stay_bytes(folder: Path) -> N
     assert torch.equal(targets, torch.from_numpy(labels.astype(np.int64)))
     assert [len(part[1]) for part in task._parts.values()] == [180, 20, 60]
     assert task.classes == ("0", "1")
-
-
-def test_normalisation_is_the_training_images_and_among_the_weights(folder: Path) -> None:
     task = Vision(str(folder))
     weights = task.model({}).state_dict()
     inputs = task.train_data({})[0].double()
@@ -101,7 +91,7 @@ def test_folders_of_images_with_a_test_part(tmp_path: Path) -> None:
     assert said.count("lying") >= 4
 
 
-def test_images_of_many_sizes_are_brought_to_one(tmp_path: Path) -> None:
+def test_images_of_many_sizes_are_brought_to_one_and_bright_ones_of_sixteen_bits_stay_different(tmp_path: Path) -> None:
     image_folder(tmp_path / "a", 20, side=30)
     image_folder(tmp_path / "a" / "more", 0)
     from PIL import Image
@@ -109,6 +99,12 @@ def test_images_of_many_sizes_are_brought_to_one(tmp_path: Path) -> None:
     Image.new("L", (90, 40), 255).save(tmp_path / "a" / "lying" / "wide.png")
     assert Vision(str(tmp_path / "a")).train_data({})[0].shape[2:] == (30, 30)
     assert Vision(str(tmp_path / "a"), size=16, grey=True).train_data({})[0].shape[1:] == (1, 16, 16)
+    from PIL import Image
+
+    image_folder(tmp_path, 20, mode="L")
+    deep = np.linspace(0, 65535, 144).reshape(12, 12).astype(np.uint16)
+    Image.fromarray(deep).save(tmp_path / "lying" / "deep.png")
+    assert len(Vision(str(tmp_path)).encode([tmp_path / "lying" / "deep.png"]).unique()) > 100
 
 
 def test_augmentation_is_for_training_only_and_not_among_the_weights(folder: Path) -> None:
@@ -126,6 +122,7 @@ def test_augmentation_is_for_training_only_and_not_among_the_weights(folder: Pat
     [
         ({"operations": 9}, "operations: found 9, allowed: a whole number from 0 to 8"),
         ({"magnitude": 1.5}, "magnitude: found 1.5, allowed: "),
+        *[({"mixup": one}, "mixup: found .*, allowed: a number from 0 to 10$") for one in (-0.1, 11, True, "much")],
     ],
 )
 def test_a_policy_out_of_bounds_is_refused(folder: Path, params: dict[str, Any], message: str) -> None:
@@ -171,7 +168,7 @@ def test_damaged_idx_files(folder: Path) -> None:
     assert "found 199 labels, allowed: 200" in refusal(train=str(folder))
 
 
-def test_a_class_with_one_image_and_a_class_that_only_the_test_has(folder: Path) -> None:
+def test_classes_of_one_image_or_of_the_test_alone_are_refused_and_labels_count_from_any(folder: Path) -> None:
     labels = bars(200)[1]
     labels[0] = 2
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
@@ -179,9 +176,6 @@ def test_a_class_with_one_image_and_a_class_that_only_the_test_has(folder: Path)
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(bars(200)[1]))
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(bars(60)[1] + 1))
     assert "found the class 2, allowed: those of the training images, 0, 1" in refusal(train=str(folder))
-
-
-def test_labels_may_count_from_one_and_files_may_be_named_as_emnist_names_them(folder: Path) -> None:
     for part, count, seed in (("train", 200, 0), ("t10k", 60, 1)):
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(bars(count, seed)[1] + 1))
     for path in list(folder.iterdir()):
@@ -191,16 +185,7 @@ def test_labels_may_count_from_one_and_files_may_be_named_as_emnist_names_them(f
     assert task.test_data({})[1].tolist() == [0, 1] * 30
 
 
-def test_bright_images_of_sixteen_bits_stay_different(tmp_path: Path) -> None:
-    from PIL import Image
-
-    image_folder(tmp_path, 20, mode="L")
-    deep = np.linspace(0, 65535, 144).reshape(12, 12).astype(np.uint16)
-    Image.fromarray(deep).save(tmp_path / "lying" / "deep.png")
-    assert len(Vision(str(tmp_path)).encode([tmp_path / "lying" / "deep.png"]).unique()) > 100
-
-
-def test_bad_folders(tmp_path: Path) -> None:
+def test_bad_folders_and_what_is_missing(tmp_path: Path) -> None:
     assert "no such folder" in refusal(train=str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
     assert "found 0 sub-folders with images" in refusal(train=str(tmp_path / "empty"))
@@ -237,9 +222,8 @@ def test_new_rows_that_are_no_paths_are_refused(folder: Path, rows: Any) -> None
         task.encode(rows)
 
 
-def check_two_ranks_and_a_resumed_trial(
-    folder: Path, tmp_path: Path, ranks: Any, policy: Mapping[str, int | float]
-) -> None:
+@pytest.mark.parametrize("policy", [{"shift": 1, "operations": 2, "magnitude": 0.5}, {"shift": 1, "mixup": 0.8}])
+def test_two_ranks_and_a_resumed_trial_augment_and_mix_as_one_rank_does(folder, tmp_path, ranks, policy) -> None:
     """What is drawn for a sample depends neither on the number of ranks nor on an interruption."""
 
     def spec(world_size: int = 1, **more: Any) -> TrialSpec:
@@ -260,5 +244,65 @@ def check_two_ranks_and_a_resumed_trial(
     assert all(torch.equal(whole["weights"][name], resumed["weights"][name]) for name in one)
 
 
-def test_two_ranks_and_a_resumed_trial_augment_as_one_rank_does(folder: Path, tmp_path: Path, ranks: Any) -> None:
-    check_two_ranks_and_a_resumed_trial(folder, tmp_path, ranks, {"shift": 1, "operations": 2, "magnitude": 0.5})
+@pytest.fixture
+def partners() -> Partners:
+    pixels, labels = bars(200)
+    return Partners(torch.from_numpy(pixels)[:, None], torch.from_numpy(labels).long())
+
+
+def test_partners_are_training_images_with_their_classes_and_shares_are_of_the_beta_distribution(partners) -> None:
+    mixup = Mixup(0.4, partners, 2)
+    mixup.set_epoch_seed(3)
+    others, shares, counts = mixup.draw(partners.pixels)
+    assert others.dtype == torch.uint8
+    places = [int((partners.pixels == one).flatten(1).all(1).nonzero()[0]) for one in others]
+    assert len(set(places)) > 200 / 2  # of all images, and not of a few
+    kept = 1 - shares[:, 0, 0, 0]
+    expected = torch.zeros(200, 2)
+    expected[torch.arange(200), partners.labels[places]] = kept
+    assert torch.allclose(counts, expected)
+    assert kept.mean().item() == pytest.approx(0.5, abs=0.1)
+    assert kept.var().item() == pytest.approx(1 / (4 * (2 * 0.4 + 1)), rel=0.2)
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.1, 0.5, 1.0, 2.5, 10.0])
+def test_shares_are_quantiles_of_the_beta_distribution(alpha: float) -> None:
+    found = beta_quantiles(alpha, 512)
+    assert np.allclose(found, betaincinv(alpha, alpha, (np.arange(512) + 0.5) / 512), atol=1e-4)
+
+
+def test_an_image_is_mixed_alike_in_any_batch_and_the_loss_is_that_of_both_classes(partners: Partners) -> None:
+    mixup = Mixup(1.0, partners, 2)
+    mixup.set_epoch_seed(3)
+    whole = mixup.draw(partners.pixels)
+    part = mixup.draw(partners.pixels[7:30])
+    assert all(torch.equal(one[7:30], other) for one, other in zip(whole, part, strict=True))
+    mixup.set_epoch_seed(4)
+    assert not torch.equal(mixup.draw(partners.pixels)[1], whole[1])
+    logits, targets = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
+    others, kept = torch.tensor([2, 1, 0, 0, 2]), torch.tensor([1.0, 0.3, 0.5, 0.2, 0.0])
+    counts = torch.zeros(5, 3)
+    counts[torch.arange(5), others] = 1 - kept
+    for smoothing in (0.0, 0.1):
+        first, second = (
+            cross_entropy(logits, one, reduction="none", label_smoothing=smoothing) for one in (targets, others)
+        )
+        found = mixed_loss(torch.stack([logits, counts], dim=1), targets, smoothing)
+        assert torch.allclose(found, kept * first + (1 - kept) * second, atol=1e-6)
+
+
+def test_mixup_is_for_training_only_and_can_be_learned_from(folder: Path) -> None:
+    task = Vision(str(folder))
+    torch.manual_seed(0)
+    plain = task.model(PARAMS)
+    torch.manual_seed(0)
+    mixed: Any = task.model({**PARAMS, "mixup": 0.5})
+    assert plain.state_dict().keys() == mixed.state_dict().keys()
+    rows, targets = (one[:20] for one in task.train_data({}))
+    outputs = mixed(rows)
+    assert outputs.shape == (20, 2, 2)
+    assert task.loss(outputs, targets).shape == task.smoothed_loss(outputs, targets, 0.1).shape == (20,)
+    assert torch.equal(mixed.eval()(rows), plain.eval()(rows))
+    assert copy.deepcopy(mixed).mixup._partners is mixed.mixup._partners  # the data are there once
+    task, trainer = trained("vision", {"train": str(folder)}, {**PARAMS, "mixup": 0.3, "label_smoothing": 0.05}, 8)
+    assert metrics_of(task, trainer, "validation")["val_accuracy"] > 0.9

@@ -1,8 +1,9 @@
-"""`benchmarks/same_model.py` on scikit-learn's digits: contestants get the same trials, and what is wrong is said."""
+"""`benchmarks/same_model.py` on digits, and a small part of what `benchmarks/fuzz.py` feeds to every door."""
 
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,18 @@ def test_contestants_search_the_same_trials(tmp_path: Path) -> None:
 def test_contestants_that_nobody_knows_are_refused() -> None:
     assert "--only: found torchrun, allowed: task, function, lightning" in ran("--only", "torchrun", code=2).stderr
     assert "found 'other', allowed: NAME=TASK" in ran("--also", "other", code=2).stderr
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_hostile_input_gets_an_answer_or_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.delitem(sys.modules, "fuzz", raising=False)
+    import fuzz  # type: ignore[import-not-found]
+
+    # A store takes a study of real trials to begin with: tests/studies/storage/test_damaged_rows.py.
+    doors = [door for door in fuzz.DOORS if door != "stores"]
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    found = fuzz.fuzz(inputs=12 * len(doors), seed=7, names=doors)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before, "tests of the same process start browsers"
+    assert found["bad"] == {}, found["examples"][:1]
+    assert set(found["inputs"].values()) == {12}
