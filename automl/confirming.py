@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from automl.exporting.archive_points import named_point
+from automl.exporting.origins import named_point
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import pool_of
 from automl.signals import draining_signals

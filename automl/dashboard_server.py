@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from automl.dashboard_page import Application, with_front_page
 from automl.dashboard_study import show
-from automl.standalone.serving.loopback import is_loopback, names_this_machine
+from automl.standalone.serving.listening import is_loopback, names_this_machine
 from automl.stored.polling import rest_seconds
 from search_spaces.user_errors import UserError
 from studies.storage.reading.reader import load_study

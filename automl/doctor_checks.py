@@ -102,8 +102,7 @@ def _ranks_on(places: AvailableSlots) -> int:
 
 
 def _two_ranks(places: AvailableSlots, group: GroupOptions) -> str:
-    from trainers.local.local_training import train_locally
-    from trainers.local.rank import RankFacts
+    from trainers.local.local_training import RankFacts, train_locally
     from trainers.protocol import TrialSpec
 
     spec = TrialSpec(study="doctor", trial=0, task="digits", params={}, training={"epochs": 1}, device=places.device)

@@ -106,7 +106,7 @@ DOORS: dict[str, dict[str, str]] = {
         "studies.search.model": "linear algebra, fits, quantiles, quasi-random points",
         "studies.search.acquisition": "tails of distributions",
         "automl.registry.significance": "the t distribution",
-        "trainers.tasks.words.tfidf": "sparse counts of n-grams, L-BFGS",
+        "trainers.tasks.words.ngrams": "sparse counts of n-grams, L-BFGS",
     },
     "moocore": {"studies.results.pareto": "its home"},
     "sklearn": {

@@ -65,7 +65,7 @@ class StorageError(CheckpointError):
 
 
 def classify(exception: BaseException) -> TrainingError:
-    """Return the `TrainingError` for `exception`; a `TrainingError` is returned as it is.
+    """Return the `TrainingError` for `exception`; one is returned as it is.
 
     A broken connection counts as lost only if torch says so: a task may read data over a network, and fail with
     `OSError`.
@@ -85,10 +85,9 @@ def classify(exception: BaseException) -> TrainingError:
 
 
 def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
-    """Return the error for an unread file of a checkpoint.
+    """Return the error for an unread file of a checkpoint: missing, damaged, or on a disk that may be away for a while.
 
-    Only causes of a wrong or damaged file count as damage: a disk may be away for a while. A file counts as missing
-    only if its grandparent folder exists, which vanishes with an unmounted disk.
+    A file counts as missing only if its grandparent folder exists, which vanishes with an unmounted disk.
     """
     if isinstance(error, FileNotFoundError) and _is_folder(Path(path).parent.parent):
         return CheckpointError(f"checkpoint {path} is missing")

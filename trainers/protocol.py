@@ -18,12 +18,9 @@ from search_spaces.suggestions import Asked
 from search_spaces.user_errors import RunError
 
 Backend = Literal["gloo", "nccl"]
-"""Backend of a process group."""
 BACKENDS: Mapping[str, Backend] = {"cpu": "gloo", "cuda": "nccl"}
-"""Default backend of each kind of device."""
 ParameterValue = bool | int | float | str | None
 Params = Mapping[str, ParameterValue]
-"""Parameters of a configuration by name."""
 Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable", "storage"]
 """Reasons of an attempt's failure. `unreadable` (checkpoint) and `storage` (full or broken disk) fail no trial."""
 
@@ -58,13 +55,7 @@ TEST_PREFIX = "test."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnostics:
-    """Diagnostic files of a single training.
-
-    Attributes:
-        trace: File for a profile of some steps of rank 0, or None.
-        rank_logs: Folder for a CSV file of batch losses for each rank, or None.
-        tensorboard: Folder for TensorBoard's files of each epoch's figures, or None.
-    """
+    """Diagnostic files of a single training: rank 0's profile, folders of batch losses and of TensorBoard's files."""
 
     trace: str | None = None
     rank_logs: str | None = None
@@ -83,21 +74,16 @@ class TrialSpec:
     Attributes:
         trial: Number of the trial within its study, from 0.
         attempt: Number of the attempt within its trial, from 1.
-        task: A built-in task's name, or "module:Class".
-        task_options: Keyword arguments of the task's constructor.
         params: The search's choice, without inactive parameters.
         training: The spec's `training` section; a parameter of the same name takes precedence.
         milestones: Epochs whose checkpoint is kept, ascending.
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
-        checkpoint_every_seconds: A checkpoint is written after the first step or epoch that ends this long after the
-            last.
-        resume_from: Checkpoint to resume from, or None.
+        checkpoint_every_seconds: Time after which the next step or epoch writes a checkpoint.
         test_at_end: The last measurement has the test metrics, too, each with `TEST_PREFIX`, if the task has test data.
         test_at: Further epochs with test metrics; an earlier end has them as well.
         python_path: Folders in front of `sys.path`, to import a task beside the spec.
         environment: Variables for a training function or command, unless set in its process.
-        proposed: Values, with their domains, of parameters that the trial may request at run time; others it draws.
-            None forbids requests.
+        proposed: Values of parameters that the trial may request at run time; others it draws. None forbids requests.
     """
 
     study: str
@@ -149,8 +135,6 @@ class TrialFacts:
 
     Attributes:
         base_learning_rate: The searched learning rate, for `reference_batch` samples a step.
-        lr_scaling: The applied rule: linear, sqrt, none or adascale.
-        reference_batch: Samples per step for the base learning rate.
         start_epoch: Epochs already done, 0 unless resumed.
         code_files: Hashes of the user's loaded files, by path; empty for a built-in task.
     """
@@ -172,19 +156,14 @@ class Measurement:
     """A trial's message after an epoch.
 
     Attributes:
-        epoch: The epoch that ended, from 1.
         metrics: Averages over all ranks' samples; may be non-finite, the controller judges them.
-        wall_seconds: Duration of this epoch on rank 0, with validation and waiting for its checkpoint, without earlier
-            saved parts.
-        checkpoint: Absolute path of this epoch's checkpoint, or None.
-        checkpoint_bytes: Size of that file in bytes, 0 without one.
+        wall_seconds: Duration on rank 0, with validation and waiting for its checkpoint, without earlier saved parts.
         ended: True if the ranks stopped here on a drain order.
         complete: True if patience ran out (`early_stop_patience`): the trial's last epoch.
         unsaved: True if a program that saves on request ended early with an unsaved epoch: it is no milestone, and
             replaces no kept model.
         age_seconds: Time from the epoch's end to the sending: short epochs are sent together, and wait for checkpoints.
-        optimizer: `learning_rate` of the last step and `gradient_norm` (root mean square over steps before clipping),
-            if known; these are no metrics.
+        optimizer: Known `learning_rate` of the last step and `gradient_norm` (root mean square before clipping).
     """
 
     epoch: int
@@ -209,10 +188,8 @@ class EpochPart:
     """A trial's message about a saved part of an epoch.
 
     Attributes:
-        epoch: The current epoch, from 1.
         fraction: Part of that epoch's work that is done, between 0 and 1.
         wall_seconds: Time on rank 0 since the epoch, or its previous part, began.
-        checkpoint_bytes: Size of that file in bytes.
         ended: True if the ranks stopped here on a drain order.
     """
 

@@ -1,7 +1,4 @@
-"""The parameters that the trainer itself takes, whatever the task: what each means and which values it can have.
-
-No torch here: the spec is checked against this table before anything heavy is loaded.
-"""
+"""The trainer's own parameters: meaning and allowed values. No torch: the spec is checked against this table first."""
 
 from __future__ import annotations
 
@@ -9,16 +6,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, cast, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from search_spaces.parameters import LARGEST_INT, same
 from search_spaces.wording import found, listed, nearest, shown
 from trainers.protocol import ParameterValue
 
-T = TypeVar("T", bound=ParameterValue)
-
 _KEY = "parameter"
-"""Key of a `TrainerParameter` in the metadata of its dataclass field."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,12 +20,11 @@ class TrainerParameter:
     """One parameter of the trainer.
 
     Attributes:
-        default: Value when neither the space nor the `training` section gives one.
         kind: "whole" and "number" have bounds, "choice" has choices only.
-        above: Bound that is itself not allowed.
-        below: Bound that is itself not allowed.
-        choices: Values of a "choice"; words, or null, that a number may be replaced by.
-        only_in_space: Whether it is a parameter of the space only, and no key of the spec's `training` section.
+        above: Exclusive lower bound.
+        below: Exclusive upper bound.
+        choices: Values of a "choice"; for a number, words or null allowed instead.
+        only_in_space: True for a parameter of the space that is no key of the spec's `training` section.
     """
 
     description: str
@@ -44,7 +37,7 @@ class TrainerParameter:
     only_in_space: bool = False
 
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """Return the allowed values, in words."""
         words = listed(c if isinstance(c, str) else shown(c) for c in self.choices)
         if self.kind == "choice":
             return words
@@ -54,7 +47,7 @@ class TrainerParameter:
         return f"{words} or {number}" if words else number
 
     def problem(self, value: object) -> str | None:
-        """Why the trainer cannot take this value, on one line; None if it can."""
+        """Return the reason why a value is not allowed, on one line; None if it is."""
         if self.kind == "choice":
             return self._choice_problem(value)
         if any(same(choice, value) for choice in self.choices):
@@ -75,61 +68,39 @@ class TrainerParameter:
         return found(value, self.allowed(), nearest(value, [c for c in self.choices if isinstance(c, str)]))
 
 
-def _declared(parameter: TrainerParameter) -> Any:
-    return field(default=parameter.default, metadata={_KEY: parameter})
+def _option(kind: Literal["whole", "number", "choice"], default: ParameterValue, description: str, **more: Any) -> Any:
+    parameter = TrainerParameter(description=description, default=default, kind=kind, **more)
+    return field(default=default, metadata={_KEY: parameter})
 
 
-def _choice(default: str, description: str, choices: tuple[str, ...], **more: bool) -> str:
-    return cast(
-        "str",
-        _declared(TrainerParameter(description=description, default=default, kind="choice", choices=choices, **more)),
-    )
+def _choice(default: str, description: str, choices: tuple[str, ...], **more: bool) -> Any:
+    return _option("choice", default, description, choices=choices, **more)
 
 
-def _switch(description: str) -> bool:
-    choices = (False, True)
-    return cast(
-        "bool", _declared(TrainerParameter(description=description, default=False, kind="choice", choices=choices))
-    )
+def _switch(description: str) -> Any:
+    return _option("choice", False, description, choices=(False, True))
 
 
-def _auto_switch(description: str) -> Literal["auto"] | bool:
-    choices = ("auto", False, True)
-    parameter = TrainerParameter(description=description, default="auto", kind="choice", choices=choices)
-    return cast("Literal['auto'] | bool", _declared(parameter))
+def _auto_switch(description: str) -> Any:
+    return _option("choice", "auto", description, choices=("auto", False, True))
 
 
-def _whole(default: T, description: str, *, at_least: int, **more: bool) -> T:
-    return cast("T", _numeric("whole", default, description, at_least=at_least, **more))
+def _whole(default: ParameterValue, description: str, **more: Any) -> Any:
+    return _option("whole", default, description, choices=_words(default), **more)
 
 
-def _number(
-    default: T,
-    description: str,
-    *,
-    at_least: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    **more: bool,
-) -> T:
-    numeric = _numeric("number", default, description, at_least=at_least, above=above, below=below, **more)
-    return cast("T", numeric)
+def _number(default: ParameterValue, description: str, **more: Any) -> Any:
+    return _option("number", default, description, choices=_words(default), **more)
 
 
-def _numeric(kind: Literal["whole", "number"], default: object, description: str, **more: Any) -> Any:
-    """Declare a number; a default that is none, such as "auto" or null, is the one word allowed in its place."""
-    value = cast("ParameterValue", default)
-    words = () if isinstance(default, int | float) else (value,)
-    return _declared(TrainerParameter(description=description, default=value, kind=kind, choices=words, **more))
+def _words(default: ParameterValue) -> tuple[ParameterValue, ...]:
+    """Return the value allowed in place of a number: a default such as "auto" or null."""
+    return () if isinstance(default, int | float) else (default,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerOptions:
-    """The value of every trainer parameter, and the only place that declares one.
-
-    Everything else is read off this class: `TRAINER_PARAMETERS`, the keys, types and defaults of the spec's `training`
-    section (`studies.spec.sections.TrainingSpec`), and `trainers.trial_settings.Settings`.
-    """
+    """All trainer parameters with their defaults: the only declaration, from which all other tables are derived."""
 
     learning_rate: float = _number(
         0.1, "learning rate at reference_batch samples per optimizer step", above=0, only_in_space=True
@@ -148,9 +119,7 @@ class TrainerOptions:
     )
     reference_batch: int = _whole(64, "samples per step for which the learning rate is meant", at_least=1)
     lr_scaling: str = _choice(
-        "auto",
-        "how the learning rate follows the effective batch size",
-        ("auto", "linear", "sqrt", "none", "adascale"),
+        "auto", "how the learning rate follows the effective batch size", ("auto", "linear", "sqrt", "none", "adascale")
     )
     warmup_epochs: float = _number(1.0, "epochs in which the learning rate rises to its full value", at_least=0)
     warmup_steps: int | None = _whole(
@@ -234,28 +203,24 @@ class TrainerOptions:
 TRAINER_PARAMETERS: Mapping[str, TrainerParameter] = MappingProxyType(
     {option.name: option.metadata[_KEY] for option in fields(TrainerOptions)}
 )
-"""The parameters by name, in the order of their declaration."""
 
 
 def training_keys() -> Mapping[str, tuple[Any, ParameterValue]]:
-    """Return type and default of each key of the spec's `training` section but `epochs`, by name."""
+    """Return type and default of each key of the spec's `training` section except `epochs`."""
     types = get_type_hints(TrainerOptions)
     return {name: (types[name], one.default) for name, one in TRAINER_PARAMETERS.items() if not one.only_in_space}
 
 
 def related() -> tuple[tuple[str, ...], ...]:
-    """Return the names of those parameters that are judged together by `clashes`, two or one at a time."""
+    """Return the names of parameters that `clashes` checks together, in pairs or alone."""
     pairs = ((one, other) for one, _, other, _, _ in _CLASHES)
     return tuple(dict.fromkeys([*pairs, *((name,) for name, _, _ in _NOT_ON_CPU)]))
 
 
 def clashes(values: Mapping[str, object], device: str | None = None) -> str | None:
-    """Why these values of trainer parameters do not go together, with the way out, on one line; None if they do.
+    """Return the reason why resolved values are incompatible, and the cure, on one line; None if they are compatible.
 
-    Args:
-        values: Resolved ones by name. A parameter that is missing is not judged, so fill in the defaults of those that
-            the space does not vary.
-        device: "cpu" or "cuda"; None where it is not known yet judges nothing that depends on it.
+    Missing parameters are not checked. `device` is "cpu" or "cuda"; None skips checks that depend on it.
     """
     for one, its_values, other, allowed, reason in _CLASHES:
         if one not in values or other not in values or values[one] not in its_values:
@@ -272,11 +237,7 @@ def clashes(values: Mapping[str, object], device: str | None = None) -> str | No
 
 
 def stream_problem(values: Mapping[str, object], *, has_own_schedule: bool) -> str | None:
-    """Why a stream of unknown length cannot be trained with these values, on one line; None if it can.
-
-    Args:
-        values: As of `clashes`, with the defaults filled in.
-    """
+    """Return the reason why a stream of unknown length cannot be trained with these values; None if it can."""
     if not same("auto", values["samples_per_epoch"]):
         return None
     needs, cure = "needs the number of steps, which nobody knows of a stream", "take samples_per_epoch: N"
@@ -313,7 +274,7 @@ _CLASHES: tuple[tuple[str, tuple[object, ...], str, tuple[object, ...], str], ..
     ),
     ("lr_scaling", ("adascale",), "compress", ("none", "fp16", "bf16"), "its variance is that of exact gradients"),
 )
-"""(one, its values, other, what the other may be beside them, why)."""
+"""(option, its values, other option, allowed values of the other, reason)."""
 
 _NOT_ON_CPU: tuple[tuple[str, object, str], ...] = (
     ("precision", "fp16", "half precision is emulated there, ten times as slow as fp32; take fp32 or bf16"),

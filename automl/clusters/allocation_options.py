@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
@@ -44,15 +45,8 @@ def slurm_options(command: _Command) -> _Command:
 
 def allocation_of(given: dict[str, Any]) -> Allocation:
     """Return the allocation from the values of `slurm_options`."""
-    return Allocation(
-        nodes=given["nodes"],
-        gpus_per_node=given["gpus_per_node"],
-        cpus_per_task=given["cpus_per_task"] or cpus_of_node(given["gpus_per_node"]),
-        time=given["time"],
-        warning_seconds=given["warning_seconds"],
-        partition=given["partition"],
-        account=given["account"],
-    )
+    cpus = given["cpus_per_task"] or cpus_of_node(given["gpus_per_node"])
+    return Allocation(**{one.name: given[one.name] for one in fields(Allocation)} | {"cpus_per_task": cpus})
 
 
 def cpus_of_node(gpus: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -18,7 +17,7 @@ from search_spaces.user_errors import UserError
 from studies.gangs.ray_cluster import SETTINGS
 from studies.spec.study_spec import StudySpec
 from trainers.checkpoints.locations import is_url
-from trainers.commands.command import COMMAND
+from trainers.commands.command import COMMAND, as_text
 
 Target = Literal["kuberay", "pytorchjob", "compose", "kustomize"]
 _MLFLOW_PORT = 5000
@@ -31,12 +30,7 @@ _PROGRAM = ("python", "-m", "automl.clusters.ray_job")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machines:
-    """Machines of a manifest.
-
-    Attributes:
-        cpus_per_node: Number of CPUs of each; None takes 4 per GPU, 4 without GPUs, and with compose the whole machine.
-        image: Image name with tag; None names it after the study.
-    """
+    """Machines of a manifest; None is 4 CPUs for each GPU (all CPUs with compose), or an image named by the study."""
 
     nodes: int
     gpus_per_node: int
@@ -72,12 +66,10 @@ def write_manifests(
     out: Path,
     training: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a folder with manifests, Dockerfiles and a README of the commands.
+    """Write manifests, Dockerfiles and a README of the commands to `out`, a new or empty folder.
 
-    `out` must not exist or be empty; `training` has parameters and epochs for `arguments_of_training`.
-
-    Raises:
-        UserError: The spec does not fit the target, the folder has files, or too much code lies beside the spec.
+    UserError if the spec does not fit the target, or too much code lies beside it. `training` is for
+    `arguments_of_training`.
     """
     values = {**values_of_image(), **machines.values(spec.study), "task": spec.task}
     match target:
@@ -101,19 +93,14 @@ def write_manifests(
 def arguments_of_training(
     spec: StudySpec, nodes: int, ranks: int, *, given: Sequence[str] = (), epochs: int | None = None
 ) -> list[str]:
-    """Return the arguments of torchrun in each pod of one training; Kubernetes substitutes the pod's RANK and MASTER_*.
+    """Return the arguments of torchrun in each pod; Kubernetes substitutes the pod's RANK and MASTER_*.
 
-    Args:
-        given: Parameters of the trainer or the task, `NAME=VALUE` each.
-        epochs: Number of epochs; None takes the spec's.
-
-    Raises:
-        UserError: The task is a command, or a parameter cannot be read.
+    `given` has parameters as NAME=VALUE. UserError for a command, or a parameter that cannot be read.
     """
     if spec.task == COMMAND:
         raise UserError("task: found a command, which trains in studies only; allowed: a task or a training function")
     read_params(given)
-    options = [f"--option={name}={_plain(value)}" for name, value in spec.task_options.items()]
+    options = [f"--option={name}={as_text(value)}" for name, value in spec.task_options.items()]
     return [
         f"--nnodes={nodes}",
         f"--nproc-per-node={ranks}",
@@ -149,11 +136,6 @@ def _values_of_kuberay(spec: StudySpec) -> dict[str, Any]:
     }
 
 
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _parts(image: str) -> tuple[str, str]:
-    """Split an image into name and tag; a colon before the registry's port starts no tag."""
     name, colon, tag = image.rpartition(":")
     return (name, tag) if colon and "/" not in tag else (image, "latest")

@@ -1,9 +1,7 @@
-"""Program that becomes one run of a study in a job: launches the study in the first run, and resumes it later.
+"""Program that becomes one run of a study in a job: `python -m automl.clusters.next_run SPEC STUDY ADDRESS`.
 
-    python -m automl.clusters.next_run SPEC STUDY ADDRESS
-
-ADDRESS is the address of the Ray cluster as YAML (null: this machine alone); AUTOML_STORE is the store. The process
-keeps its id, so that signals reach the study.
+It launches or resumes the study in AUTOML_STORE on the Ray cluster at ADDRESS (YAML), keeping its process id for
+signals.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Program that waits until all nodes have joined the Ray cluster: a study started earlier would count too few slots.
-
-python -m automl.clusters.nodes_joined ADDRESS NODES
-"""
+"""Program that waits until NODES nodes have joined the Ray cluster at ADDRESS: a study would count too few slots."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """Program of a RayJob: runs `automl` with the same arguments, and exits with 0 for a study without a complete trial.
 
-    python -m automl.clusters.ray_job launch digits.yaml
-
-KubeRay would retry such a study on a new cluster, in vain. `|| ...` in the entrypoint does not help: the operator wraps
-the entrypoint in a script. `automl` runs in this process, so that signals reach the study.
+KubeRay would retry such a study in vain. `automl` runs in this process, so that signals reach the study.
 """
 
 from __future__ import annotations

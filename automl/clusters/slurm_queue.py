@@ -11,17 +11,7 @@ from search_spaces.untrusted_text import escaped
 from search_spaces.user_errors import RunError, UserError
 
 _ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "REVOKED",
-        "TIMEOUT",
-    }
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT"}
 )
 _FORGOTTEN = "Invalid job id"
 _SECONDS = 60

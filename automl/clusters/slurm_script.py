@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from search_spaces.user_errors import UserError
 from studies.gangs.ray_cluster import OBJECT_STORE_BYTES, SETTINGS
 from studies.redact import redact
 from studies.spec.study_spec import StudySpec
-from studies.storage.schema.engine import absolute_url
+from studies.storage.schema.engine import absolute_url, parse_url
 
 _TEMPLATES = Path(__file__).with_name("slurm_files")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d{1,2}){0,2})")
@@ -24,11 +25,7 @@ _LEAST_WARNING_SECONDS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """Resources of a SLURM job.
-
-    Attributes:
-        warning_seconds: Seconds before the time limit at which the study begins to drain.
-    """
+    """Resources of a SLURM job; the study begins to drain `warning_seconds` before the time limit."""
 
     nodes: int
     gpus_per_node: int
@@ -71,11 +68,7 @@ class Allocation:
 
 
 def script_of(spec: StudySpec, file: Path, allocation: Allocation, *, folder: Path) -> str:
-    """Return the sbatch script of a study; relative paths in the spec start in `folder`.
-
-    Raises:
-        UserError: Spec and allocation do not go together, or SLURM would not take an option.
-    """
+    """Return a study's sbatch script; relative paths in the spec start in `folder`. UserError if they do not fit."""
     allocation.check()
     _check_room(spec, allocation)
     store = absolute_url(spec.store, folder)
@@ -105,11 +98,7 @@ def job_name(study: str) -> str:
 
 
 def seconds_of(time: str) -> int:
-    """Return a time limit in seconds; UserError for another form, or less than SLURM's resolution of a minute.
-
-    Args:
-        time: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, or DAYS-HOURS with or without :MINUTES and :SECONDS.
-    """
+    """Return a time limit of SLURM's in seconds; UserError for another form, or less than its resolution, a minute."""
     found = _TIME.fullmatch(time)
     parts = [int(part) for part in found["rest"].split(":")] if found else []
     if found and found["days"] is not None:
@@ -140,3 +129,46 @@ def _check_room(spec: StudySpec, allocation: Allocation) -> None:
         raise UserError(
             f"resources.slots: found {resources.slots}, allowed: at most {there}: {allocation.nodes} nodes with {each}"
         )
+
+
+MARK = "`automl export-cluster"
+"""Marker in a comment of each written file; marked files may be overwritten."""
+
+
+def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
+    """Write text files with their folders, all or none; UserError if this program did not write an existing file."""
+    for file in files:
+        _check(file)
+    for file, text in files.items():
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            if executable:
+                file.chmod(0o755)
+        except OSError as error:
+            raise UserError(f"--out: found {file}, which cannot be written ({error.strerror})") from None
+
+
+def _check(file: Path) -> None:
+    allowed = "allowed: a new one, or one that `automl export-cluster` has written"
+    if file.is_dir():
+        raise UserError(f"--out: found {file}, which is a folder, allowed: a file to write")
+    if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace"):
+        raise UserError(f"--out: found {file}, which something else has written, {allowed}")
+
+
+_SQLITE = (
+    "the store is SQLite: each node on which the job may run has to see its file, on a file system that locks files; "
+    "PostgreSQL needs neither"
+)
+
+
+def write_job(spec: StudySpec, file: Path, allocation: Allocation, out: Path | None) -> tuple[Path, tuple[str, ...]]:
+    """Write a study's script to `out` (None: STUDY.sbatch); return its path and warnings of one line each.
+
+    UserError if the spec does not fit the allocation, or another program wrote the existing file.
+    """
+    script = (out or Path(f"{spec.study}.sbatch")).absolute()
+    write_files({script: script_of(spec, file, allocation, folder=Path.cwd())}, executable=True)
+    is_sqlite = parse_url(spec.store).get_backend_name() == "sqlite"
+    return script, (_SQLITE,) if is_sqlite else ()

@@ -10,9 +10,8 @@ from typing import Any
 
 from automl.clusters import slurm_queue
 from automl.clusters.allocation_options import allocation_of
-from automl.clusters.slurm_job import write_job
 from automl.clusters.slurm_queue import JobState
-from automl.clusters.slurm_script import job_name
+from automl.clusters.slurm_script import job_name, write_job
 from automl.launching.spec_reading import read_spec
 from automl.stored.polling import Looker
 from automl.terminal.echo import echo
@@ -44,12 +43,8 @@ def follow(
 ) -> tuple[JobState, StudyRecord | None]:
     """Print each change of the job, and the study's figures, until the job ends for good.
 
-    A drained study continues in the job's next run, so only the job's end counts. While SLURM does not answer, the last
-    known state of the job holds. RunError after `PATIENCE_SECONDS` without an answer.
-
-    Args:
-        look_at_study: Function that returns the committed study; None before it is in the store.
-        clock: Function that returns the time in seconds since 1970.
+    A drained study continues in the job's next run. RunError if SLURM gives no answer for `PATIENCE_SECONDS`. `clock`
+    returns seconds since 1970.
     """
     told, job, failed_at = "", None, None
     while True:
@@ -75,15 +70,9 @@ def follow(
 def submit_to_slurm(
     spec: Path, out: Path | None, store: str | None, *, follow: bool, as_json: bool, allocation: Mapping[str, Any]
 ) -> None:
-    """Write the script of `automl export-cluster slurm` and submit it with sbatch.
+    """Write the script of `automl export-cluster slurm` and submit it; `follow` ends with the study's exit code.
 
-    Args:
-        out: File of the script; None takes `STUDY.sbatch`.
-        store: URL of the store; None takes the spec's store.
-        follow: Whether to follow job and study until both end; the process then exits with the study's code.
-
-    Raises:
-        UserError: SLURM is not installed, or a job already runs this study.
+    UserError if SLURM is not installed, or a job already runs this study.
     """
     slurm_queue.check_installed()
     parsed = read_spec(spec, (), store)
@@ -103,7 +92,6 @@ def submit_to_slurm(
 
 
 def _followed(job: str, study: str, url: str) -> int:
-    """Follow a job until it ends for good, print the study, and return the exit code."""
     shown = console()
     try:
         state, record = follow(

@@ -19,9 +19,7 @@ FOLDER = "/home/automl/study"
 CHECKPOINTS = "artifacts"
 """Folder below it where a volume is mounted."""
 MLFLOW_FOLDER = "/home/automl/mlflow"
-"""Folder of MLflow's artifacts; also a volume."""
 UPLOADS_FOLDER = "/home/automl/uploads"
-"""Folder of uploaded tables; also a volume."""
 PORT = 8765
 TOKENS = "/run/secrets/automl/tokens"
 USER_ID = 1000
@@ -50,10 +48,7 @@ def values_of_image() -> dict[str, Any]:
 
 
 def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
-    """Write Dockerfiles and the files that they copy into a folder.
-
-    Args:
-        file: File of the spec; Python files beside and below it are copied if the study uses own code.
+    """Write Dockerfiles and the files that they copy; own code is Python files beside and below the spec's `file`.
 
     Raises:
         ExportError: A package that the image needs is not installed here, so that its version is unknown.
@@ -80,7 +75,6 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def _has_own_code(spec: StudySpec) -> bool:
-    """Return whether a study needs own code: a command, or an object of a module outside this package."""
     names = (spec.task, spec.search.sampler, spec.search.pruner.name)
     return spec.task == COMMAND or any(":" in name for name in names)
 

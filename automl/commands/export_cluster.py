@@ -9,7 +9,7 @@ import click
 
 from automl.clusters.allocation_options import allocation_of, nodes_options, slurm_options
 from automl.clusters.manifests import Machines, Target, write_manifests
-from automl.clusters.slurm_job import write_job
+from automl.clusters.slurm_script import write_job
 from automl.launching.spec_reading import read_spec
 from automl.terminal.echo import echo
 from automl.terminal.options import file_type, json_option, param_option, store_option

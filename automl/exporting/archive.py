@@ -25,10 +25,7 @@ def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
 
 
 def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
-    """Write the model of an archive to `out`: a file, or a folder that must not exist or be empty.
-
-    Returns the result of the original `export_point`; ExportError if it is no archive, or cannot be written.
-    """
+    """Write an archive's model to `out`, a file or a new or empty folder; return the result of its `export_point`."""
     try:
         with ZipFile(file) as archive:
             written: dict[str, Any] = json.loads(archive.read(DESCRIPTION))

@@ -17,7 +17,6 @@ from trainers.loop.evaluation import evaluate_samples
 from trainers.protocol import NoTestPartError
 
 MEANS = ("classes", "number")
-"""Kinds of answers that have a mean."""
 _WHAT = "ensemble"
 _BATCH = 256
 _CPU = torch.device("cpu")
@@ -56,12 +55,7 @@ def part_of_test(sources: Sequence[Source]) -> Part | None:
 
 
 def part_of(sources: Sequence[Source], part: str) -> Part:
-    """Return the answers of models of a task on a part.
-
-    Raises:
-        ExportError: The part is a stream, or cannot be read any more.
-        NoTestPartError: The task has no test part.
-    """
+    """Return models' answers on a part; ExportError for a stream or unreadable data, NoTestPartError without it."""
     with as_a_line(_WHAT):
         return _part_of(sources, part)
 

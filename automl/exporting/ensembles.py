@@ -55,12 +55,7 @@ WHAT = "ensemble"
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A kept model.
-
-    Attributes:
-        name: `12@9`, or `12@9, seed 5` for one kept by `automl confirm --keep-models`.
-        training: Trial and seed of the training; the seed is None outside `automl confirm`.
-    """
+    """A kept model; `training` is its trial, and its seed in `automl confirm --keep-models`, else None."""
 
     name: str
     source: Source
@@ -73,9 +68,7 @@ class Choice:
     """The best combination of members.
 
     Attributes:
-        objective: Objective that was optimised, with the loss as the tie-breaker.
         instead_of: First objective of the study, if a mean of answers does not have it, such as a price; else None.
-        validation: Validation part with the answers of all members.
         counts: How often each member counts; 0 if left out.
     """
 
@@ -89,16 +82,9 @@ class Choice:
 def write_ensemble(
     record: StudyRecord, out: Path, *, base_folder: str, size: int, usd_per_slot_hour: float, form: str = "package"
 ) -> dict[str, Any]:
-    """Choose an ensemble of the study's kept models and write it.
+    """Choose an ensemble of at most `size` of the study's kept models, and write it as package, mlflow or docker.
 
-    Args:
-        base_folder: Folder with the study's own code.
-        size: Largest number of members, repeated ones included.
-        form: package, mlflow, or docker (the folder of an image that serves the ensemble).
-
-    Returns:
-        Plain values: metric, `instead_of`, scores on validation and test part beside the best member's, members with
-        their weights, seconds and dollars per prediction, folder, and `format`.
+    Returns plain values for `automl ensemble --json`.
 
     Raises:
         StoreError: Fewer than two compatible models are kept.

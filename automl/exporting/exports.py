@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from automl.exporting.archive_points import named_point
 from automl.exporting.atomic_outputs import check_new_folder
 from automl.exporting.export_errors import ExportError, as_a_line
-from automl.exporting.origins import ensemble_origin, kept_ensemble, origin_of, values_at
+from automl.exporting.origins import ensemble_origin, kept_ensemble, named_point, origin_of, values_at
 from automl.stored.point_checkpoints import kept_checkpoint
 from studies.records.records import ConfirmationRecord, StudyRecord
 from studies.redact import redact_deep
@@ -36,12 +35,7 @@ def format_of(out: Path) -> Format:
 
 
 def check_target(out: Path, form: Target) -> None:
-    """Check that a format can be written at a path.
-
-    Raises:
-        StoreError: The parent folder does not exist.
-        ExportError: Something would be replaced.
-    """
+    """Raise StoreError if the parent folder of `out` is missing, ExportError if something would be replaced."""
     if not out.absolute().parent.is_dir():
         raise StoreError(f"--out: found {str(out)!r}, but there is no folder {str(out.absolute().parent)!r}")
     if form in _FOLDERS:
@@ -66,14 +60,9 @@ def export_point(
 
     Args:
         point: `TRIAL@EPOCH`, `TRIAL` for its last kept model, or best, cheapest or knee.
-        base_folder: Folder with the study's own code.
         form: Format; None takes the format for the ending of `out`.
         model: Name that a training function gave the model in `trial.epochs`.
-        ensemble: Whether to write the models that `automl confirm --keep-models` kept of the point's trial.
         place: Final path for the lines that load the model; None takes `out`.
-
-    Returns:
-        Plain values: the point, its objectives, the file, its format, and in `how_to_load` the code that loads it.
 
     Raises:
         StoreError: The point has another form, or no model of it is kept.

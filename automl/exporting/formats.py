@@ -18,8 +18,7 @@ from torch.utils import _pytree as pytree
 
 import automl.standalone
 from automl.exporting.atomic_outputs import new_file, new_folder
-from automl.exporting.card import card_of
-from automl.exporting.example import EXAMPLE_IMAGE, example_image, example_rows
+from automl.exporting.card import EXAMPLE_IMAGE, card_of, example_image, example_rows
 from automl.exporting.export_errors import ExportError
 from automl.standalone.model import MANIFEST
 from automl.standalone.programs import OnnxProgram
@@ -94,12 +93,7 @@ def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write an .onnx file, with manifest, card and an example row as metadata.
-
-    Raises:
-        ExportError: It cannot be written, a package is missing, ONNX or its runtime lacks an operation, or the file's
-            answers differ from the program's.
-    """
+    """Write an .onnx file with metadata; ExportError if a package or operation is missing, or its answers differ."""
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch needs it
@@ -131,7 +125,6 @@ def write_mlflow(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any
 
 
 def _papers(manifest: Mapping[str, Any], file: str) -> dict[str, str]:
-    """Return the texts beside a single file's manifest: the card and an example row (an image as base64)."""
     image = example_image(manifest)
     rows = example_rows(manifest) if image is None else [base64.b64encode(image).decode()]
     return {CARD: card_of(manifest, file=file), **({_EXAMPLE: json.dumps(rows, ensure_ascii=False)} if rows else {})}
@@ -140,13 +133,9 @@ def _papers(manifest: Mapping[str, Any], file: str) -> dict[str, str]:
 def save_program(
     program: ExportedProgram, manifest: Mapping[str, Any], path: Path, papers: Mapping[str, str] | None = None
 ) -> None:
-    """Write a program with its manifest, and texts by name.
+    """Write a program with its manifest, and texts by name; ExportError if it takes or returns a user's own container.
 
-    Leaves out example rows (user data), lines and paths of the user's code, and shape checks, which are Python: the
-    file contains no code, see `automl.standalone.program_check`.
-
-    Raises:
-        ExportError: The model takes or returns a container of the user's own, such as a named tuple.
+    Leaves out example rows (user data), lines and paths of the user's code, and shape checks, which are Python.
     """
     _own_memory(program.state_dict)
     program._example_inputs = None  # noqa: SLF001 - there is no public way

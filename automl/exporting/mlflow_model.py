@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.example import EXAMPLE_IMAGE, example_rows
+from automl.exporting.card import EXAMPLE_IMAGE, example_rows
 from automl.standalone.model import MANIFEST
 
 if TYPE_CHECKING:
@@ -132,7 +132,6 @@ def _any_type(name: str) -> Any:
 
 
 def _example(manifest: Mapping[str, Any], package: Path) -> Any:
-    """Return an example row in MLflow's form; None where there is none."""
     import numpy as np
 
     rows = example_rows(manifest)

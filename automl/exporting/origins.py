@@ -7,22 +7,51 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.archive_points import named_point
 from automl.exporting.export_errors import ExportError
+from automl.stored.point_checkpoints import parse_point
 from studies.records.records import NANO, ConfirmationRecord, StudyRecord
+from studies.results import analysis
 from studies.results.confirmations import confirmation_by, confirmation_of
-from studies.results.recommendation import ranked_points, takeable
+from studies.results.expected_values import expected_values
+from studies.results.recommendation import knee, ranked_points, takeable
 from studies.storage.schema.engine import StoreError
 
 if TYPE_CHECKING:
     from automl.exporting.source import Source
 
+NAMES = {
+    "best": "the best in the first objective",
+    "cheapest": "the one whose training cost least",
+    "knee": "the best trade-off: the smallest sum of the objectives, each scaled to its range in the archive",
+}
+
+
+def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
+    """Return trial and epoch (None: the last kept model); StoreError for another form, or without a kept model."""
+    if text not in NAMES:
+        return parse_point(text, names=NAMES)
+    points = [point for point in takeable(record) if point.checkpoint]
+    if not points:
+        raise StoreError(f"point: found {text!r}, but the archive of {record.name} has no kept model yet")
+    signed = expected_values(record, points)
+    if text == "best":
+        chosen = min(range(len(points)), key=signed.__getitem__)
+    elif text == "knee":
+        chosen = points.index(knee(record, points))
+    else:
+        costs = [_cost_usd(record, point) for point in points]
+        chosen = min(range(len(points)), key=lambda place: (costs[place], signed[place]))
+    return points[chosen].trial, points[chosen].epoch
+
+
+def _cost_usd(record: StudyRecord, point: analysis.ArchivePoint) -> float:
+    epochs = record.started[point.trial].epochs
+    return next(epoch.metrics["cost_usd"] for epoch in epochs if epoch.epoch == point.epoch)
+
+
 _SEVERAL = ("package", "mlflow", "docker")
-"""Formats that hold several models."""
 ENSEMBLE = "ensemble"
-"""Name that stands for the models of a trial's seeds in place of a point: `ensemble`, `ensemble:TRIAL` or
-`ensemble:TRIAL@EPOCH`.
-"""
+"""Stands for the models of a trial's seeds in place of a point: `ensemble`, or with `:TRIAL` or `:TRIAL@EPOCH`."""
 _OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
 
 
@@ -50,11 +79,9 @@ def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> 
 
 
 def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[ConfirmationRecord]:
-    """Return the confirmation trainings of a point, with their kept models; without an epoch, as in `seeds_named`.
+    """Return a point's confirmation trainings with kept models; without an epoch, as in `seeds_named`.
 
-    Raises:
-        StoreError: The point has another form.
-        ExportError: No such models are kept, or the format holds only one model.
+    ExportError if none are kept, or the format holds only one model; StoreError for another form of point.
     """
     if form not in _SEVERAL:
         raise ExportError(f"--ensemble: found --format {form}, which holds one model, allowed: {', '.join(_SEVERAL)}")
@@ -73,11 +100,8 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[Confirmati
 def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | None:
     """Return the kept seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names; None for another name.
 
-    `ensemble` alone takes the trial with the best expected value in the archive that has at least two kept models.
-    Without an epoch, the last confirmed epoch with two kept seeds counts.
-
-    Raises:
-        StoreError: There are no such models; the message says how to get them.
+    `ensemble` alone takes the trial with the best expected value that has two kept models; without an epoch, the last
+    confirmed one counts. StoreError, which says how to get them, if there are no such models.
     """
     name, sign, rest = text.partition(":")
     if name != ENSEMBLE:
@@ -127,9 +151,4 @@ def _kept(record: StudyRecord, trial: int, epoch: int | None = None) -> list[Con
 
 
 def _of_trial(record: StudyRecord, trial: int, confirmed: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {
-        "study": record.name,
-        "trial": trial,
-        "study_cost_usd": record.cost_nano_usd / NANO,
-        "confirmed": confirmed,
-    }
+    return {"study": record.name, "trial": trial, "study_cost_usd": record.cost_nano_usd / NANO, "confirmed": confirmed}

@@ -30,15 +30,13 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Model to export, with its task and data.
+    """Model to export, with its task (None for a training function) and data.
 
     Attributes:
         rows: How a row becomes numbers, see `automl.standalone`; None where only the model's own code knows.
         answers: Meaning of outputs, see `automl.standalone.answers`.
-        data: Known facts of the training data: number of samples unless a stream, checksum of tensors; `out_of_fold` if
-            metrics are of models that had not seen the row. `with_data` adds the first two for `like` models.
+        data: Known facts of the training data; `out_of_fold` if metrics are of models that had not seen the row.
         content: The checkpoint without its weights.
-        task: The task; None for a training function.
     """
 
     call: Call
@@ -61,10 +59,7 @@ def source_of(
 
     Args:
         named: Name of the task; the checkpoint's own is not trusted.
-        python_path: Folders with the code of the study's task.
-        model: Name that a training function gave the model in `trial.epochs`.
-        like: Another model of the study; its task and loaded data are reused if the options are equal, and the training
-            data are not inspected.
+        like: Another model of the study, whose task and data are reused if the options are equal.
 
     Raises:
         TaskError: The study's task cannot be built any more, or does not train a torch model.
@@ -105,16 +100,8 @@ def with_data(source: Source) -> Source:
 
 
 def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpec:
-    return TrialSpec(
-        study=spec["study"],
-        trial=spec["trial"],
-        task=spec["task"],
-        task_options=spec["task_options"],
-        params=spec["params"],
-        training=spec["training"],
-        seed=spec["seed"],
-        python_path=python_path,
-    )
+    names = ("study", "trial", "task", "task_options", "params", "training", "seed")
+    return TrialSpec(**{name: spec[name] for name in names}, python_path=python_path)
 
 
 def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 SERVER_PACKAGES = ("fastapi", "gunicorn", "prometheus-client", "pydantic-settings", "uvicorn", "uvicorn-worker")
-"""Packages that the server needs, by their names at PyPI."""
 _MODEL = "model"
 _PORT = 7860
 """Port of a Hugging Face Space."""
@@ -25,11 +24,7 @@ _MIB_WITHOUT_MODEL = 768
 
 
 def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder for `docker build` of an image that serves the model; `out` must not exist, or be empty.
-
-    Raises:
-        ExportError: It cannot be written, or a package of the server is missing here, so that its version is unknown.
-    """
+    """Write a folder for `docker build` of an image that serves the model; ExportError if a package is missing here."""
     needed = pinned((*(name for name in manifest["environment"] if name != "python"), *SERVER_PACKAGES))
     with new_folder(out) as folder:
         write_package(programs, manifest, folder / _MODEL)
@@ -46,7 +41,7 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
         "model": _MODEL,
         "port": _PORT,
         "user_id": _USER_ID,
-        "name": image_name(str(manifest["study"])),
+        "name": cluster_name(str(manifest["study"]), "model"),
         "study": manifest["study"],
         "what": _what(manifest),
         "licence": manifest["licence"],
@@ -59,11 +54,6 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
 def _what(manifest: Mapping[str, Any]) -> str:
     members = manifest.get("members")
     return f"trial {manifest['trial']}" if members is None else f"an ensemble of {len(members)} models"
-
-
-def image_name(study: str) -> str:
-    """Return a name that Docker and Kubernetes allow: small letters, digits and dashes, at most 50 characters."""
-    return cluster_name(study, "model")
 
 
 def _bytes_below(folder: Path) -> int:

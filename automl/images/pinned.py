@@ -15,9 +15,9 @@ _OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
 
 
 def pinned(packages: tuple[str, ...]) -> list[str]:
-    """Return lines such as `fastapi==0.141.1` for the packages and their dependencies, in the versions installed here.
+    """Return lines such as `fastapi==0.141.1` for packages and their dependencies, in the versions installed here.
 
-    Leaves out torch's GPU packages, and the build in a version such as 2.14.0+cpu. ExportError if a package is missing.
+    Leaves out torch's GPU packages and the build of a version (+cpu). ExportError if a package is missing.
     """
     for name in packages:
         if _found(name) is None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from automl.exporting.export_errors import ExportError
 
@@ -17,23 +17,9 @@ ENDINGS = (".csv", ".jsonl", ".parquet")
 _ROWS_OF_A_GROUP = 10_000
 
 
-class Sink(Protocol):
-    """Takes predictions."""
-
-    def add(self, number: int, answer: Mapping[str, Any]) -> None:
-        """Take the prediction for row `number`, from 1."""
-
-    def close(self) -> None:
-        """Write the buffered predictions."""
-
-
 @contextmanager
-def answers_to(out: Path | None) -> Iterator[Sink]:
-    """Yield a sink whose file is replaced once it is complete; None prints CSV.
-
-    Raises:
-        ExportError: The file's ending is not a known format, or the file cannot be written.
-    """
+def answers_to(out: Path | None) -> Iterator[_Csv | _JsonLines | _Parquet]:
+    """Yield a sink whose file is replaced once it is complete; None prints CSV. ExportError if it cannot be written."""
     if out is None:
         yield _Csv(sys.stdout)
         return
@@ -42,9 +28,9 @@ def answers_to(out: Path | None) -> Iterator[Sink]:
     path = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         if out.suffix == ".parquet":
-            sink: Sink = _Parquet(path)
-            yield sink
-            sink.close()
+            parquet = _Parquet(path)
+            yield parquet
+            parquet.close()
         else:
             with path.open("w", encoding="utf-8", newline="") as file:
                 yield _Csv(file) if out.suffix == ".csv" else _JsonLines(file)
@@ -79,9 +65,6 @@ class _Csv:
             self._has_names = True
         self._writer.writerow(cells.values())
 
-    def close(self) -> None:
-        """Nothing is left."""
-
 
 class _JsonLines:
     def __init__(self, file: IO[str]) -> None:
@@ -89,9 +72,6 @@ class _JsonLines:
 
     def add(self, number: int, answer: Mapping[str, Any]) -> None:
         self._file.write(json.dumps({"row": number, **answer}, ensure_ascii=False) + "\n")
-
-    def close(self) -> None:
-        """Nothing is left."""
 
 
 class _Parquet:

@@ -17,15 +17,10 @@ from automl.standalone.model import BATCH, Model, load, load_problem
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]
 """Where a row is, the name of its file if it has one, and its numbers."""
 _FILE = "file"
-"""Name of the column with the image's file."""
 
 
 def opened_model(path: Path, device: str = "cpu") -> Model:
-    """Return an exported model that predicts rows.
-
-    Raises:
-        ExportError: It is not an exported model, could run code, or needs a package that is not installed.
-    """
+    """Return an exported model; ExportError if it is none, could run code, or needs a missing package."""
     try:
         return load(path, device)
     except Exception as error:
@@ -40,14 +35,9 @@ def predict_file(
     column: str | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> int:
-    """Write a prediction for each row, and return the number of rows.
+    """Write a prediction for each row to `out` (None prints them), and return the number of rows.
 
-    Args:
-        data: The rows, see `automl.predicting.row_files`.
-        out: File of the predictions; None prints them.
-
-    Raises:
-        ExportError: The model does not accept a row, or a file cannot be read or written.
+    ExportError if the model does not accept a row, or a file cannot be read or written.
     """
     done = 0
     rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
@@ -63,7 +53,6 @@ def predict_file(
 
 
 def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:
-    """Yield each row with its place in the data, and with its file name if rows are image files."""
     are_files = model.rows.kind == "image"
     for number, (where, row) in enumerate(rows):
         try:

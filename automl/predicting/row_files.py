@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,16 +33,12 @@ Row = tuple[str, Any]
 
 
 def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> Iterator[Row]:
-    """Yield the rows of a file or of a folder of images.
+    """Yield the rows of a file or of a folder of images; ExportError if it cannot be read, or has no such rows.
 
     Args:
-        path: CSV, TSV, Parquet or JSON lines (text also as .gz); a text file with a row on each line; an image, or a
-            folder of images.
+        path: CSV, TSV, Parquet or JSON lines (text also as .gz); texts on lines; an image, or a folder of images.
         form: Row format of the model: `rows` of its manifest.
         column: Column of a table with the texts or images; None finds it.
-
-    Raises:
-        ExportError: The file cannot be read, or has no such rows.
     """
     kind = form["kind"]
     if not path.exists():
@@ -56,7 +53,7 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
     first = next(table, None)
     if first is None:
         raise ExportError(f"{path}: found an empty file, allowed: a file with {_wanted(kind)}")
-    return _as_taken(path, _chained(first, table), form, column)
+    return _as_taken(path, chain([first], table), form, column)
 
 
 def _wanted(kind: str) -> str:
@@ -65,11 +62,6 @@ def _wanted(kind: str) -> str:
 
 def _ending(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
-
-
-def _chained(first: Row, rest: Iterator[Row]) -> Iterator[Row]:
-    yield first
-    yield from rest
 
 
 # ---------------------------------------------------------------------- files
@@ -138,7 +130,7 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
         csv.field_size_limit(sys.maxsize)
         is_plain = form.get("delimiter") == delimiter and form.get("quoting") is False
         reader = csv.reader(
-            _with_head(head, file),
+            chain([head], file),
             delimiter=delimiter,
             quoting=csv.QUOTE_NONE if is_plain else csv.QUOTE_MINIMAL,
             strict=True,
@@ -195,11 +187,6 @@ def _check_differ(path: Path, names: Sequence[str]) -> None:
         raise ExportError(f"{path}: line 1: {what}, allowed: a first line of names that differ")
 
 
-def _with_head(head: str, rest: IO[str]) -> Iterator[str]:
-    yield head
-    yield from rest
-
-
 def _encoding(form: Mapping[str, Any]) -> str:
     encoding = str(form.get("encoding", _UTF_8))
     try:
@@ -242,7 +229,6 @@ def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: 
 
 
 def _word(where: str, cell: Any) -> str:
-    """A text or a file name; Parquet may contain its bytes."""
     if not isinstance(cell, bytes):
         return "" if cell is None else str(cell)
     try:
@@ -252,7 +238,6 @@ def _word(where: str, cell: Any) -> str:
 
 
 def _column(path: Path, names: Sequence[str], form: Mapping[str, Any], column: str | None) -> str:
-    """The column with texts or images: the requested one, the training file's, or the only one."""
     for wanted in (column, None if column else form.get("column")):
         if wanted in names:
             return str(wanted)

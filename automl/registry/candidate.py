@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from automl.exporting.archive_points import named_point
 from automl.exporting.export_errors import ExportError
 from automl.exporting.exports import check_rows, opened_source, opened_sources
-from automl.exporting.origins import ensemble_origin, origin_of, seeds_named
+from automl.exporting.origins import ensemble_origin, named_point, origin_of, seeds_named
 from automl.stored.point_checkpoints import kept_checkpoint
 from studies.records.records import ConfirmationRecord, StudyRecord
 from studies.results.confirmations import confirmation_by, confirmation_of, spread

@@ -17,7 +17,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from automl.remote.record_json import read
-from automl.standalone.serving.loopback import is_loopback
+from automl.standalone.serving.listening import is_loopback
 from search_spaces.user_errors import RunError, UserError
 from studies.records.records import StudyRecord
 

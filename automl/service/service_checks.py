@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from automl.doctor_findings import WrongError, finding
 from automl.remote.client import ServiceClient
 from automl.service import queue_checks
-from automl.standalone.serving.loopback import is_loopback
+from automl.standalone.serving.listening import is_loopback
 from automl.stored.open_store import store_url
 from reports.phrases import duration, size_in_bytes
 from search_spaces.wording import install_command

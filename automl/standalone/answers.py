@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from .text_rows import TextRows
 
@@ -12,23 +12,8 @@ _NORMAL_95 = 1.959963984540054
 """97.5 % quantile of the normal distribution."""
 
 
-class Answers(Protocol):
-    """Turns the outputs of one row, from each model of an ensemble, into an answer."""
-
-    kind: str
-    takes_last: bool
-    """True if only the outputs at the last place of a row are needed."""
-
-    def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return the answer."""
-
-
 class ClassAnswers:
-    """A label, its probability, and all labels' probabilities; an ensemble averages its models' probabilities.
-
-    Args:
-        form: `labels`, in the order of the outputs [labels], which are logits.
-    """
+    """A label, its probability, and all labels' probabilities, from logits; an ensemble averages probabilities."""
 
     kind = "classes"
     takes_last = False
@@ -50,19 +35,12 @@ class ClassAnswers:
 class NumberAnswers:
     """A number in the target's units, and an interval expected to contain 95 % of the true values.
 
-    The interval assumes normal errors. Their variance is the mean squared error (for an ensemble, its models' mean)
-    plus the variance s of the models' answers x with weights w at this row, 0 for one model: differences between seeds
-    show what the data do not settle (Lakshminarayanan et al., arXiv 1612.01474).
+    The interval assumes normal errors. Their variance is the mean squared error on the validation part (`mse`, None if
+    unknown) plus the variance s of the models' answers x with weights w (Lakshminarayanan et al., arXiv 1612.01474):
 
         p = w / sum(w)    m = sum(p x)    s = sum(p (x - m)^2) / (1 - sum(p^2))
 
-    The divisor makes s unbiased (n - 1 for equal weights) and independent of the weights' scale. The measured error
-    already contains a part of s, so intervals are slightly wide.
-
-    Args:
-        form: `mean` and `deviation` of the target, by which outputs [] are standardised; `mse`, mean squared error on
-            the validation part, None if not measured.
-        weights: Weight of each model of an ensemble, and its number of outputs in an answer.
+    The divisor makes s unbiased and independent of the weights' scale.
     """
 
     kind = "number"
@@ -86,11 +64,7 @@ class NumberAnswers:
 
 
 class TokenAnswers:
-    """The most likely next tokens, and their probabilities.
-
-    Args:
-        form: `count`, number of tokens; outputs [tokens] are logits after the last token.
-    """
+    """The `count` most likely next tokens, and their probabilities, from logits after the last token."""
 
     kind = "next_token"
     takes_last = True
@@ -119,6 +93,10 @@ class ArrayAnswers:
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """Return `outputs`, nested lists of numbers."""
         return {"outputs": _mean(outputs)}
+
+
+Answers: TypeAlias = ClassAnswers | NumberAnswers | TokenAnswers | ArrayAnswers
+"""Turns the outputs of one row, of each model of an ensemble, into an answer; `takes_last`: of its last place alone."""
 
 
 def _mean(each: Sequence[Any]) -> Any:

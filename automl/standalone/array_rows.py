@@ -6,16 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .batches import Encoded, encoded, size
+from .batches import Encoded, encoded
 from .errors import InputError
 
 
 class ArrayRows:
-    """Encodes nested lists of numbers.
-
-    Args:
-        form: `dtype`, "float32", "int64" or "uint8", and `shape` of a row; -1 is a variable length.
-    """
+    """Encodes nested lists of numbers of a `dtype` (float32, int64, uint8) and `shape`; -1 is a variable length."""
 
     kind = "array"
     fill: int | None = None
@@ -33,7 +29,7 @@ class ArrayRows:
             expected in (-1, length) for expected, length in zip(self.shape, found, strict=True)
         )
         numbers = list(_flat(row))
-        if not fits or len(numbers) != size(found):
+        if not fits or len(numbers) != math.prod(found):
             allowed = f"numbers of the shape {list(self.shape)}"
             raise InputError(number, f"{where}: found the shape {list(found)}, allowed: {allowed}")
         for value in numbers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,8 +36,3 @@ def stacked(rows: Sequence[Encoded], fill: int = 0) -> Encoded:
             numbers.extend(array(_CODES[first.dtype], [fill]) * (longest - row.shape[0]))
     shape = (longest,) if len(first.shape) == 1 else first.shape
     return Encoded(first.dtype, (len(rows), *shape), numbers)
-
-
-def size(shape: Sequence[int]) -> int:
-    """Return the number of elements of a shape."""
-    return math.prod(shape)

@@ -12,11 +12,7 @@ from .errors import InputError
 
 
 class ImageRows:
-    """Encodes images: scales them to cover the size, then crops the middle. ImportError without the package Pillow.
-
-    Args:
-        form: `channels` (1 for grey, 3 for colours), `height` and `width`.
-    """
+    """Encodes images: scales them to cover the form's size, then crops the middle. ImportError without Pillow."""
 
     kind = "image"
     dtype = "uint8"
@@ -36,13 +32,13 @@ class ImageRows:
             raise InputError(number, f"{where}: found {type(row).__name__}, allowed: an image file")
         name = "the content of a file" if isinstance(row, bytes) else repr(str(row))
         try:
-            return encoded(self.dtype, self.shape, self._pixels(io.BytesIO(row) if isinstance(row, bytes) else row))
+            return encoded(self.dtype, self.shape, self.pixels(io.BytesIO(row) if isinstance(row, bytes) else row))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             reason = " ".join(str(error).split())[:80]
             raise InputError(number, f"{where}: found {name}, which is no whole image ({reason})") from None
 
-    def _pixels(self, source: Any) -> bytes:
-        """Return the pixels, channel by channel."""
+    def pixels(self, source: Any) -> bytes:
+        """Return the pixels of an image file, channel by channel; raises Pillow's errors."""
         from PIL import Image, ImageOps
 
         channels, height, width = self.shape

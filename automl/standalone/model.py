@@ -1,10 +1,4 @@
-"""A trained model: rows in, answers out.
-
-from predictor.model import load
-
-model = load("model")                      # the folder, or a .pt2 or .onnx file
-model.predict([{"age": 39, "hours": 40}])  # [{"label": ..., "confidence": ..., "probabilities": {...}}]
-"""
+"""A trained model: `load("model").predict([{"age": 39}])` answers rows by a folder, or a .pt2 or .onnx file."""
 
 from __future__ import annotations
 
@@ -13,7 +7,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from .answers import Answers, ArrayAnswers, ClassAnswers, NumberAnswers, TokenAnswers
 from .array_rows import ArrayRows
@@ -30,27 +24,12 @@ FORMAT = 1
 _MOST_MANIFEST_BYTES = 64 * 2**20
 _MOST_WEIGHT = 1000
 BATCH = 256
-"""Number of rows in a forward pass."""
-
-
-class Rows(Protocol):
-    """Turns a row into numbers."""
-
-    kind: str
-    dtype: str
-    shape: tuple[int, ...]
-    fill: int | None
-
-    def encode(self, row: Any, number: int) -> Encoded:
-        """Return the numbers of a row; raises InputError."""
+Rows: TypeAlias = TableRows | TextRows | ImageRows | ArrayRows
+"""Turns rows into numbers."""
 
 
 class Model:
-    """A trained model, or an ensemble.
-
-    Args:
-        manifest: Manifest that `automl export` wrote, see docs/models.md; ModelError if its rows cannot be encoded.
-    """
+    """A trained model, or an ensemble; ModelError if the rows of its manifest (docs/models.md) cannot be encoded."""
 
     def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
         if manifest["rows"] is None:
@@ -92,11 +71,7 @@ class Model:
 
 
 def load(path: str | Path, device: str = "cpu") -> Model:
-    """Return the model of a folder, or of a .pt2 or .onnx file, that `automl export` wrote.
-
-    Raises:
-        ModelError: It is no model, could run code, or cannot compute on the device.
-    """
+    """Return the model of a folder, .pt2 or .onnx file; ModelError if it is none, or could run code."""
     place = Path(path)
     manifest = read_manifest(place)
     if place.suffix == ".onnx":

@@ -51,13 +51,9 @@ NO_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, zlib
 
 
 def checked_program(path: str | Path) -> io.BytesIO:
-    """Return the content of an exported .pt2 file, rewritten from the checked entries, as a file for torch to load.
+    """Return an exported .pt2 file for torch to load, rewritten from checked entries; UnsafeProgramError names others.
 
-    Torch has its own archive reader, which may see other entries in a crafted file, and the file may change after the
-    check.
-
-    Raises:
-        UnsafeProgramError: The file contains something else; the message names it.
+    Torch's own archive reader may see other entries in a crafted file, and the file may change after the check.
     """
     checked = io.BytesIO()
     try:
@@ -106,7 +102,6 @@ def _check_content(name: str, content: bytes) -> None:
 
 
 def _check_value(value: Any, key: str, where: str) -> None:
-    """Check a value of the program's JSON."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not _PLAIN.fullmatch(name):

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from .batches import Encoded
 from .errors import ModelError
 from .program_check import checked_program
 
 
-class Program(Protocol):
-    """Turns a batch into outputs."""
-
-    def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
-        """Return the outputs of each row, as nested lists.
-
-        With `last`, only those at the last place of each row, of outputs [rows, length, ...]: turning all logits of a
-        language model into lists takes many times its forward pass.
-        """
-
-
 class TorchProgram:
-    """A program of `torch.export`; needs only torch.
-
-    Raises:
-        UnsafeProgramError: The .pt2 file could run code; it is not loaded.
-        ModelError: This torch cannot move programs to another device.
-    """
+    """A program of `torch.export`; UnsafeProgramError if it could run code, ModelError if it cannot be moved."""
 
     def __init__(self, path: str | Path, device: str = "cpu") -> None:
         import torch
@@ -84,6 +68,10 @@ class OnnxProgram:
         """Return the outputs of each row, or only at its last place, as nested lists."""
         numbers = self._numpy.frombuffer(batch.numbers, dtype=batch.dtype).reshape(batch.shape)
         return _listed(self._session.run(None, {self._input: numbers})[0], last=last)
+
+
+Program: TypeAlias = TorchProgram | OnnxProgram
+"""Turns a batch into outputs; only those of each row's last place, if that is all that counts, take far less time."""
 
 
 def _listed(outputs: Any, *, last: bool) -> list[Any]:

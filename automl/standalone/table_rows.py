@@ -29,8 +29,6 @@ _UNKNOWN, _MISSING, _FIRST_LEVEL = 0, 1, 2
 
 
 class _Number:
-    """A column of numbers or dates."""
-
     __slots__ = ("deviation", "is_date", "marks", "mean", "median", "name", "takes_floats")
 
     def __init__(self, form: Mapping[str, Any], *, takes_floats: bool) -> None:
@@ -40,8 +38,6 @@ class _Number:
 
 
 class _Category:
-    """A column of words."""
-
     __slots__ = ("meant", "name", "written")
 
     def __init__(self, form: Mapping[str, Any]) -> None:
@@ -158,7 +154,6 @@ class TableRows:
 
 
 def _plain(text: str) -> str:
-    """Return a word without additions of the program that wrote it."""
     small = text.lower()
     if small in {"true", "false"}:
         return small

@@ -26,10 +26,9 @@ class TextRows:
     """Encodes texts; ImportError without the package `tokenizers`.
 
     Args:
-        form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens that count; `keep`, the end of a
-            longer text that counts, "start" or "end"; `pad`, padding token, or None if only texts of equal length share
-            a batch; `unknown`, token of a text without tokens; `first`, token in front of each text, or None; and keys
-            of `cleaned`.
+        form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens that count, and the end of the text
+            that they are of, `keep`; tokens `pad` (None: only texts of equal length share a batch), `unknown` for an
+            empty text and `first` in front of each text, or None; and keys of `cleaned`.
     """
 
     kind = "text"
@@ -57,10 +56,7 @@ class TextRows:
         return encoded(self.dtype, (len(kept),), kept)
 
     def names(self, numbers: Sequence[int]) -> list[str]:
-        """Return the texts of tokens; where the text is ambiguous, the vocabulary's own form.
-
-        Examples are parts of multi-byte characters, marks without text, and prefixes and infixes of some vocabularies.
-        """
+        """Return the texts of tokens; where texts are ambiguous or broken, the vocabulary's own forms."""
         texts = [str(self._tokenizer.decode([number])) for number in numbers]
         tokens = [self._tokenizer.id_to_token(number) or f"token {number}" for number in numbers]
         names = [

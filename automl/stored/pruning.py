@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from automl.exporting.archive_points import NAMES, named_point
+from automl.exporting.origins import NAMES, named_point
 from automl.stored.open_store import started_trial
 from automl.stored.point_checkpoints import kept_checkpoint
 from automl.stored.specs import check_launched

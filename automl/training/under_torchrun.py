@@ -20,7 +20,7 @@ from trainers.protocol import Diagnostics, EpochPart, Measurement
 from trainers.ranks.group_options import BackendChoice, GroupOptions
 
 if TYPE_CHECKING:
-    from trainers.local.rank import RankFacts
+    from trainers.local.local_training import RankFacts
 
 
 def train_under_torchrun(

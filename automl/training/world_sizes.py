@@ -145,8 +145,7 @@ def _too_quick(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _train(spec: TrialSpec, group: GroupOptions) -> tuple[list[Measurement], TrialFacts]:
-    from trainers.local.local_training import train_locally
-    from trainers.local.rank import RankFacts
+    from trainers.local.local_training import RankFacts, train_locally
 
     facts: list[RankFacts] = []
     history = train_locally(spec, spec.world_size, on_facts=facts.append, group=group)

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from trainers.protocol import RankAssignment
-from trainers.ranks.process_group import Group
-from trainers.ranks.standing_group import Membership
+from trainers.ranks.process_group import Group, Membership
 
 DEVICE = torch.device("cpu")
 WAIT_SECONDS = 5.0

@@ -47,7 +47,7 @@ def trained_in_parts(group, spec, *, ends_at_step=None, saves=False):
     def count():
         steps[0] += 1
 
-    trainer.on_step = count
+    trainer.training.on_step = count
     usual, epoch_parts.MEET_SECONDS = epoch_parts.MEET_SECONDS, 0.0  # the ranks meet after each step
     try:
         measurements = list(trainer.advance(1000, lambda: 0.0 if steps[0] == ends_at_step else None))

@@ -14,8 +14,8 @@ from tests.support.trainer_pool import run_trial, spec_of, weights_of
 from trainers.contract.task_loading import load_task
 from trainers.loop.step_counter import ExchangeTimes, GradientNorms
 from trainers.loop.trainer import Trainer
-from trainers.model import gradient_compression
-from trainers.model.gradient_compression import Compression
+from trainers.model import network
+from trainers.model.network import Compression
 from trainers.ranks import process
 from trainers.ranks.process import PeakMemory
 from trainers.ranks.process_group import Group
@@ -101,7 +101,7 @@ def test_a_gpu_goes_on_drawing_where_it_was(device: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: gpu.update(seed=seed))
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _: calls.append("get") or gpu["seed"])
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda seed, _: calls.append("set") or gpu.update(seed=seed))
-    monkeypatch.setattr(gradient_compression, "powerSGD_hook", draws)
+    monkeypatch.setattr(network, "powerSGD_hook", draws)
     ddp: Any = Hooked()
     compression = Compression(ddp, "powersgd", 1)
     bucket = SimpleNamespace(index=lambda: 0, buffer=lambda: SimpleNamespace(device=torch.device(device)))

@@ -15,7 +15,7 @@ import torch
 from tests.support.trainer_pool import BLOBS, HERE, assert_equal, on_ranks, run_trial, spec_of
 from trainers.checkpoints import shared_checkpoint
 from trainers.checkpoints.checkpoint import check_checkpoint, load_model, open_checkpoint, read_checkpoint
-from trainers.checkpoints.locations import checkpoint_bytes, delete_checkpoint
+from trainers.checkpoints.checkpoint_stores import LocalPlace
 from trainers.checkpoints.model_export import export_model, load_exported
 from trainers.checkpoints.stored_tensors import StoredTensor
 from trainers.failures import CheckpointError, StorageError
@@ -127,10 +127,10 @@ def test_other_programs_open_a_share_and_a_deleted_checkpoint_leaves_nothing(sav
     shares = [load_file(saved.with_name(f"{saved.stem}.rank-{rank}-of-4.bin")) for rank in range(4)]
     assert torch.equal(torch.cat([share[f"model/{name}"] for share in shares]), stored.whole())
     other = saved.with_name("epoch-0001.attempt-1.pt")
-    before = checkpoint_bytes(other)
-    delete_checkpoint(saved)
+    before = LocalPlace().size(str(other))
+    LocalPlace().delete(str(saved))
     assert not [name for name in files_in(saved.parent) if name.startswith(saved.stem)]
-    assert checkpoint_bytes(other) == before
+    assert LocalPlace().size(str(other)) == before
 
 
 def _shorter(share):

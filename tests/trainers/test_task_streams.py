@@ -190,7 +190,7 @@ def test_how_many_steps_an_epoch_has_is_known_after_the_first(tmp_path):
     spec = stream_spec(options={"n": 50}, checkpoint_folder=str(tmp_path), milestones=(3,))
     counter, done = StepCounter(), {1: [], 2: [], 3: []}
     trainer = Trainer(spec, load_task(STREAMED, {"n": 50}, [HERE]), group=Group(), counter=counter)
-    trainer.on_step = lambda: done[counter.read().epoch].append(counter.read().fraction)
+    trainer.training.on_step = lambda: done[counter.read().epoch].append(counter.read().fraction)
     list(trainer.advance(3))
     trainer.close()
     assert done[1] == [0.0] * 4
@@ -316,7 +316,7 @@ def test_what_can_be_read_once_only_is_refused_but_a_stream_may_have_a_length():
         def __len__(self):
             return 10
 
-    from trainers.data.stream_sharing import SharedStream, is_stream
+    from trainers.functions.trial_loader import SharedStream, is_stream
 
     assert is_stream(Counted())
     assert list(SharedStream(Counted(), rank=1, world_size=3, is_shared_out=False)) == [1, 4, 7]

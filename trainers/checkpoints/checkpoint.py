@@ -1,16 +1,16 @@
 """Checkpoints: everything a trial needs to go on as if it had never stopped.
 
-format      1; 3 if it has shares
-model       state dict (averaged weights, if any)  rng       seed and scheme of all randomness
-optimizer   state dict                             position  {epoch, step} done, and the `StreamPlace` in a stream
-scheduler   state of the learning rate's rule      spec      essentials of the TrialSpec
-static      entries that never change              metrics   metrics of the epoch that ended
-engine      weights before averaging, loss scale, gradient statistics, if the training has them
-function    state of a training function; `how_to_load` prints the lines that take the model out of it
-part        sums and random generators of an unfinished epoch (`trainers.loop.epoch_parts`)
-shares      sizes and checksums of the ranks' files (`trainers.checkpoints.shared_checkpoint`)
+    format      1; 3 if it has shares
+    model       state dict (averaged weights, if any)  rng       seed and scheme of all randomness
+    optimizer   state dict                             position  {epoch, step} done, and the `StreamPlace` in a stream
+    scheduler   state of the learning rate's rule      spec      essentials of the TrialSpec
+    static      entries that never change              metrics   metrics of the epoch that ended
+    engine      weights before averaging, loss scale, gradient statistics, if the training has them
+    function    state of a training function; `how_to_load` prints the lines that take the model out of it
+    part        sums and random generators of an unfinished epoch (`trainers.loop.epoch_parts`)
+    shares      sizes and checksums of the ranks' files (`trainers.checkpoints.shared_checkpoint`)
 
-Readers see whole tensors, also of weights and optimizer state that are sharded over ranks. A path may be a URL.
+Readers see whole tensors, also of sharded ones. A path may be a URL.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from trainers.checkpoints.stored_tensors import (
     in_memory,
     shares_of,
     whole,
+    with_whole_tensors,
 )
 from trainers.contract.task import Task, model_of
 from trainers.contract.task_loading import TaskLoadError, built_in_tasks, load_task
@@ -50,14 +51,7 @@ S = TypeVar("S")
 
 
 def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Callable[[Save], S]) -> tuple[T, S]:
-    """Write a file at `path` atomically with `write`.
-
-    Raises:
-        StorageError: The disk, the folder or the object store refuses the file.
-        CheckpointError: Something in the content cannot be saved.
-        OutOfMemoryError: The host has no memory left.
-        LostError: The device that holds a tensor has failed.
-    """
+    """Write a file at `path` atomically with `write`; errors as of `write_atomically`."""
     noting: _NotingWriter | None = None
     written: list[T] = []
 
@@ -103,12 +97,11 @@ class UntrustedFileError(TaskLoadError):
 def task_of_file(
     path: str | Path, content: Mapping[str, Any], task: str | Task | None, python_path: Sequence[str]
 ) -> Task:
-    """Return the task of a file's model; never imports a task that only the file names.
+    """Return the task of a file's model; a task that only the file names is never imported.
 
     Args:
         content: The file's `task` (a name) and `task_options` (constructor arguments).
         task: Task, or its name, that the caller trusts; None trusts the built-in tasks only.
-        python_path: The caller's folders for tasks; the file's own folders are ignored.
 
     Raises:
         UntrustedFileError: The file names a task that is not built in, and the caller names none.
@@ -180,9 +173,9 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def latest_checkpoint(folder: str) -> str | None:
-    """Return the checkpoint to resume from in the folder of a single training, or None.
+    """Return the checkpoint to resume from in the folder of a single training, or None; raises OSError.
 
-    In an object store reads what `note_latest` wrote, because listings may lag; raises OSError if it does not answer.
+    An object store's is that of `note_latest`, because listings may lag.
     """
     if not is_url(folder):
         found = last_checkpoint(Path(folder))
@@ -202,7 +195,6 @@ def note_latest(path: str) -> None:
 
 
 def _progress(path: Path) -> tuple[int, float]:
-    """Return the whole epochs, and the steps of an unfinished epoch."""
     named = _NAME.fullmatch(path.name)
     return epoch_of(path), int(named[2]) if named and named[2] else 0
 
@@ -230,17 +222,15 @@ def essentials(spec: TrialSpec) -> dict[str, Any]:
 
 
 def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts = NO_PARTS) -> int:
-    """Save `content` at `path`; no reader ever finds half a file, even after a power loss.
+    """Save `content` at `path` beside `parts` that are written already, and return the size of all files in bytes.
 
-    Args:
-        parts: Contents of the checkpoint's other files, which are written already.
-
-    Returns:
-        Size of all its files in bytes.
+    No reader ever finds half a file, even after a power loss.
 
     Raises:
         StorageError: The disk, the folder or the object store refuses the file.
         CheckpointError: Something in the content cannot be saved.
+        OutOfMemoryError: The host has no memory left.
+        LostError: The device that holds a tensor has failed.
     """
 
     def send(save: Save) -> int:
@@ -252,14 +242,12 @@ def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return a checkpoint with all tensors on the CPU; raises CheckpointError if it is missing or damaged."""
-    return {name: _all_whole(value) for name, value in open_checkpoint(path).items()}
+    content: dict[str, Any] = with_whole_tensors(open_checkpoint(path))
+    return content
 
 
 def open_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return a checkpoint without reading its tensors; errors as in `read_checkpoint`.
-
-    Tensors of the main file are mapped from the disk; tensors in shares are `StoredTensor`s, which read single rows.
-    """
+    """Return a checkpoint without reading its tensors, mapped or as `StoredTensor`s; errors as in `read_checkpoint`."""
     return open_with_shares(path)[0]
 
 
@@ -283,14 +271,7 @@ def check_checkpoint(path: str | Path) -> None:
     check_shares(path, content)
 
 
-def _all_whole(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _all_whole(one) for name, one in value.items()}
-    return whole(value) if isinstance(value, StoredTensor) else value
-
-
 def _check_form(content: Mapping[str, Any], path: str | Path) -> None:
-    """Refuse malformed parts: anybody may have made the file."""
     spec, position, static, metrics = (content[name] for name in ("spec", "position", "static", "metrics"))
     good = {
         "model": _is_named(content["model"], torch.Tensor | StoredTensor),
@@ -314,10 +295,7 @@ def _is_named(value: object, kind: Any) -> bool:
 def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) -> dict[str, Any]:
     """Return the dict saved at `path`, with tensors on the CPU; executes nothing in the file.
 
-    Raises:
-        StorageError: The disk or the object store does not answer.
-        CheckpointError: The file is missing or damaged.
-        OutOfMemoryError: There is no memory left for it.
+    StorageError if disk or store do not answer, CheckpointError for a missing or damaged file, OutOfMemoryError.
     """
     with closing(_opened(str(path), fresh=fresh)) if is_url(path) else nullcontext(path) as source:
         try:
@@ -331,7 +309,6 @@ def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) ->
 
 
 def _opened(path: str, *, fresh: bool) -> BinaryIO:
-    """Open a checkpoint of an object store; errors as in `read_plain`."""
     try:
         return place_of(path).open(path, fresh=fresh)
     except FileNotFoundError as error:

@@ -1,10 +1,7 @@
-"""Local copies of a store's objects: each is fetched once per machine, however many ranks read it.
+"""Local copies of a store's objects: each is fetched once per machine, and verified at each opening.
 
-A copy is identified by its object's URL, size and checksum, and verified at each opening. The copies are private to
-their user; the oldest are evicted first.
-
-    AUTOML_CACHE_FOLDER   folder of the copies; default ~/.cache/automl/checkpoints
-    AUTOML_CACHE_GIB      their limit in GiB; default 20, and never more than the free space
+AUTOML_CACHE_FOLDER   folder of the copies; default ~/.cache/automl/checkpoints
+AUTOML_CACHE_GIB      their limit in GiB; default 20, and never more than the free space
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ class CheckpointCache:
     def draft(self) -> Iterator[Path]:
         """Give an empty file in the folder, deleted at the end unless `keep` took it; raises OSError.
 
-        Evicts even the newest copy for it: a disk that others have filled must not refuse a checkpoint.
+        Evicts even the newest copy: a disk that others have filled must not refuse a checkpoint.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._evict(spares=0)
@@ -72,12 +69,7 @@ class CheckpointCache:
         self._evict(spares=1)
 
     def open(self, url: str, content: Content, fetch: Callable[[Path], None], *, fresh: bool = False) -> BinaryIO:
-        """Open the copy of an object; it stays readable until closed, even if evicted.
-
-        Raises:
-            DamagedObjectError: The store has other bytes than were written.
-            OSError: The folder cannot be written to, or an error of `fetch`.
-        """
+        """Open the copy of an object, readable until closed; DamagedObjectError, OSError, or an error of `fetch`."""
         path = self._path(url, content)
         if not fresh and (file := _whole(path, content)):
             return file
@@ -119,7 +111,6 @@ class CheckpointCache:
             yield
 
     def _evict(self, *, spares: int) -> None:
-        """Delete the least recently read copies, and leftovers of dead processes."""
         with suppress(OSError):
             copies, total = [], 0
             for entry in os.scandir(self._folder):
@@ -171,7 +162,7 @@ def _whole(path: Path, content: Content) -> BinaryIO | None:
     return None
 
 
-def hashed(save: Callable[[BinaryIO], None], file: BinaryIO) -> Content:
+def hashed(save: Callable[[BinaryIO], object], file: BinaryIO) -> Content:
     """Let `save` write a file; returns its size and checksum."""
     writer = _HashingWriter(file)
     save(cast("BinaryIO", writer))

@@ -9,8 +9,7 @@ from typing import BinaryIO, Protocol
 
 from trainers.checkpoints.checkpoint_cache import Content
 
-Save = Callable[[BinaryIO], None]
-"""Writes the content of a file."""
+Save = Callable[[BinaryIO], object]
 Parts = Mapping[str, Content]
 """Contents of a checkpoint's parts, by file name."""
 NO_PARTS: Parts = {}
@@ -21,56 +20,37 @@ class Place(Protocol):
     """Operations on checkpoints, wherever they are. All paths are absolute, or URLs."""
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
-        """Write a checkpoint whose parts are already written; returns the bytes of all its files.
-
-        Raises OSError if the place refuses it; readers then find no checkpoint.
-        """
-        ...
+        """Write a checkpoint after its parts, and return the bytes of all its files; after OSError there is none."""
 
     def write_part(self, path: str, save: Save) -> Content:
         """Write a part of a checkpoint."""
-        ...
 
     def open(self, path: str, *, fresh: bool = False) -> BinaryIO:
-        """Open a checkpoint for reading.
-
-        Raises:
-            FileNotFoundError: The place answers, and has no such checkpoint.
-            DamagedObjectError: It has other bytes than were written.
-        """
-        ...
+        """Open a checkpoint; FileNotFoundError if there is none, DamagedObjectError for other bytes than written."""
 
     def open_part(self, path: str, content: Content, *, fresh: bool = False) -> BinaryIO:
         """Open a part with the content that its checkpoint states; errors as in `open`."""
-        ...
 
     def delete(self, path: str) -> None:
         """Delete a checkpoint and then its parts; missing files are ignored."""
-        ...
 
     def withdraw(self, path: str) -> None:
         """Delete the main file before its parts are replaced; any rank may call it."""
-        ...
 
     def size(self, path: str) -> int:
         """Return the size of a checkpoint in bytes, its parts included."""
-        ...
 
     def write_note(self, path: str, text: str) -> None:
         """Write a short text, replacing the earlier one."""
-        ...
 
     def read_note(self, path: str) -> str:
         """Read a short text."""
-        ...
 
     def delete_note(self, path: str) -> None:
         """Delete a short text, if it is there."""
-        ...
 
     def try_out(self, folder: str, size: int) -> None:
         """Write a file of `size` bytes to a folder, and remove it."""
-        ...
 
 
 @contextmanager

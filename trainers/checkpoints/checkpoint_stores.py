@@ -1,14 +1,8 @@
 """Places of checkpoints: a folder of this machine or of a file server, or an object store.
 
-A checkpoint is there wholly or not at all, even if its writer dies. Its parts, files beside it, are written first.
-
-    place = place_of(path)              # by the form of the path
-    part = place.write_part(path, save) # for each part, by any rank
-    place.write(path, save, parts)      # last: makes the checkpoint visible, with all its parts
-    place.open(path), place.open_part(path, part)
-    place.delete(path)                  # the checkpoint first, then its parts
-
-Errors of a place are `OSError`s. Libraries of stores are loaded on first use: the controller imports this module.
+A checkpoint is there wholly or not at all, even if its writer dies: any rank writes its part (`write_part`), then
+`write` makes the checkpoint visible; `delete` removes it first, then its parts. Errors are `OSError`s. Libraries of
+stores are loaded on first use: the controller imports this module.
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ from typing import BinaryIO
 
 from trainers.checkpoints.checkpoint_cache import Content, DamagedObjectError, hashed, sha256_of
 from trainers.checkpoints.checkpoint_place import NO_PARTS, Parts, Place, Save
-from trainers.checkpoints.locations import check_library, checkpoint_bytes, delete_checkpoint, is_url, scheme_of
+from trainers.checkpoints.locations import check_library, is_url, scheme_of, shares_of
 
 
 def place_of(path: str | Path) -> Place:
@@ -78,7 +72,10 @@ class LocalPlace:
 
     def delete(self, path: str) -> None:
         """Delete a file, and then the parts beside it; see `Place`."""
-        delete_checkpoint(path)
+        main = Path(path)
+        main.unlink(missing_ok=True)
+        for share in list(shares_of(main)):
+            share.unlink(missing_ok=True)
 
     def withdraw(self, path: str) -> None:
         """Delete the main file alone; see `Place`."""
@@ -86,11 +83,12 @@ class LocalPlace:
 
     def size(self, path: str) -> int:
         """Add up the sizes of a file and of the parts beside it; see `Place`."""
-        return checkpoint_bytes(path)
+        main = Path(path)
+        return sum(file.stat().st_size for file in (main, *shares_of(main)))
 
     def write_note(self, path: str, text: str) -> None:
         """Write a small file; see `Place`."""
-        self.write(path, lambda file: _write_text(file, text))
+        self.write(path, lambda file: file.write(text.encode()))
 
     def read_note(self, path: str) -> str:
         """Read a small file; see `Place`."""
@@ -102,19 +100,9 @@ class LocalPlace:
 
     def try_out(self, folder: str, size: int) -> None:
         """Write a file and remove it; see `Place`."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        draft = Path(folder) / f".room.{os.getpid()}.tmp"
-        try:
-            with draft.open("wb") as file:
-                file.write(bytes(size))
-                file.flush()
-                os.fsync(file.fileno())
-        finally:
-            draft.unlink(missing_ok=True)
-
-
-def _write_text(file: BinaryIO, text: str) -> None:
-    file.write(text.encode())
+        file = Path(folder) / f".room.{os.getpid()}.tmp"
+        self.write(str(file), lambda opened: opened.write(bytes(size)))
+        file.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

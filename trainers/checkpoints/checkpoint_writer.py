@@ -1,8 +1,6 @@
 """Decides when a trial writes a checkpoint, what is in it, and which ranks write.
 
-A thread writes files while training goes on; messages that name a file wait until it is whole:
-
-FileWriter ── begins ──► Write ◄── waits for it ── Pending, which holds the message that names the file
+A thread writes files while training goes on; messages that name a file wait until it is whole (`Pending`).
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ LOOK_SECONDS = 1.0
 
 N = TypeVar("N", Measurement, EpochPart)
 Save = Callable[[Mapping[str, Any]], int]
-"""Writes a content to its files, and returns their size in bytes."""
 
 
 class Write:
@@ -91,12 +88,7 @@ def written(size: int) -> Write:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending(Generic[N]):
-    """A message that names a file, to be sent once the file is whole.
-
-    Attributes:
-        news: The message, without the size of the file.
-        write: The file; None if there is none, or another rank writes it.
-    """
+    """A message to be sent once its file is whole; `write` is None without a file, or if another rank writes it."""
 
     news: N
     write: Write | None = None
@@ -112,28 +104,14 @@ class FileWriter:
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
         self._copies = StateCopies()
-        self._last = written(0)
-
-    @property
-    def is_busy(self) -> bool:
-        """Return whether a file is being written."""
-        return not self._last.is_done
-
-    @property
-    def has_failed(self) -> bool:
-        """Return whether the last file failed; the next write raises the reason."""
-        return self._last.has_failed
+        self.last = written(0)
 
     def write(self, content: Callable[[], Mapping[str, Any]], save: Save, *, in_background: bool) -> Write:
-        """Write a content, after waiting for the last one.
+        """Write a content after the last one, `in_background` from a copy; else the file is whole on return.
 
-        Args:
-            in_background: Write a copy in a thread; otherwise the file is whole on return.
-
-        Raises:
-            TrainingError: The last file failed, or this one, if it is not written in the background.
+        Raises the TrainingError of the last file, or of this one.
         """
-        self._last.wait(self._tick)
+        self.last.wait(self._tick)
         if not in_background:
             with counting(self._tick), classified():
                 return written(save(content()))
@@ -141,13 +119,13 @@ class FileWriter:
         write = Write()
         work = threading.Thread(target=write.run, args=(lambda: save(copied),), name="checkpoint", daemon=True)
         work.start()
-        self._last = write  # a thread that cannot be started leaves nothing to wait for
+        self.last = write  # a thread that cannot be started leaves nothing to wait for
         return write
 
     def close(self) -> None:
         """Wait for the last file; its error goes to whoever waits for the write."""
         with suppress(TrainingError):
-            self._last.wait(self._tick)
+            self.last.wait(self._tick)
 
 
 _RESTS = 20
@@ -179,11 +157,11 @@ class CheckpointWriter:
         Within an epoch checkpoints take at most a twentieth of the time. After a failed write the next is due at once,
         so that all ranks raise the reason together.
         """
-        if self._files.has_failed:
+        if self._files.last.has_failed:
             return True
         least_rest = _RESTS * self._wait_seconds if within_epoch else 0.0
         since = time.monotonic() - self._written_at
-        return not self._files.is_busy and since >= max(self._spec.checkpoint_every_seconds, least_rest)
+        return self._files.last.is_done and since >= max(self._spec.checkpoint_every_seconds, least_rest)
 
     def read(self, path: str, *, together: bool) -> dict[str, Any]:
         """Return the checkpoint to resume from; with `together` all ranks read at once, and all raise any error."""
@@ -196,13 +174,9 @@ class CheckpointWriter:
     def write(
         self, content: Callable[[], Mapping[str, Any]], epoch: int, step: int | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint, after waiting for the last one to be whole.
+        """Write a checkpoint after the last one; return its path and the file, None where nothing is written.
 
-        Args:
-            step: Number of optimizer steps done, if the epoch has not ended.
-
-        Returns:
-            Its path (None if the trial writes none), and the file (None on a rank that writes none).
+        `step` is the number of optimizer steps done, if the epoch has not ended.
         """
         path = checkpoints.checkpoint_path(self._spec, epoch, step)
         if path is None or not (self._is_shared or self._group.rank == 0):

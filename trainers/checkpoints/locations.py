@@ -1,9 +1,7 @@
 """Locations of checkpoints as text: folders of this machine, or URLs of an object store. Imports nothing heavy.
 
-A checkpoint is named by its main file; the ranks' shares lie beside it:
-
-epoch-0003.attempt-1.pt                   the main file, written last: it makes the checkpoint visible
-epoch-0003.attempt-1.rank-0-of-4.bin      rank 0's share of sharded weights or optimizer state
+A checkpoint is named by its main file, written last, `epoch-0003.attempt-1.pt`; beside it lie the ranks' shares of
+sharded weights and optimizer state, `epoch-0003.attempt-1.rank-0-of-4.bin`.
 """
 
 from __future__ import annotations
@@ -35,20 +33,6 @@ def main_path(share: Path) -> Path | None:
 def shares_of(main: Path) -> Iterator[Path]:
     """Return all shares beside a main file, even if it does not name them."""
     yield from main.parent.glob(f"{glob.escape(main.stem)}.rank-*-of-*.bin")
-
-
-def checkpoint_bytes(main: str | Path) -> int:
-    """Return the size of all files of a checkpoint."""
-    main = Path(main)
-    return main.stat().st_size + sum(share.stat().st_size for share in shares_of(main))
-
-
-def delete_checkpoint(main: str | Path) -> None:
-    """Delete all files of a checkpoint, the main file first: the rest alone is no checkpoint."""
-    main = Path(main)
-    main.unlink(missing_ok=True)
-    for share in list(shares_of(main)):
-        share.unlink(missing_ok=True)
 
 
 EXTRA = "object-stores"

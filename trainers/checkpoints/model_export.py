@@ -11,11 +11,11 @@ from typing import Any, BinaryIO, cast
 from torch import nn
 
 from trainers.checkpoints.checkpoint import open_checkpoint, read_plain, rebuild, task_of_file, write_atomically
-from trainers.checkpoints.stored_tensors import mapped_whole
+from trainers.checkpoints.stored_tensors import mapped_whole, with_whole_tensors
 from trainers.commands.kept_folder import FILES
 from trainers.contract.task import Task
 from trainers.failures import CheckpointError, StorageError
-from trainers.functions.state_to_save import USUAL_NAME, line_that_loads, with_whole_tensors
+from trainers.functions.state_to_save import USUAL_NAME, line_that_loads
 
 _KEYS = frozenset({"weights", "params", "task", "task_options"})
 
@@ -33,7 +33,6 @@ print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r}
 
 
 def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str) -> str:
-    """Return Python code that reads the state saved by a training function."""
     return f"""\
 import torch
 
@@ -49,7 +48,6 @@ def _of_modules(state: Mapping[str, Any]) -> str:
 
 
 def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
-    """Return Python code that writes the files saved by a command."""
     return f"""\
 import pathlib, torch
 
@@ -62,10 +60,7 @@ for name, content in exported["files"].items():  # {", ".join(list(files)[:3])}
 
 
 def _lines_that_load(
-    out: str | Path,
-    content: Mapping[str, Any],
-    state: Mapping[str, Any] | None,
-    place: str | Path | None,
+    out: str | Path, content: Mapping[str, Any], state: Mapping[str, Any] | None, place: str | Path | None
 ) -> str:
     path, spec = out if place is None else place, content["spec"]
     if FILES in content:
@@ -86,11 +81,9 @@ def export_model(
 ) -> dict[str, Any]:
     """Write the model of a checkpoint to `out`, and return the content without the weights.
 
-    The model may exceed this machine's memory: weights go from file to file. Sharded weights are first put together in
-    a temporary file beside `out`, which needs the same space again.
+    Weights go from file to file; sharded ones are first put together in a temporary file beside `out`.
 
     Args:
-        checkpoint: A milestone's file.
         extra: More plain values for the file, such as the study's spec.
         of_task: Required task name; None accepts any.
         place: Path to print in the loading code; None is `out`.
@@ -146,15 +139,7 @@ def load_exported(path: str | Path) -> dict[str, Any]:
 def load(
     path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()
 ) -> tuple[nn.Module, Task, dict[str, Any]]:
-    """Return an exported model in evaluation mode, its task and its parameters.
-
-    Args:
-        task: Task of the model, or its name, such as "my_task:MyTask". Required unless built in: a file is not trusted.
-
-    Raises:
-        CheckpointError: The file cannot be read, or its weights no longer fit the task's model.
-        TaskLoadError: The task cannot be found, or only the file names it.
-    """
+    """Return an exported model in evaluation mode, its task and its parameters; errors as of `load_model`."""
     content = load_exported(path)
     made = task_of_file(path, content, task, python_path)
     return rebuild(path, made, content["params"], content["weights"]), made, content["params"]

@@ -1,10 +1,7 @@
 """Checkpoints in an object store, through fsspec.
 
-Beside each checkpoint lies its *manifest*, a small object with the sizes and checksums of the checkpoint's objects. It
-is written last, deleted first and read first, so neither stale listings nor broken uploads matter.
-
-    epoch-0003.attempt-1.pt            the checkpoint, as it would be in a folder
-    epoch-0003.attempt-1.pt.manifest   {"format": 1, "files": {"epoch-0003.attempt-1.pt": {"bytes": 9, "sha256": ""}}}
+Beside each checkpoint lies its *manifest*, NAME.pt.manifest, with the sizes and checksums of the checkpoint's objects.
+It is written last, deleted first and read first, so neither stale listings nor broken uploads matter.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -30,7 +27,6 @@ from trainers.checkpoints.checkpoint_place import NO_PARTS, Parts, Save, tick
 from trainers.checkpoints.locations import SCHEMES, joined, name_of, scheme_of
 
 MANIFEST = ".manifest"
-"""Suffix of a manifest's name."""
 FORMAT = 1
 ANSWER_SECONDS = 60.0
 """Timeout of a store's answer in seconds, besides the transfer; shorter than the silence that gets ranks killed."""
@@ -42,7 +38,6 @@ _NOT_ALLOWED = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError", "RefreshError",
      "ClientAuthenticationError", "CredentialUnavailableError", "ParamValidationError", "InvalidRegionError"}
 )  # fmt: skip
-"""Library errors that waiting does not cure."""
 _READING: dict[str, dict[str, Any]] = {"s3": {"max_concurrency": 1}}
 """Options to read a small object: otherwise s3fs asks for its size first, and loses the cause of a refusal."""
 _CHANGED_AT = ("LastModified", "mtime", "last_modified", "updated")
@@ -64,13 +59,7 @@ class ObjectStoreError(RunError, OSError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredObject:
-    """An object in a listing, or an unfinished upload.
-
-    Attributes:
-        bytes: Size in bytes; 0 for an upload.
-        modified_at: Last change, in seconds since 1970.
-        upload_id: The store's name of the upload; empty for an object.
-    """
+    """An object in a listing, modified in seconds since 1970, or an unfinished upload, which has an `upload_id`."""
 
     url: str
     bytes: int
@@ -88,7 +77,7 @@ class ObjectStore:
         """Write the object, then its manifest; see `Place`."""
         files = {name_of(path): self._upload(path, save), **parts}
         self.write_note(
-            path + MANIFEST, json.dumps({"format": FORMAT, "files": {n: _plain(c) for n, c in files.items()}})
+            path + MANIFEST, json.dumps({"format": FORMAT, "files": {n: asdict(c) for n, c in files.items()}})
         )
         return sum(content.bytes for content in files.values())
 
@@ -157,7 +146,7 @@ class ObjectStore:
     def try_out(self, folder: str, size: int) -> None:
         """Upload an object as a checkpoint is, and delete it; see `Place`."""
         url = joined(folder, ".room")
-        self._upload(url, lambda file: _write_zeros(file, size), is_kept=False)
+        self._upload(url, lambda file: file.write(bytes(size)), is_kept=False)
         self.delete_note(url)
 
     def objects_below(self, folder: str) -> Iterator[StoredObject]:
@@ -200,7 +189,6 @@ class ObjectStore:
             self._ask(upload.url, "call_s3", "abort_multipart_upload", names)
 
     def _manifest(self, path: str) -> dict[str, Content]:
-        """Return the contents of a checkpoint's objects, by name."""
         text = self.read_note(path + MANIFEST)
         own = name_of(path)
         stem = own.removesuffix(".pt")
@@ -242,7 +230,6 @@ class ObjectStore:
             raise ObjectStoreError(f"{bucket} does not exist", is_lasting=True) from error
 
     def _ask(self, about: str, method: str, *arguments: Any, size: int = 0, **options: Any) -> Any:
-        """Call a method of fsspec's."""
         seconds = ANSWER_SECONDS + size / SLOWEST_BYTES_PER_SECOND
         try:
             store = filesystem(self._scheme, use_listings_cache=False)
@@ -269,7 +256,6 @@ class _Counting(Callback):  # type: ignore[misc]
 
 
 def _fault(error: Exception, path: str) -> ObjectStoreError:
-    """Return a library's error as one line without credentials."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     lasting = isinstance(error, PermissionError | ValueError) or not _NOT_ALLOWED.isdisjoint(
         c.__name__ for c in type(error).__mro__
@@ -293,7 +279,6 @@ def _bucket_of(path: str) -> str:
 
 
 def _moment(about: dict[str, Any]) -> float:
-    """Return the last change in seconds since 1970; infinity if unknown."""
     for key in _CHANGED_AT:
         value = about.get(key)
         if isinstance(value, str):
@@ -302,11 +287,3 @@ def _moment(about: dict[str, Any]) -> float:
         if isinstance(value, datetime):
             return value.timestamp()
     return float("inf")
-
-
-def _plain(content: Content) -> dict[str, Any]:
-    return {"bytes": content.bytes, "sha256": content.sha256}
-
-
-def _write_zeros(file: BinaryIO, size: int) -> None:
-    file.write(bytes(size))

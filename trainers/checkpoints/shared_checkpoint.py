@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainers.checkpoints import checkpoint as checkpoints
@@ -34,7 +33,7 @@ from trainers.checkpoints.stored_tensors import (
 )
 from trainers.failures import CheckpointError, StorageError
 from trainers.model.sharding import ShardedOptimizer
-from trainers.ranks.process_group import Group
+from trainers.ranks.process_group import Group, gathered
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -51,13 +50,8 @@ Gather = Callable[[Any], list[Any]]
 def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Gather | None = None) -> int:
     """Write a sharded checkpoint and return the bytes of all files; a collective.
 
-    Args:
-        content: `Piece`s go into this rank's share; everything else is taken from rank 0.
-        gather: Exchange between the ranks; None takes a collective of the process group.
-
-    Raises (on all ranks):
-        StorageError: The disk or the folder refuses a file on any rank.
-        CheckpointError: Something cannot be saved, or rank 0 does not see another rank's share.
+    `Piece`s go into this rank's share; everything else is rank 0's. `gather` is the exchange between the ranks; None
+    takes the process group's. A StorageError or CheckpointError of one rank is raised on all.
     """
     own, place = share_path(path, group.rank, group.world_size), place_of(path)
     try:
@@ -71,10 +65,7 @@ def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Ga
 
 
 def open_together(path: str, group: Group) -> dict[str, Any]:
-    """Return a checkpoint as `open_checkpoint` does, after the ranks have verified its shares; a collective.
-
-    An error of one rank, such as a missing folder, is raised as CheckpointError on all.
-    """
+    """Return `open_checkpoint`'s content, after the ranks have verified its shares; all raise any CheckpointError."""
     opened: list[dict[str, Any]] = []
 
     def look() -> None:
@@ -88,10 +79,7 @@ def open_together(path: str, group: Group) -> dict[str, Any]:
 
 
 def together(work: Callable[[], T], group: Group, gather: Gather | None = None) -> list[T]:
-    """Run `work` on each rank, and return all results; a collective.
-
-    A CheckpointError of any rank is raised on all, a `StorageError` before others. `gather` is as in `write_shared`.
-    """
+    """Run `work` on each rank, and return all results; a collective. All raise a CheckpointError of any rank."""
     own: T | CheckpointError
     try:
         own = work()
@@ -99,18 +87,12 @@ def together(work: Callable[[], T], group: Group, gather: Gather | None = None) 
         own = error
     answers: list[Any] = [own]
     if group.world_size > 1:
-        answers = _gathered(own, group) if gather is None else gather(own)
+        answers = gathered(own, group) if gather is None else gather(own)
     problems = sorted(
         (one for one in answers if isinstance(one, CheckpointError)), key=lambda one: not isinstance(one, StorageError)
     )
     if problems:
         raise problems[0]
-    return answers
-
-
-def _gathered(own: Any, group: Group) -> list[Any]:
-    answers: list[Any] = [None] * group.world_size
-    dist.all_gather_object(answers, own)
     return answers
 
 
@@ -141,7 +123,6 @@ def _write_main(content: Mapping[str, Any], path: str, facts: list[ShareFacts]) 
 
 
 def _check_seen(path: str, facts: list[ShareFacts]) -> None:
-    """Check on rank 0 that all ranks wrote to the same folder."""
     for rank, one in enumerate(facts):
         share = Path(share_path(path, rank, len(facts)))
         try:
@@ -212,10 +193,7 @@ def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = No
 
 
 def take_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Give an optimizer its part of a checkpoint's state, fully in memory.
-
-    Keeps its own choice of kernels, since sharding may allow others.
-    """
+    """Give an optimizer its part of a checkpoint's state, in memory; it keeps its own choice of kernels."""
     groups, own_groups = state["param_groups"], optimizer.param_groups
     counts, own_counts = ([len(one["params"]) for one in each] for each in (groups, own_groups))
     if counts != own_counts:

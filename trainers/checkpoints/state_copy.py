@@ -27,10 +27,7 @@ class StateCopies:
         self._kept: dict[_Form, list[Tensor]] = {}
 
     def of(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of `content` on the CPU; the result of an earlier call must no longer be in use.
-
-        Identical tensors stay identical, so a file stores them once.
-        """
+        """Return a copy of `content` on the CPU in the memory of the last copy; identical tensors stay identical."""
         copying = _Copying(self._kept)
         copied = {name: copying.of(value) for name, value in content.items()}
         for device in copying.devices:

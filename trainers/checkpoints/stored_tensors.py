@@ -1,12 +1,8 @@
 """Tensors stored in parts: each rank writes its rows to a file of its own, its share.
 
 A share has the safetensors layout (https://huggingface.co/docs/safetensors). A tensor's name is its path in the
-content; `rows` in the header's metadata maps its rows to the whole tensor, in JSON:
-
-    {name: [path, shape of the whole tensor, first row], ...}
-
-Rows are contiguous, so any rows are one range of bytes. The main file holds size and CRC-32 of each share; the CRC
-detects damage, not malice, and nothing in a share is ever executed.
+content; `rows` in the header's metadata maps each name, in JSON, to [path, shape of the whole tensor, first row]. The
+main file holds size and CRC-32 of each share, which detects damage, not malice; nothing in a share is ever executed.
 """
 
 from __future__ import annotations
@@ -61,7 +57,6 @@ def _facts(content: Mapping[str, Any], path: str | Path) -> list[ShareFacts]:
 def _share(
     path: str | Path, rank: int, content: Mapping[str, Any], facts: ShareFacts, *, fresh: bool = False
 ) -> ShareFile:
-    """Return a rank's share; from an object store, a local copy."""
     share = share_path(path, rank, len(content["shares"]))
     if not is_url(path):
         return ShareFile(share)
@@ -124,12 +119,7 @@ class ShareFile:
         return Path(self._path).stat().st_size if self._copy is None else os.fstat(self._copy.fileno()).st_size
 
     def read_into(self, offset: int, memory: memoryview) -> None:
-        """Fill memory from an offset on.
-
-        Raises:
-            StorageError: The disk does not answer.
-            CheckpointError: The file is gone, or too short.
-        """
+        """Fill memory from an offset on; StorageError if the disk does not answer, CheckpointError for a short file."""
         try:
             with self._opened() as file:
                 file.seek(offset)
@@ -153,8 +143,6 @@ class ShareFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Extent:
-    """Where rows of a tensor lie."""
-
     file: ShareFile
     offset: int
     first: int
@@ -256,6 +244,15 @@ def whole(value: Tensor | StoredTensor) -> Tensor:
     return value.whole() if isinstance(value, StoredTensor) else value
 
 
+def with_whole_tensors(value: Any) -> Any:
+    """Return a saved state with all tensors in memory."""
+    if isinstance(value, StoredTensor):
+        return whole(value)
+    if type(value) is dict:
+        return {name: with_whole_tensors(one) for name, one in value.items()}
+    return value
+
+
 def in_memory(weights: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a state dict with all tensors in memory; without shares, the same dict."""
     has_stored = any(isinstance(value, StoredTensor) for value in weights.values())
@@ -263,12 +260,7 @@ def in_memory(weights: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def mapped_whole(weights: Mapping[str, Any], scratch: BinaryIO) -> Mapping[str, Any]:
-    """Return weights whose stored tensors are put together in `scratch` and mapped from it, read only.
-
-    Raises:
-        OSError: The disk is full.
-        CheckpointError: A share cannot be read.
-    """
+    """Return weights, those in shares put together in `scratch` and mapped read only; OSError, CheckpointError."""
     offsets: dict[str, int] = {}
     at = 0
     for name, value in weights.items():

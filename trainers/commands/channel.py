@@ -1,12 +1,9 @@
 """Questions of a program to the rank that runs it: one line of JSON each way, over a Unix socket.
 
-`automl.inside_trial` is the other end, which must not import our packages.
-
     {"ask": "report", "epoch": 3, "metrics": {"val_error": 0.1}, "last": false}    {} or {"over": true}
-    {"ask": "checkpoint", "epoch": 3}                                              {"folder": "..."} or {"folder": null}
-    {"ask": "resume"}                                                              {"folder": "..."} or {"folder": null}
+    {"ask": "checkpoint", "epoch": 3}, {"ask": "resume"}                           {"folder": "..."} or {"folder": null}
 
-An answer {"error": "..."} rejects the question. A report is answered once the search has decided.
+An answer {"error": "..."} rejects the question. `automl.inside_trial` is the other end, without imports of ours.
 """
 
 from __future__ import annotations
@@ -69,10 +66,7 @@ class Channel:
         return answer
 
     def close(self) -> None:
-        """Take no more questions, and answer waiting ones that the trial is over.
-
-        The socket's file stays, so that a program can tell a finished trial from an unreachable one.
-        """
+        """Answer that the trial is over; the socket's file stays, to tell a finished trial from an unreachable one."""
         with self._changing:
             self._is_closed = True
             for question in list(self._open):

@@ -1,12 +1,8 @@
-"""Checks the command in a spec (the task `command` and its options in a study). Does not import torch.
-
-task:
-  command: [python, train.py, --lr, "{learning_rate}"]
-  metrics: json
-"""
+"""Checks the command in a spec (the task `command` and its options in a study). Does not import torch."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -20,7 +16,6 @@ from typing import Any, Literal
 from search_spaces.wording import found, listed
 
 COMMAND = "command"
-"""Task name of a command."""
 BUILT_IN_NAMES = ("world_size", "seed", "epochs", "scaled_learning_rate", "checkpoint_folder", "params_file")
 """Names in braces besides parameters and keys of `training`."""
 _NAMES_OF_NO_PARAMETER = frozenset(BUILT_IN_NAMES) - {"world_size", "epochs"}
@@ -28,7 +23,6 @@ _NAMES_OF_NO_PARAMETER = frozenset(BUILT_IN_NAMES) - {"world_size", "epochs"}
 
 Metrics = Literal["report", "json"] | Mapping[str, str]
 Problem = tuple[tuple[str | int, ...], str]
-"""A key's path and the problem of its value."""
 
 _NAME_IN_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PARTS = "a list of texts and numbers, or of lists of them, such as [python, train.py, --lr, '{learning_rate}']"
@@ -37,18 +31,16 @@ _METRICS = "report, json, or {pattern: a regular expression with a named group f
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """A program that trains one trial, started once for each rank.
+    """A program that trains one trial, started once for each rank; times in seconds.
 
     Attributes:
         parts: Program and arguments with names in braces; a nested list is left out if the trial lacks its parameter.
         metrics: "report" (`automl.report`), "json" (lines of JSON on rank 0's standard output), or a mapping with the
             regular expression `pattern` for such lines.
-        environment: Further environment variables; names in braces are replaced.
         folder: Working folder, relative to the spec's folder.
-        end_seconds: Time to end by itself after a request or its last report, in seconds.
-        kill_seconds: Time from SIGTERM to SIGKILL, in seconds.
-        report_seconds: Longest time between two reports, in seconds; None is no limit.
-        first_report_seconds: Longest time to the first report, in seconds, if `report_seconds` is None.
+        end_seconds: Time to end by itself after a request or its last report.
+        kill_seconds: Time from SIGTERM to SIGKILL.
+        report_seconds: Longest time between two reports; None is no limit but `first_report_seconds` for the first.
     """
 
     parts: tuple[str | tuple[str, ...], ...]
@@ -179,6 +171,11 @@ def _is_text(value: object) -> bool:
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def as_text(value: object) -> str:
+    """Return a value as an argument: a text as it is, any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def arguments(parts: Sequence[str | tuple[str, ...]], values: Mapping[str, str]) -> list[str]:

@@ -1,7 +1,4 @@
-"""Runs a command as a trial, on one rank.
-
-pool ── grants, drains ──► Course ◄── waits, tells ── CommandTrainer ◄── questions, lines, end ── the program
-"""
+"""Runs a command as a trial, on one rank, by the program's questions, printed lines and end."""
 
 from __future__ import annotations
 
@@ -21,9 +18,8 @@ from trainers.checkpoints.checkpoint_place import counting
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending
 from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
-from trainers.commands.epoch_book import EpochBook
+from trainers.commands.epoch_book import EpochBook, Reader, Reported, numbers_epochs, reader_of, way_to_report
 from trainers.commands.kept_folder import FILES, files_in, put_files
-from trainers.commands.metric_lines import Reader, Reported, numbers_epochs, reader_of, way_to_report
 from trainers.commands.program import Program
 from trainers.commands.rank_variables import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
@@ -154,11 +150,7 @@ class CommandTrainer:
             self._signs: tuple[float, int] = 0.0, 0
 
     def run(self, course: Course) -> None:
-        """Run the command until it has ended or the trial is over, leaving no process behind.
-
-        Raises:
-            TrainingError: The command failed, or broke the protocol.
-        """
+        """Run the command until it or the trial has ended, leaving no process behind; TrainingError if it failed."""
         threading.Thread(target=self._wait_until_over, args=(course,), name="closing", daemon=True).start()
         with classified(), working_folder() as folder, self._meeting:
             kept = folder.path / "checkpoint"
@@ -178,7 +170,6 @@ class CommandTrainer:
     # ------------------------------------------------------------------ before the program starts
 
     def _prepare(self, kept: Path, ports: HeldPorts) -> list[Place] | None:
-        """Return all ranks' places once each has its files; None if the trial is over."""
         assignment = self._assignment
         place = own_place(str(kept), assignment.store, one_host=assignment.one_host, ports=ports)
         self._counter.begin("ranks")
@@ -195,7 +186,6 @@ class CommandTrainer:
         return None if have_restored is None else places
 
     def _restore(self, folder: Path | None) -> int:
-        """Restore the checkpoint's files into a folder, if given; returns the epochs done."""
         path = self._spec.resume_from
         if path is None:
             return 0
@@ -257,7 +247,6 @@ class CommandTrainer:
                 program.end(self._command.end_seconds if end is _End.TOLD else 0.0, self._command.kill_seconds)
 
     def _next_event(self) -> Event:
-        """Return the next event, watching the program's CPU use."""
         while True:
             if self._book.held is not None and self._book.waited_seconds() > self._command.end_seconds:
                 return Exited(0)
@@ -275,7 +264,6 @@ class CommandTrainer:
             self._signs = signs
 
     def _take(self, event: Event, course: Course) -> _End | None:
-        """Handle an event; returns how the work ends, None while it goes on."""
         if event is None:
             return _End.UNTOLD
         if isinstance(event, ValueError):
@@ -299,7 +287,6 @@ class CommandTrainer:
         return None
 
     def _begin(self, course: Course, *, with_program: bool = False) -> None:
-        """Report the start of the first epoch."""
         if not self._has_begun:
             self._has_begun = True
             if not with_program:
@@ -309,7 +296,6 @@ class CommandTrainer:
             self._counter.begin_epoch(self._book.epoch + 1, 0.0)
 
     def _offer_folder(self, question: Question, course: Course) -> None:
-        """Answer whether a checkpoint of this epoch is wanted, as rank 0 decides."""
         what = f"checkpoint/{question.epoch}"
         if self._group.rank > 0:  # rank 0 may be far behind, and this rank has other things to hear of
             self._meeting.pass_on(what, partial(_offer, question, self._kept), self._events.put)
@@ -353,10 +339,7 @@ class CommandTrainer:
         return end
 
     def _is_of_latest_line(self) -> bool:
-        """Return whether a stopped program's files belong to the metrics line at hand.
-
-        Not after a later line; and never without epoch numbers, as the files may be of another epoch once it goes on.
-        """
+        """Return whether a stopped program's files are of the line at hand: the latest, and with an epoch number."""
         return numbers_epochs(self._command.metrics) and not self._events.has_report()
 
     def _wait(self, epoch: int, course: Course, question: Question | None) -> _End | None:
@@ -390,7 +373,6 @@ class CommandTrainer:
         )
 
     def _ended(self, exited: Exited, course: Course) -> _End:
-        """Handle the end of the program, valid only after its last report."""
         book, rank = self._book, self._group.rank
         if exited.status == 0 and rank > 0:
             return _End.BY_ITSELF
@@ -403,7 +385,7 @@ class CommandTrainer:
             f"attempt {self._spec.attempt}, rank {rank}",
             epochs=(book.epoch, self._settings.epochs),
             way=way_to_report(self._command.metrics),
-            last_lines=self._program.last_lines(),
+            last_lines=self._program.last_lines,
             ports=self._ports if book.is_at_start else (),
         )
 

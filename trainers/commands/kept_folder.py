@@ -16,15 +16,14 @@ from trainers.failures import CheckpointError, StorageError
 from trainers.protocol import TaskError
 
 FILES = "files"
-"""Key of a program's files in a checkpoint."""
 _CHUNK_BYTES = 2**24
 _TRIES, _PAUSE_SECONDS = 5, 0.2
 
 
 def files_in(folder: Path) -> dict[str, Tensor]:
-    """Return the content of all files below a folder, by relative path.
+    """Return the content of all files below a folder, by relative path; starts anew if a file changes.
 
-    Reads instead of mapping: a mapped file that shrinks would kill the reader. Starts anew if a file changes.
+    Reads instead of mapping: a mapped file that shrinks would kill the reader.
     """
     why = ""
     for _ in range(_TRIES):

@@ -39,16 +39,15 @@ OnLine = Callable[[str], None]
 
 
 class Program:
-    """A running command.
+    """A running command; raises OSError if this machine can start no process.
 
     Args:
         on_exit: Called from another thread with the exit status (negative for a signal), the reason of a failed start,
             or None if its supervisor was killed.
         remove: Folders to remove after its end, if this process is dead by then.
-        kill_seconds: Time from SIGTERM to SIGKILL, if this process is dead by then.
 
-    Raises:
-        OSError: This machine can start no process.
+    Attributes:
+        last_lines: Last lines of standard error, or of standard output if there are none; empty until its end.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Program:
         kill_seconds: float = 0.0,
     ) -> None:
         self._log, self._on_line, self._on_exit = log, on_line, on_exit
-        self._last_lines: list[str] = []
+        self.last_lines: list[str] = []
         self._over = threading.Event()
         self.seen = 0
         self._supervisor_pid: int | None = None
@@ -127,10 +126,6 @@ class Program:
             if self._over.wait(seconds):
                 return
 
-    def last_lines(self) -> list[str]:
-        """Return the last lines of standard error, or of standard output if there are none."""
-        return self._last_lines
-
     def cpu_seconds(self) -> float:
         """Return the CPU seconds of its living processes."""
         total = 0.0
@@ -156,7 +151,6 @@ class Program:
         return True  # it has ended
 
     def _has_read_all(self) -> bool:
-        """Return whether all lines printed so far are read."""
         try:
             waiting = fcntl.ioctl(self._out, termios.FIONREAD, bytes(4))
         except (OSError, ValueError):
@@ -202,7 +196,7 @@ class Program:
                     give_up_at = time.monotonic() + _LEFT_SECONDS
         for lines in printed, errors, told:
             lines.end()
-        self._last_lines = errors.last or printed.last
+        self.last_lines = errors.last or printed.last
         self._log.close()
         for one in (self._starter.stdin, out, err, news):
             with suppress(OSError, AttributeError):
@@ -281,7 +275,6 @@ class _Lines:
 
 
 def _end_in(told: Sequence[str]) -> int | str | None:
-    """Return the exit from the supervisor's messages; None if it was killed before."""
     for line in told:
         word, _, rest = line.partition(" ")
         if word == "exited":

@@ -25,13 +25,7 @@ class Meeting:
     Requests to the store are short, since a waiting one blocks those of other threads.
     """
 
-    def __init__(
-        self,
-        key: str,
-        group: Group,
-        store: StoreClient | None,
-        is_over: Callable[[], bool],
-    ) -> None:
+    def __init__(self, key: str, group: Group, store: StoreClient | None, is_over: Callable[[], bool]) -> None:
         self._prefix, self._group, self._is_over = f"command/{key}", group, is_over
         self._store = store if group.world_size > 1 else None
         self._set_here: set[str] = set()
@@ -50,11 +44,7 @@ class Meeting:
                 self._store.delete_key(name)
 
     def gather(self, what: str, own: str) -> list[str] | None:
-        """Return the texts of all ranks, by rank; None once the trial is over. A collective, called once.
-
-        Raises:
-            LostError: Another rank has failed, or is late.
-        """
+        """Return all ranks' texts; None once the trial is over. LostError if a rank failed or is late. A collective."""
         if self._store is None:
             return [own]
         gather = StoreGather(f"{self._prefix}/{what}", self._group, self._store, is_over=self._need_not_wait)
@@ -105,13 +95,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """The place of a rank.
-
-    Attributes:
-        worker_port: Free port for TensorFlow's cluster.
-        devices: Its GPUs as in CUDA_VISIBLE_DEVICES; empty if it has none, or sees all.
-        folder: Folder of the program's checkpoints on its machine.
-    """
+    """The place of a rank; `worker_port` is for TensorFlow, `devices` as in CUDA_VISIBLE_DEVICES."""
 
     host: str
     port: int

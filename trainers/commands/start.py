@@ -1,9 +1,7 @@
 """Arguments, environment and temporary folder of a program. Does not import torch.
 
-    automl-trial-HOST-PID-RANDOM/lock       locked (flock) while the process that made the folder lives
-                                 channel    socket; in a shorter folder if this path is too long for a socket
-
-A leftover folder is found by its lock, not by process ids: containers that share a folder may repeat ids and names.
+The process that made a folder automl-trial-HOST-PID-RANDOM holds a lock (flock) on its file `lock` while it lives: a
+leftover folder is found by it, and not by process ids, which containers that share a folder may repeat.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.commands.command import Command, arguments, filled, search_path
+from trainers.commands.command import Command, arguments, as_text, filled, search_path
 from trainers.contract.user_code import hash_of
 from trainers.functions.own_loop import OwnLoop
 from trainers.ranks.process_state import variables_here
@@ -89,19 +87,14 @@ _MOST_SCRIPT_BYTES = 2**24
 
 
 def start_of(
-    command: Command,
-    own: OwnLoop,
-    place: Mapping[str, str],
-    *,
-    folder: WorkingFolder,
-    kept: Path,
+    command: Command, own: OwnLoop, place: Mapping[str, str], *, folder: WorkingFolder, kept: Path
 ) -> tuple[list[str], dict[str, str]]:
     """Return a program's arguments and environment; also writes its parameters to a file."""
     spec = own.spec
     params = json.dumps(dict(spec.params))
     params_file = folder.path / "params.json"
     params_file.write_text(params, encoding="utf-8")
-    values = {name: _as_text(value) for name, value in {**spec.training, **spec.params}.items()} | {
+    values = {name: as_text(value) for name, value in {**spec.training, **spec.params}.items()} | {
         "world_size": str(spec.world_size),
         "seed": str(spec.seed),
         "epochs": str(own.settings.epochs),
@@ -144,8 +137,3 @@ def script_files(command: Command, base_folder: Path) -> dict[str, str]:
                 if path.is_file() and path.stat().st_size <= _MOST_SCRIPT_BYTES:
                     found[path.relative_to(base_folder).as_posix()] = hash_of(path)
     return found
-
-
-def _as_text(value: object) -> str:
-    """Return a parameter as an argument: texts as they are, other values as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -1,10 +1,10 @@
-"""Contract of a user's task: `Task`; `BaseTask` has a classifier's defaults. Does not import torch."""
+"""Contract of a user's task: `Task`; `BaseTask` has the defaults of a classifier. Does not import torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast, runtime_checkable
 
 from search_spaces.space import Space
 from trainers.protocol import OUR_METRICS, TaskError
@@ -97,11 +97,7 @@ def space_of(task: Task) -> Space | None:
 
 
 def first_trials_of(task: Task) -> tuple[Params, ...]:
-    """Return the first parameters to try in the task's own space, its baselines' first.
-
-    Raises:
-        TaskError: `first_trials()` or `baselines()` does not return a list of mappings.
-    """
+    """Return the parameters to try first in the task's own space, its baselines' before others; raises TaskError."""
     named = task.first_trials() if hasattr(task, "first_trials") else ()
     if not _are_mappings(named):
         allowed = "a list of mappings from names to values"
@@ -111,11 +107,7 @@ def first_trials_of(task: Task) -> tuple[Params, ...]:
 
 
 def baselines_of(task: Task) -> tuple[dict[str, Any], ...]:
-    """Return the comparisons for the task's models, each with `name` and either a trial's `params` or known `metrics`.
-
-    Raises:
-        TaskError: `baselines()` returns something else.
-    """
+    """Return the task's baselines: each has `name`, and a trial's `params` or known `metrics`; raises TaskError."""
     if not hasattr(task, "baselines"):
         return ()
     named = task.baselines()
@@ -127,10 +119,10 @@ def baselines_of(task: Task) -> tuple[dict[str, Any], ...]:
 
 
 def model_of(task: Task, params: Params) -> nn.Module:
-    """Return a fresh model of a task, ready for training.
+    """Return a fresh model of a task, ready for training; raises TaskError if `model(params)` returns no module.
 
-    A model in evaluation mode as a whole (`from_pretrained` of Hugging Face) is put into training mode; single layers
-    in evaluation mode stay so, since the task froze them. Raises TaskError if `model(params)` returns no module.
+    A model in evaluation mode as a whole (Hugging Face's `from_pretrained`) is put into training mode; single layers in
+    evaluation mode stay so, since the task froze them.
     """
     from torch import nn
 
@@ -162,11 +154,7 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
 
 
 def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
-    """Return the training loss: the task's own, or with `smoothing` above 0 its `smoothed_loss`.
-
-    Raises:
-        TaskError: The task has no smoothed loss, or overrides `loss` and only inherits the classifier's.
-    """
+    """Return the task's loss, or with `smoothing` its `smoothed_loss`; TaskError if there is none for its loss."""
     if smoothing == 0:
         return task.loss
     smoothed = getattr(task, "smoothed_loss", None)
@@ -203,3 +191,22 @@ def _are_mappings(value: object) -> bool:
 
 def _a(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+@runtime_checkable
+class GrownModel(Protocol):
+    """A task's `torch.nn.Module` that is not trained by gradient steps; its whole state is in its `state_dict`."""
+
+    def grow_epoch(
+        self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
+        tick: Callable[[], None],
+    ) -> Tensor:  # fmt: skip
+        """Train an epoch (from 1) on the CPU; the same arguments and state give the same bits.
+
+        Call `tick` at least every few seconds: a silent rank counts as hanging.
+        """
+
+
+def grows(module: nn.Module) -> TypeGuard[GrownModel]:
+    """Return whether a model is grown, not trained by gradient steps."""
+    return isinstance(module, GrownModel)

@@ -36,12 +36,7 @@ class TaskLoadError(TaskError, UserError):
 def load_trainable(
     name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()
 ) -> Trainable:
-    """Return a task, a training function, or the command that the options describe.
-
-    Args:
-        name: As for `load_task`, or "module:function", or "command".
-        options: Keyword arguments of the constructor or function.
-    """
+    """Return a task, a training function ("module:function"), or the command of the options; TaskLoadError."""
     if name == COMMAND:
         try:
             return Command.of(options or {})
@@ -58,14 +53,9 @@ def load_trainable(
 
 
 def load_task(name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()) -> Task:
-    """Return the task called `name`.
+    """Return the task called `name`: built in (a class in CamelCase of `trainers.tasks.NAME`), or "module:Class".
 
-    Args:
-        name: A built-in task (a module of `trainers.tasks` with its class in CamelCase), or "module:Class".
-        python_path: Folders searched first for the user's module.
-
-    Raises:
-        TaskLoadError: The task is missing, incomplete, or cannot be imported or constructed.
+    `python_path` has folders searched first. TaskLoadError if it is missing or incomplete, or its code raises.
     """
     found = import_task(name, python_path)
     if is_training_function(found):
@@ -135,7 +125,6 @@ def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> 
 
 
 def _check_names(name: str, task: Any) -> None:
-    """Refuse malformed `parameters` and `metric_names`, and reserved names."""
     for attribute in ("parameters", "metric_names"):
         names = getattr(task, attribute, None)
         if names is None:
@@ -152,7 +141,6 @@ def _check_names(name: str, task: Any) -> None:
 
 
 def _which(error: BaseException, options: Mapping[str, object]) -> str:
-    """Return the option that an error is about: the only one, the one it names, or all."""
     named = [key for key in options if re.search(rf"\b{re.escape(key)}\b", str(error))] or list(options)
     if not named:
         return ""
@@ -214,7 +202,6 @@ def _import(name: str, module_name: str, python_path: Sequence[str]) -> ModuleTy
 
 
 def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
-    """Forget a module of the same name from another study's folder."""
     wanted = importlib.machinery.PathFinder.find_spec(top, list(python_path)) if python_path else None
     loaded = sys.modules.get(top)
     if wanted is None or wanted.origin is None or loaded is None or getattr(loaded, "__file__", None) == wanted.origin:

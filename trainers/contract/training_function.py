@@ -1,11 +1,7 @@
 """A user's own training loop, called once for each trial. Does not import torch.
 
-    space = {"learning_rate": {"type": "float", "low": 1e-4, "high": 0.1, "log": True}}
-
-    def train(trial: automl.Trial) -> None: ...
-
-The name or annotation of its first parameter distinguishes it from a task factory. Its search space is its attribute
-`space`, or the variable `space` of its module, or none.
+The name or annotation of its first parameter, `trial: automl.Trial`, distinguishes it from a task factory. Its search
+space is its attribute `space`, or the variable `space` of its module, or none.
 """
 
 from __future__ import annotations

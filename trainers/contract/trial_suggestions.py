@@ -29,11 +29,7 @@ class Asking:
         return self._proposed is not None
 
     def value(self, name: str, domain: Domain) -> Value:
-        """Return a parameter's value: from an earlier call, proposed, or drawn from `domain`.
-
-        Raises:
-            TaskError: Another call for this name, in this trial or an earlier one, contradicts it.
-        """
+        """Return a parameter's value: as before, proposed, or drawn; TaskError if it contradicts another call."""
         if not isinstance(name, str) or not name:
             raise TaskError(f"name: found {shown(name)}, allowed: a text that is not empty")
         if name == "world_size":

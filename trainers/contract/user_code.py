@@ -16,10 +16,7 @@ _LONGEST = 300
 
 
 def error_line(message: str) -> str:
-    """Return a traceback's error with the last line of user code: "ValueError: no (task.py:7)".
-
-    Other texts come back as one line; without a user's file the place is left out.
-    """
+    """Return a text as one line, or a traceback's error and last line of user code: "ValueError: no (task.py:7)"."""
     frames = list(_FRAME.finditer(message))
     if not frames:
         return _shortened(message)
@@ -31,7 +28,6 @@ def error_line(message: str) -> str:
 
 
 def _last_stack(message: str, frames: list[re.Match[str]]) -> list[re.Match[str]]:
-    """Return the frames of the last of several chained tracebacks."""
     start = max(0, message.rfind("Traceback (most recent call last)"))
     return [frame for frame in frames if frame.start() >= start]
 
@@ -62,10 +58,7 @@ _hashes: dict[str, str] = {}
 
 
 def code_files(folders: Sequence[str]) -> dict[str, str]:
-    """Return hashes of at most `MOST_FILES` loaded Python files below folders, by relative path.
-
-    Installed packages are left out; each hash was taken when the file was loaded.
-    """
+    """Return hashes, taken at loading, of up to `MOST_FILES` Python files below folders, without installed packages."""
     found: dict[str, str] = {}
     # Each trial asks this of thousands of modules, so texts are compared: paths would take 50 ms.
     for folder in (str(Path(one)).rstrip(os.sep) + os.sep for one in folders):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SingleSamples = Literal["keep", "merge", "drop"]
-"""Treatment of micro-batches of one sample, see `plan_epoch`."""
 
 _FEWEST = 2
 """BatchNorm needs at least this many samples for a variance."""
@@ -39,23 +38,12 @@ class MicroBatch(Pass):
 
     def without_indices(self) -> Pass:
         """Return the pass alone."""
-        return Pass(
-            samples=self.samples,
-            step_samples=self.step_samples,
-            ends_step=self.ends_step,
-            is_empty=self.is_empty,
-            begins_step=self.begins_step,
-        )
+        return Pass(**{one.name: getattr(self, one.name) for one in fields(Pass)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochLayout:
-    """Division of passes over the data into epochs of whole steps, so that a step's samples do not depend on it.
-
-    Attributes:
-        steps_per_pass: Number of steps in a pass over the data; the last step may have fewer samples.
-        steps_per_epoch: Number of steps in an epoch; the last epoch of a pass has the remaining steps.
-    """
+    """Division of passes over the data into epochs of whole steps; the last step and epoch of a pass may be shorter."""
 
     samples: int
     effective_batch: int
@@ -108,11 +96,9 @@ def plan_epoch(
 ) -> list[MicroBatch]:
     """Return a rank's micro-batches of one epoch, in which the ranks together see each sample exactly once.
 
-    A step takes the next `batch_per_rank * accumulate * world_size` samples of `order`; its ranks share them evenly,
-    also in the shorter last step.
+    A step takes the next `batch_per_rank * accumulate * world_size` samples of `order`, which ranks share evenly.
 
     Args:
-        batch_per_rank: Largest number of samples in a micro-batch, plus one if a single sample is merged into it.
         even: All ranks need equally many micro-batches, as with sharded weights.
         singles: "keep" micro-batches of one sample, "merge" them with others of the step or the step before, or "drop"
             them; a sample that cannot be merged is dropped.

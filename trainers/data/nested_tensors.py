@@ -19,7 +19,6 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def _mapped(function: Callable[[Any], Any], value: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Return `value` with each leaf replaced; `is_leaf` stops at containers."""
     return tree_map(lambda leaf: _mapped_leaf(function, leaf, is_leaf), value, is_leaf=is_leaf)
 
 
@@ -40,10 +39,7 @@ def _mapped_leaf(function: Callable[[Any], Any], leaf: Any, is_leaf: Callable[[A
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return `value` with its tensors on a device; other objects with a method `to` move themselves.
-
-    Copies to a GPU are asynchronous; a copy to the CPU is complete on return.
-    """
+    """Return `value` on a device, copied asynchronously to a GPU; objects with a method `to` move themselves."""
     return _mapped(lambda leaf: _moved(leaf, device), value, _moves_itself)
 
 

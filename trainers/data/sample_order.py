@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -17,27 +17,6 @@ from trainers.loop.step_counter import TRAIN_WORK
 from trainers.trial_settings import Settings
 
 
-class Feed(Protocol):
-    """Gives one rank the passes of each epoch."""
-
-    def begin(self, epoch: int, steps: int) -> tuple[float, float]:
-        """Begin an epoch, `steps` of which an earlier attempt has trained.
-
-        Returns:
-            This rank's work in the whole epoch and in those steps, in forward passes of one sample; 0 if unknown.
-        """
-
-    @property
-    def next_samples(self) -> int:
-        """Number of samples of the next pass, as far as known in advance."""
-
-    def passes(self) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield the remaining passes of the epoch, with inputs and targets on the device."""
-
-    def trained(self, steps: int) -> float | None:
-        """Count a step; returns the part of the epoch that is done, 0 if unknown, None after its last step."""
-
-
 class OrderedFeed:
     """Passes over a known number of samples, each in an order of its own."""
 
@@ -46,7 +25,7 @@ class OrderedFeed:
         self._order: tuple[int, Tensor] | None = None  # a pass's number and order, if it has more epochs
 
     def begin(self, epoch: int, steps: int) -> tuple[float, float]:
-        """Plan an epoch."""
+        """Plan an epoch; returns the work of it and of its first `steps`, in forward passes of a sample."""
         number, first = self._layout.place(epoch)
         order = self._order_of(number)
         self._order = (number, order) if self._layout.place(epoch + 1)[0] == number else None
@@ -59,7 +38,6 @@ class OrderedFeed:
         return work, work - work_of(self._plan)
 
     def _order_of(self, number: int) -> Tensor:
-        """Return the order of a pass over the data, int64 [N], which all its epochs share."""
         if self._order is not None and self._order[0] == number:
             return self._order[1]
         return permutation(len(self._samples), seed=self._sharing.seed, epoch=number)
@@ -106,12 +84,7 @@ class StreamPlace:
 
 
 class StreamFeed:
-    """Passes over a stream: an epoch is one of them, or has a fixed number of steps.
-
-    Args:
-        epoch_steps: Number of steps of an epoch; None ends it with the stream.
-        place: The trial's place, updated here.
-    """
+    """Passes over a stream: an epoch is one of them, or `epoch_steps` steps; updates the trial's `place`."""
 
     def __init__(self, samples: StreamSamples, epoch_steps: int | None, sharing: Sharing, place: StreamPlace) -> None:
         self._samples, self._epoch_steps, self._sharing, self._place = samples, epoch_steps, sharing, place
@@ -151,11 +124,12 @@ class StreamFeed:
         return self._place.last_steps if self._epoch_steps is None else self._epoch_steps
 
 
-def layout_of(samples: Samples | StreamSamples, settings: Settings) -> EpochLayout | None:
-    """Return the layout of epochs; None for epochs that end with a stream.
+Feed: TypeAlias = OrderedFeed | StreamFeed
+"""Gives one rank the passes of each epoch, with inputs and targets on the device."""
 
-    Epochs of a stream with `samples_per_epoch` have that many samples in whole steps; the stream restarts within them.
-    """
+
+def layout_of(samples: Samples | StreamSamples, settings: Settings) -> EpochLayout | None:
+    """Return the layout of epochs; None for epochs that end with a stream."""
     if not isinstance(samples, StreamSamples):
         return epoch_layout(len(samples), settings.effective_batch, settings.samples_per_epoch)
     if isinstance(settings.samples_per_epoch, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,23 +25,6 @@ _EVALUATION_ELEMENTS = 2**17
 _EVALUATION_FACTOR = 8
 
 
-class Samples(Protocol):
-    """Training or validation data on one device."""
-
-    def __len__(self) -> int:
-        """Return N."""
-
-    def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Yield (inputs, targets) on the device for index tensors, int64 [n].
-
-        Args:
-            first: Number of the first batch within its epoch, which seeds a Dataset's random draws.
-        """
-
-    def evaluation_batch(self, batch: int) -> int:
-        """Return how many samples to evaluate at once if `batch` of them fit with their gradients."""
-
-
 class TensorSamples:
     """A pair of tensors that stays on the device; each batch is an `index_select`."""
 
@@ -54,7 +37,6 @@ class TensorSamples:
         self._device = device
 
     def __len__(self) -> int:
-        """Return N."""
         return len(self._inputs)
 
     def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:  # noqa: ARG002
@@ -77,7 +59,12 @@ class DatasetSamples:
     """
 
     def __init__(
-        self, dataset: Dataset[Any], device: torch.device, workers: int = 0, *, collate: Collate = default_collate
+        self,
+        dataset: Dataset[Any] | list[Any],
+        device: torch.device,
+        workers: int = 0,
+        *,
+        collate: Collate = default_collate,
     ) -> None:
         self._dataset, self._device, self._collate = dataset, device, collate
         self._pins = device.type == "cuda"
@@ -95,7 +82,6 @@ class DatasetSamples:
             )
 
     def __len__(self) -> int:
-        """Return N."""
         return len(self._dataset)  # type: ignore[arg-type]
 
     def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Any, Any]]:
@@ -120,19 +106,12 @@ class DatasetSamples:
         return iter(loader)
 
 
-class _Kept(Dataset[Any]):
-    def __init__(self, samples: Sequence[Any]) -> None:
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._samples[index]
+Samples: TypeAlias = TensorSamples | DatasetSamples
+"""Training or validation data on one device, with random access."""
 
 
 class _Seeding(Dataset[Any]):
-    def __init__(self, dataset: Dataset[Any]) -> None:
+    def __init__(self, dataset: Dataset[Any] | list[Any]) -> None:
         self._dataset = dataset
 
     def __getitems__(self, seed_and_indices: list[int]) -> Any:
@@ -141,7 +120,7 @@ class _Seeding(Dataset[Any]):
         return _fetch(self._dataset, indices)
 
 
-def _fetch(dataset: Dataset[Any], indices: list[int]) -> Any:
+def _fetch(dataset: Dataset[Any] | list[Any], indices: list[int]) -> Any:
     fetch_all = getattr(dataset, "__getitems__", None)
     return fetch_all(indices) if fetch_all else [dataset[index] for index in indices]
 
@@ -171,9 +150,9 @@ def load_data(spec: TrialSpec, task: Task, device: torch.device, counter: StepCo
 def load_samples(
     task: Task, part: str, params: Params, device: torch.device, workers: int = 0
 ) -> Samples | StreamSamples:
-    """Return the task's "train", "validation" or "test" data on `device`; `workers` processes read a Dataset.
+    """Return a task's "train", "validation" or "test" data on `device`; `workers` processes read a Dataset.
 
-    Seeds all global generators first, so that a task which draws its data gives the same on every rank.
+    Seeds the global generators first, so that a task which draws its data gives the same on every rank.
     """
     reseed(derive("data"))
     data = getattr(task, f"{part}_data")(params)
@@ -187,7 +166,7 @@ def few_of(samples: Samples | StreamSamples, most: int) -> Samples:
     """Return samples with random access: all, or the first `most` of a stream."""
     if not isinstance(samples, StreamSamples):
         return samples
-    return DatasetSamples(_Kept(samples.first(most)), samples.device, collate=samples.collate)
+    return DatasetSamples(samples.first(most), samples.device, collate=samples.collate)
 
 
 def _wrap(data: object, what: str, device: torch.device, workers: int, collate: Collate) -> Samples | StreamSamples:
@@ -199,7 +178,7 @@ def _wrap(data: object, what: str, device: torch.device, workers: int, collate: 
         length = _length_of(data)
         if length is None:
             return StreamSamples(data, what, device, workers, collate=collate)
-        data = _kept(data, length, what)
+        return DatasetSamples(_read(data, length, what), device, workers, collate=collate)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (tuple, list, Tensor, dict)):
         return DatasetSamples(data, device, workers, collate=collate)  # type: ignore[arg-type]
     raise TaskError(
@@ -215,9 +194,9 @@ def _length_of(samples: IterableDataset[Any]) -> int | None:
         return None
 
 
-def _kept(samples: IterableDataset[Any], length: int, what: str) -> Dataset[Any]:
+def _read(samples: IterableDataset[Any], length: int, what: str) -> list[Any]:
     """Read an iterable dataset of known length, so that it can be shuffled and shared out."""
     found = list(samples)
     if len(found) != length:
         raise TaskError(f"{what}: found {len(found)} samples, but its length says {length}")
-    return _Kept(found)
+    return found

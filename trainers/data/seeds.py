@@ -1,7 +1,4 @@
-"""Randomness that depends only on (seed, epoch, rank), so that a resumed trial draws the same numbers.
-
-Checkpoints within an epoch hold the generators' states.
-"""
+"""Randomness by (seed, epoch, rank) alone; checkpoints within an epoch hold the generators' states."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """One copy of a task's data on each node: ranks map the same file instead of holding arrays of their own.
 
-A large array is written to a file named by its content, and replaced by a mapping. The operating system shares its
-pages among processes. Writes go to private copies of the touched pages, so a task sees no difference, unless it holds
-the same memory as both an array and a tensor: only one of them is replaced.
-
-Every process that maps a file holds a shared lock on it; the next process that shares something deletes unlocked files.
+A large array is written to a file named by its content, and replaced by a mapping. Writes go to private copies of the
+touched pages. Every process that maps a file holds a shared lock on it; the next one that shares something deletes
+unlocked files.
 """
 
 from __future__ import annotations
@@ -41,13 +39,10 @@ _MOST_ITEMS = 1000
 
 
 def share_arrays(holder: object, folder: Path | None = None) -> None:
-    """Replace an object's large arrays and tensors by mappings of one copy on this node.
+    """Replace an object's large arrays and tensors by mappings of one copy in a private temporary folder of this node.
 
     Searches attributes, and dicts, lists, tuples, Datasets, dataclasses and objects of the same package in them. Views,
     non-contiguous arrays and device tensors stay, as does everything if no file can be written.
-
-    Args:
-        folder: Folder of the files; None takes a private folder in the temporary folder.
     """
     own = folder or Path(tempfile.gettempdir()) / f"automl-arrays-{os.getuid()}"
     _Sharing(own, type(holder).__module__.partition(".")[0]).visit(holder, _DEEPEST)
@@ -59,7 +54,6 @@ class _Sharing:
         self._replaced: dict[int, tuple[Any, Any]] = {}  # holds the originals, so that no number is used again
 
     def visit(self, value: Any, depth: int) -> Any:
-        """Return the replacement of a value; the value itself if nothing in it is shared."""
         if id(value) in self._replaced:
             return self._replaced[id(value)][1]
         if isinstance(value, np.ndarray | Tensor):
@@ -107,7 +101,6 @@ class _Sharing:
         return value if array is None else array.view(value.dtype).reshape(value.shape)
 
     def _mapped(self, content: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-        """Map a file with this content, written if missing; None if that fails."""
         flat = content.reshape(-1)
         name = f"{hashlib.blake2b(flat.data, digest_size=20).hexdigest()}-{flat.nbytes}"
         try:

@@ -1,20 +1,19 @@
 """Streams: samples of unknown number that can only be read in order, divided into steps and shares.
 
-Every process reads the whole stream with the same random numbers, so each rank takes its share of every step without
-asking others. Workers take turns at whole steps, so their number does not matter.
-
-A stream with a method `set_rank` gives each rank and worker its own samples. Then ranks exchange their counts before
-each step, and the first rank without a sample ends the pass for all.
+Every process reads the whole stream with the same random numbers, and workers take turns at whole steps. A stream with
+a method `set_rank` gives each rank and worker its own samples; then ranks exchange their counts before each step, and
+the first rank without a sample ends the pass for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -22,7 +21,6 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from trainers.data.epoch_plan import MicroBatch, Pass, SingleSamples, plan_epoch, step_sizes
 from trainers.data.nested_tensors import to_device
 from trainers.data.seeds import HostGenerators, derive, reseed_host
-from trainers.data.stream_sharing import check_all_have_some, of_all, steps_of_all
 from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
@@ -88,12 +86,7 @@ class Sharing:
 
 
 class StreamSamples:
-    """A task's stream on one device.
-
-    Args:
-        what: The task's method that returned it, for messages.
-        workers: Number of reading processes; 0 reads in this process.
-    """
+    """A task's stream on one device, read by `workers` processes or here; `what` is the task's method, for messages."""
 
     def __init__(
         self,
@@ -120,14 +113,11 @@ class StreamSamples:
             return list(islice(_begun(self._stream, Sharing(batch_per_rank=1), 1, 0), samples))
 
     def steps(self, sharing: Sharing, number: int, skip: int = 0) -> Iterator[Step]:
-        """Yield a rank's share of each step of a pass over the stream, on the host.
-
-        All ranks have to iterate equally far: a stream that shares itself out takes a collective for each step.
-        """
+        """Yield a rank's share of each step of a pass, on the host; all ranks have to iterate equally far."""
         steps = self._read(sharing, number, skip)
         if self.is_shared_out and sharing.world_size > 1:
             what = f"{self._what}: pass {number} over the stream"
-            steps = steps_of_all(steps, self._group(sharing), what, even=sharing.even, is_begun=skip > 0)
+            steps = _steps_of_all(steps, self._group(sharing), what, even=sharing.even, is_begun=skip > 0)
         yielded = skip
         for yielded, step in enumerate(steps, skip + 1):  # noqa: B007 - counted for the message below
             yield step
@@ -143,15 +133,12 @@ class StreamSamples:
         return to_device(inputs, self.device), to_device(targets, self.device)
 
     def passes(self, sharing: Sharing) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield a rank's share of all samples for an evaluation: each sample once, on one rank.
-
-        All ranks have equally many passes, without a collective unless the stream shares itself out.
-        """
+        """Yield a rank's share of an evaluation, each sample once; all ranks have equally many passes."""
         steps = self._read(sharing, 1, 0)
         first = next(steps, ())
         if self.is_shared_out and sharing.world_size > 1:
-            (samples,) = of_all([len(first)], self._group(sharing))
-            check_all_have_some(samples, self._what)
+            (samples,) = _of_all([len(first)], self._group(sharing))
+            _check_all_have_some(samples, self._what)
         for step in chain([first], steps):
             for one, batch in step:
                 yield (one, *self.on_device(batch))
@@ -189,7 +176,6 @@ class _Reading:
         return islice(found, skip, None) if is_shared_out else found
 
     def _here(self) -> Iterator[Step]:
-        """Read in this process, keeping its own random numbers."""
         steps = iter(self._steps)
         while True:
             with self._generators.own():
@@ -240,7 +226,6 @@ def _begun(stream: IterableDataset[Any], sharing: Sharing, number: int, worker: 
 
 
 def _cut(samples: Iterable[Any], size: int, singles: SingleSamples) -> Iterator[list[Any]]:
-    """Cut a stream into steps as `plan_epoch` does."""
     rest, read = iter(samples), list[Any]()
     while True:
         read += islice(rest, size + _AHEAD - len(read))
@@ -258,3 +243,52 @@ def _collated(samples: Sequence[Any], sharing: Sharing, collate: Collate) -> Ste
 
 def _as_it_is(step: Step) -> Step:
     return step
+
+
+def _steps_of_all(
+    steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
+) -> Iterator[list[tuple[Pass, Any]]]:
+    """Yield this rank's steps while every rank has one, with the number of samples of all ranks; a collective for each.
+
+    `even` fills up missing passes by samples that count nothing; steps that follow others (`is_begun`) may be empty.
+    """
+    iterator = iter(steps)
+    while True:
+        step = list(next(iterator, ()))
+        own = len(step)
+        samples, passes = _of_all((sum(one.samples for one, _ in step if not one.is_empty), own), group)
+        if not is_begun:
+            _check_all_have_some(samples, what)
+        if min(samples) == 0:
+            return
+        is_begun = True
+        step += [step[0]] * (max(passes) - len(step) if even else 0)
+        yield [
+            (
+                replace(
+                    one,
+                    step_samples=sum(samples),
+                    begins_step=place == 0,
+                    ends_step=place == len(step) - 1,
+                    is_empty=one.is_empty or place >= own,
+                ),
+                batch,
+            )
+            for place, (one, batch) in enumerate(step)
+        ]
+
+
+def _of_all(own: Sequence[int], group: Group) -> list[list[int]]:
+    table = torch.zeros(group.world_size, len(own), dtype=torch.int64, device=group.device)
+    table[group.rank] = torch.tensor(own)
+    dist.all_reduce(table)
+    found: list[list[int]] = table.T.tolist()
+    return found
+
+
+def _check_all_have_some(samples: Sequence[int], what: str) -> None:
+    if min(samples) == 0:
+        raise TaskError(
+            f"{what}: found no samples for rank {samples.index(0)} of {len(samples)}, allowed: at least one for each "
+            "rank"
+        )

@@ -1,7 +1,4 @@
-"""Runs a training function as a trial.
-
-RankProcess ── grants, drains ──► Course ◄── waits, tells ── FunctionTrainer ── runs ──► the user's function
-"""
+"""Runs a training function as a trial, on one rank, as far as a `Course` allows."""
 
 from __future__ import annotations
 
@@ -52,11 +49,7 @@ class FunctionTrainer:
             self._last: Callable[[], object] | None = None
 
     def run(self, course: Course) -> None:
-        """Call the function; returns once it has returned, or the trial is over.
-
-        Raises:
-            TrainingError: The function raised, or broke the protocol.
-        """
+        """Call the function; returns once it has returned, or the trial is over. TrainingError if it raised."""
         with classified():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             set_fast_math(self._settings, self._group.device)
@@ -81,7 +74,6 @@ class FunctionTrainer:
                 self._end()
 
     def _end(self) -> None:
-        """End the current epoch after the function has returned."""
         if self._left is not None:
             self._left()
         elif not self._is_whole:
@@ -103,7 +95,6 @@ class FunctionTrainer:
         return Remains([parameter for model in self._trial.modules for parameter in model.parameters()])
 
     def _epochs(self, state: Mapping[str, Any], course: Course) -> Iterator[int]:
-        """Restore the checkpoint now, and return the loop over the remaining epochs."""
         kept = KeptState(state)
         epoch = self._trial.epoch = self._resumed(kept)
         files, resuming = code_files(self._spec.python_path), self._resuming(kept)
@@ -145,8 +136,7 @@ class FunctionTrainer:
         self._is_whole = True
 
     def _end_epoch(self, epoch: int, started: float, kept: KeptState, course: Course, place: Place = Place.END) -> bool:
-        """Report an epoch's measurement; returns whether the trial ends with it."""
-        complete, has_reported = place is Place.LEFT, bool(self._trial.reported())
+        complete, has_reported = place is Place.LEFT, bool(self._trial.reported)
         place = Place.RETURNED if epoch == self._settings.epochs else place
         own = Verdict(course.seconds_left() is not None, self._checkpoints.is_due(), complete, has_reported)
         ends, is_due, complete, has_reported = self._arrivals.arrive(epoch, place, own, self._trial.asking.digest())
@@ -175,7 +165,7 @@ class FunctionTrainer:
         own: dict[str, float] = {"peak_memory_bytes": self._memory.peak_bytes()}
         if self._trial.modules:
             own["model_parameters"] = float(self._model_parameters())
-        return own | self._trial.reported()
+        return own | self._trial.reported
 
     def _model_parameters(self) -> int:
         return sum(parameter.numel() for model in self._trial.modules for parameter in model.parameters())
@@ -183,7 +173,6 @@ class FunctionTrainer:
     def _write(
         self, epoch: int, kept: KeptState, metrics: Mapping[str, float], *, goes_on: bool
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint; returns its path and, on a writing rank, the file."""
         if self._spec.checkpoint_folder is None:
             return None, None
         self._counter.begin("checkpoint")
@@ -196,7 +185,6 @@ class FunctionTrainer:
         return path, write
 
     def _resumed(self, kept: KeptState) -> int:
-        """Restore the checkpoint, and return the number of epochs done."""
         path = self._spec.resume_from
         if path is None:
             return 0

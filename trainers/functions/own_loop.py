@@ -50,13 +50,9 @@ class ResumingFacts(FunctionFacts):
 
 
 class OwnLoop:
-    """A trial whose steps the engine does not take itself.
+    """A trial whose steps the engine does not take itself; `form` is the kind of user code, for messages.
 
-    Args:
-        form: Kind of the user's code, for messages, such as "a command".
-
-    Raises:
-        TaskError: An option is wrong, or needs the engine's own loop.
+    TaskError if an option is wrong, or needs the engine's own loop.
     """
 
     def __init__(self, spec: TrialSpec, form: str) -> None:
@@ -76,12 +72,9 @@ class OwnLoop:
         models: tuple[str, ...] | None = None,
         resuming: str = "",
     ) -> TrialFacts:
-        """Return the facts known before the first epoch.
+        """Return the facts known before the first epoch; 0 parameters are unknown, and a command has no `models`.
 
-        Args:
-            model_parameters: Number of parameters of the models; 0 if unknown.
-            models: Names of a training function's saved models; None for a command.
-            resuming: Parts that a training function's attempt restarts; empty if unknown.
+        `resuming` names parts that a training function's attempt restarts.
         """
         facts = TrialFacts(
             base_learning_rate=self.settings.learning_rate,

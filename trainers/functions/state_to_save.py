@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
 from trainers.checkpoints import checkpoint as checkpoints
-from trainers.checkpoints.shared_checkpoint import given, take, take_weights
+from trainers.checkpoints.shared_checkpoint import given, take_optimizer, take_weights
 from trainers.checkpoints.state_copy import StateCopies
-from trainers.checkpoints.stored_tensors import Piece, StoredTensor, whole
+from trainers.checkpoints.stored_tensors import Piece, with_whole_tensors
 from trainers.data.nested_tensors import map_tensors
 from trainers.failures import CheckpointError
 from trainers.protocol import TaskError
@@ -35,11 +35,9 @@ def line_that_loads(name: str) -> str:
 
 
 class KeptState:
-    """The state that a training function saves.
+    """The state that a training function saves: objects with `state_dict` and `load_state_dict`, or pairs of functions.
 
-    Args:
-        state: Objects with `state_dict` and `load_state_dict`, or pairs of functions, by name. An object's optional
-            `how_to_load(state)` returns lines of Python that make a model of `state`, an expression for its saved part.
+    An object's optional `how_to_load(state)` returns lines of Python that make a model of `state`, an expression.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -107,7 +105,7 @@ def _restore(one: Any, saved: Any) -> None:
     if isinstance(one, nn.Module) and _has_rows(one.parameters()):
         take_weights(one, saved)
     elif isinstance(one, optim.Optimizer) and _has_rows(_parameters(one)):
-        one.load_state_dict(_optimizer_rows(one, saved))
+        take_optimizer(one, saved)
     else:
         one.load_state_dict(_own_copy(saved))
 
@@ -117,42 +115,12 @@ def _own_copy(saved: Any) -> Any:
     return StateCopies().of({"": with_whole_tensors(saved)})[""]
 
 
-def with_whole_tensors(value: Any) -> Any:
-    """Return a saved state with all tensors in memory."""
-    if isinstance(value, StoredTensor):
-        return whole(value)
-    if type(value) is dict:
-        return {name: with_whole_tensors(one) for name, one in value.items()}
-    return value
-
-
 def _given(value: Any) -> Any:
-    """Return this rank's rows of sharded tensors; other values unchanged."""
     if type(value) is dict:
         return {name: _given(one) for name, one in value.items()}
     if isinstance(value, Mapping) and any(_is_shared_out(one) for one in value.values()):  # an OrderedDict of weights
         return {name: _given(one) for name, one in value.items()}
     return given(value) if _is_shared_out(value) else value
-
-
-def _optimizer_rows(optimizer: optim.Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state for a sharded optimizer, with this rank's rows of each tensor."""
-    parameters = _parameters(optimizer)
-    state = {
-        number: {name: _rows_for(parameters[number], value) for name, value in values.items()}
-        for number, values in saved["state"].items()
-    }
-    return {"state": state, "param_groups": _own_copy(saved["param_groups"])}
-
-
-def _rows_for(parameter: Tensor, value: Any) -> Any:
-    if not isinstance(value, Tensor | StoredTensor):
-        return value
-    if not _is_shared_out(parameter) or value.shape != parameter.shape:
-        return whole(value).clone()
-    rows = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
-    take(value, rows)
-    return rows
 
 
 def _parameters(optimizer: optim.Optimizer) -> list[Tensor]:
@@ -168,7 +136,6 @@ def _is_shared_out(value: object) -> bool:
 
 
 def _check_readable(content: Mapping[str, Any]) -> None:
-    """Raise a `TaskError` if a file cannot hold this content."""
     file = io.BytesIO()
     try:
         torch.save(map_tensors(_without_values, _without_pieces(content)), file)

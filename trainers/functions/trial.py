@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from trainers.trial_settings import Settings
 
 CONTROLLERS_METRICS = frozenset({"cost_usd", "wall_seconds"})
-"""Metrics that the controller adds."""
 
 
 class TrialOver(BaseException):
@@ -47,7 +46,6 @@ class TrialOver(BaseException):
 
 
 Epochs = Callable[[Mapping[str, Any]], Iterator[int]]
-"""Makes the loop over the epochs from the state to save."""
 
 
 class Trial:
@@ -56,20 +54,16 @@ class Trial:
     Attributes:
         params: The parameters of this trial, by name.
         rank: Number of this rank, from 0.
-        world_size: Number of ranks.
-        device: Device of this rank.
         seed: Seed of the trial; it seeds the global random generators, anew in each epoch and on each rank.
         learning_rate: The searched learning rate, scaled for the effective batch.
         batch_per_rank: Samples of a batch on each rank.
         max_epochs: Number of epochs of a whole training, for schedules.
         number: Number of the trial within its study, from 0.
-        asking: Answers requests for parameters at run time, if allowed.
         epoch: The current epoch, from 1; before the first one the number of epochs done.
         modules: Models that were prepared.
+        reported: Metrics reported in this epoch.
         is_sharded: Each rank holds only its part of the weights of prepared models.
-        steps: Takes the steps that the function leaves to the engine.
         loop: Makes the loop over the epochs; None once there is a loop.
-        is_within_epoch: An epoch has begun and has not been measured.
     """
 
     def __init__(
@@ -89,7 +83,7 @@ class Trial:
         )
         self.steps = Steps(settings, group, learning_rate, is_sharded=self.is_sharded)
         self._followed: set[str] = set()
-        self._reported: dict[str, float] = {}
+        self.reported: dict[str, float] = {}
         self.epoch = 0
         self.modules: list[nn.Module] = []
         self.loop: Epochs | None = None
@@ -97,12 +91,9 @@ class Trial:
     # ------------------------------------------------------------------ model and data
 
     def prepare(self, model: nn.Module) -> nn.Module:
-        """Return the model on this rank's device, wrapped for several ranks: in DDP, or sharded if `shard` is full.
+        """Return the model on this rank's device, for several ranks in DDP or sharded. Make the optimizer after this.
 
-        Make the optimizer after this.
-
-        Raises:
-            TaskError: `training.shard` asks for a sharded optimizer, which a training function has to do by itself.
+        TaskError if `training.shard` is "optimizer", which a training function has to do by itself.
         """
         if self._settings.shard == "optimizer":
             raise TaskError("training.shard: found 'optimizer' with a training function, allowed: none, full")
@@ -151,17 +142,15 @@ class Trial:
     ) -> Loader:
         """Return batches of this rank's share of a dataset, on its device.
 
-        Shuffled samples are for training: all ranks get equally many batches, so that none waits in an all-reduce; up
-        to `world_size - 1` samples are repeated. Others are for evaluation: each sample is on one rank once.
-
-        Streams (datasets of unknown length) keep their order; ranks and workers take turns at their samples. In
-        training the first rank that runs out ends the epoch on all ranks.
+        Shuffled samples are for training: all ranks get equally many batches, and up to `world_size - 1` samples are
+        repeated. Others are for evaluation: each sample is on one rank once. Streams (datasets of unknown length) keep
+        their order; ranks and workers take turns at their samples, and in training the first rank that runs out ends
+        the epoch for all.
 
         Args:
             dataset: A map-style dataset, or an iterable one (a stream), whose `set_epoch` is called.
             batch_size: Samples of a batch; default `batch_per_rank`.
             shuffle: Shuffle for training, with an order for each epoch.
-            drop_last: Drop a last batch that is not full.
             is_shared_out: The stream itself gives each rank and worker process its own samples.
             options: Other arguments of torch's DataLoader, except samplers.
 
@@ -193,18 +182,12 @@ class Trial:
         return self._settings.accumulate
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Return the optimizer of the trial's `optimizer`, `momentum`, `weight_decay`, `beta1` and `beta2`.
-
-        Its learning rate is `learning_rate`; under the sqrt rule Adam's betas follow the effective batch, too.
-        """
+        """Return the optimizer of the trial's parameters at `learning_rate`; Adam's betas follow the sqrt rule."""
         self._followed.add(OPTIMIZER)
         return self.steps.optimizer(parameters)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context of a forward pass and its loss, in the trial's `precision`.
-
-        Ranks exchange gradients only in the last pass of a step.
-        """
+        """Return the context of a forward pass and its loss, in the trial's `precision`."""
         self._followed.add(AUTOCAST)
         return self.steps.passing()
 
@@ -216,8 +199,7 @@ class Trial:
     def step(self, optimizer: optim.Optimizer) -> bool:
         """Take a step after every `accumulate` backward passes: clip to `clip_norm`, update, zero the gradients.
 
-        Call it once for each batch; returns whether a step was taken. Drops an epoch's last passes if too few for a
-        step.
+        Call it once for each batch; returns whether a step was taken. An epoch's last passes are dropped if too few.
         """
         self._followed.add(STEP)
         self._counter.tick()
@@ -231,7 +213,7 @@ class Trial:
         Args:
             state: State to save, by any name: objects with `state_dict` and `load_state_dict`, or pairs of a function
                 that returns plain values or tensors and a function that restores them. Without any, the trial writes no
-                checkpoint, and restarts from the beginning.
+                checkpoint.
 
         Raises:
             TaskError: Something in the state cannot be saved, or this is called a second time.
@@ -244,8 +226,7 @@ class Trial:
     def report(self, **metrics: float | Tensor) -> None:
         """Report metrics of this epoch. Rank 0's values count; `mean` averages over all ranks.
 
-        Raises:
-            TaskError: A value is no number, or a name is the controller's or already reported in this epoch.
+        TaskError if a value is no number, or a name is the controller's or already reported in this epoch.
         """
         if not self.is_within_epoch:
             raise TaskError(
@@ -256,18 +237,13 @@ class Trial:
                 raise TaskError(
                     f"trial.report: found {name!r}, allowed: any other name, since every trial has this one"
                 )
-            if name in self._reported:
+            if name in self.reported:
                 raise TaskError(f"trial.report: found {name!r} twice in epoch {self.epoch}, allowed: once an epoch")
-            self._reported[name] = _number(name, value)
+            self.reported[name] = _number(name, value)
         self._counter.tick()
 
     def mean(self, value: float | Tensor, weight: float = 1.0) -> float:
-        """Return the weighted mean of all ranks' values; a collective.
-
-        Args:
-            value: This rank's mean, a number or a tensor of one element.
-            weight: Weight of this rank's mean, such as its number of samples.
-        """
+        """Return the mean of all ranks' values, weighted by, say, their numbers of samples; a collective."""
         both = torch.tensor([_number("value", value) * weight, weight], dtype=torch.float64, device=self.device)
         if self.world_size > 1:
             dist.all_reduce(both)
@@ -281,7 +257,7 @@ class Trial:
 
     def begin_epoch(self, epoch: int) -> None:
         """Shuffle for this epoch; for the loop over the epochs."""
-        self.epoch, self._reported, self.is_within_epoch = epoch, {}, True
+        self.epoch, self.reported, self.is_within_epoch = epoch, {}, True
         self._loaders.begin_epoch(epoch)
 
     def end_epoch(self) -> None:
@@ -296,10 +272,6 @@ class Trial:
         """Undo the process-wide settings of `prepare`."""
         if self.is_sharded and self.modules:
             return_freed_tensors(at_once=False)
-
-    def reported(self) -> dict[str, float]:
-        """Return the metrics reported in this epoch."""
-        return self._reported
 
 
 class _Tick:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset, Sampler, get_worker_info
 
 from trainers.data.epoch_plan import SingleSamples, share, step_sizes
 from trainers.data.nested_tensors import to_device
 from trainers.data.seeds import permutation
-from trainers.data.stream_sharing import SharedStream, in_step, is_stream
 from trainers.loop.step_counter import StepCounter
 from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
 
 class SharingSampler(Sampler[int]):
-    """Shares out a dataset's samples, shuffled in each epoch or in their own order.
-
-    Shuffled samples are dealt in turn, the first ones twice if needed for equal shares. Others are shared out in
-    consecutive parts whose sizes differ by at most one.
-    """
+    """Shares out a dataset's samples: shuffled, the first ones twice for equal shares, or in consecutive parts."""
 
     def __init__(self, samples: int, *, rank: int, world_size: int, seed: int, shuffles: bool) -> None:
         self._samples, self._rank, self._world_size = samples, rank, world_size
@@ -31,13 +28,11 @@ class SharingSampler(Sampler[int]):
         self.epoch = 0
 
     def __len__(self) -> int:
-        """Return the number of this rank's samples."""
         if self._shuffles:
             return math.ceil(self._samples / self._world_size)
         return len(share(self._samples, self._rank, self._world_size))
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of this rank's samples."""
         if not self._shuffles:
             return iter(share(self._samples, self._rank, self._world_size))
         order = permutation(self._samples, seed=self._seed, epoch=self.epoch)
@@ -46,13 +41,61 @@ class SharingSampler(Sampler[int]):
         return iter(whole[self._rank :: self._world_size].tolist())
 
 
+def is_stream(dataset: object) -> bool:
+    """Return whether a dataset can only be read from its beginning."""
+    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+
+
+class SharedStream(IterableDataset[Any]):
+    """This rank's share of a stream: every worker process reads all of it, and keeps its own samples."""
+
+    def __init__(self, samples: Iterable[Any], *, rank: int, world_size: int, is_shared_out: bool) -> None:
+        if not hasattr(samples, "__iter__") or isinstance(samples, Iterator):
+            raise TaskError(
+                f"trial.loader: found {type(samples).__name__}, allowed: what each epoch can read from its beginning"
+            )
+        self._samples, self._rank, self._world_size = samples, rank, world_size
+        self._is_shared_out = is_shared_out
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the samples."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        if hasattr(self._samples, "set_epoch"):
+            self._samples.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_shared_out:
+            return iter(self._samples)
+        worker = get_worker_info()
+        workers, number = (1, 0) if worker is None else (worker.num_workers, worker.id)
+        return islice(self._samples, self._rank * workers + number, None, self._world_size * workers)
+
+
+def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    """Yield batches while every rank has one, since each step takes an all-reduce; a collective for each batch."""
+    nothing = object()
+    iterator = iter(batches)
+    while True:
+        batch = next(iterator, nothing)
+        has_one = torch.tensor(batch is not nothing, dtype=torch.uint8, device=device)
+        dist.all_reduce(has_one, dist.ReduceOp.MIN)
+        if not has_one.item():
+            return
+        yield batch
+
+
 class Loaders:
     """Makes the loaders of a trial, and shuffles them for each epoch.
 
     Args:
         passes_together: All ranks need equally many passes through the model, in evaluations too.
-        singles: Returns the treatment of a last batch of one sample; called when an epoch's batches begin, since the
-            model may be prepared after its loader.
+        singles: Returns the treatment of a last batch of one sample; called when an epoch begins: a model may come
+            late.
     """
 
     def __init__(
@@ -78,12 +121,7 @@ class Loaders:
     def loader(
         self, dataset: Any, options: dict[str, Any], *, batch_size: int, is_training: bool, is_shared_out: bool
     ) -> Loader:
-        """Return batches of this rank's share of a dataset; `is_shared_out` as in `Trial.loader`.
-
-        Raises:
-            TaskError: Ranks that have to pass together would get unequally many batches, or the options have a sampler
-                or workers that outlive their epoch.
-        """
+        """Return batches of this rank's share of a dataset; arguments and errors as of `Trial.loader`."""
         group = self._group
         _check_has_no_sampler(options)
         if is_training:
@@ -139,20 +177,15 @@ def _check_workers_begin_anew(options: Mapping[str, Any]) -> None:
 
 
 class TrainingBatches(Sampler[list[int]]):
-    """Cuts this rank's samples into batches of at most `batch_size` (2 or more), none of one sample, for BatchNorm.
-
-    All ranks have equally many samples in training, and so equally many batches.
-    """
+    """Cuts this rank's samples into batches of at most `batch_size` (2 or more), none of one sample, for BatchNorm."""
 
     def __init__(self, own: SharingSampler, batch_size: int, singles: Callable[[], SingleSamples]) -> None:
         self._own, self._batch_size, self._singles = own, batch_size, singles
 
     def __len__(self) -> int:
-        """Return the number of batches on each rank."""
         return len(self._sizes())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the numbers of the samples of each batch."""
         numbers, first = list(self._own), 0
         for size in self._sizes():
             yield numbers[first : first + size]
@@ -181,11 +214,9 @@ class EvenBatches(Sampler[list[int]]):
             )
 
     def __len__(self) -> int:
-        """Return the number of batches on each rank."""
         return self._batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the numbers of the samples of each batch."""
         numbers = list(self._own)
         for batch in range(self._batches):
             yield [numbers[index] for index in share(len(numbers), batch, self._batches)]
@@ -200,11 +231,9 @@ class Loader:
         self._batches, self._device, self._counter, self._is_in_step = batches, device, counter, is_in_step
 
     def __len__(self) -> int:
-        """Return the number of batches on this rank."""
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches, moved to the device."""
         for batch in in_step(self._batches, self._device) if self._is_in_step else self._batches:
             self._counter.tick()
             yield to_device(batch, self._device)

@@ -1,10 +1,4 @@
-"""Forward passes, backward passes and steps that a training function leaves to the engine.
-
-with trial.autocast():                computes in the trial's `precision`
-loss = cross_entropy(model(inputs), targets)
-trial.backward(loss)                  scaled for fp16, divided by `accumulate`
-trial.step(optimizer)                 every `accumulate` passes: clip to `clip_norm`, step, zero gradients
-"""
+"""Forward passes, backward passes and steps that a training function leaves to the engine."""
 
 from __future__ import annotations
 
@@ -117,8 +111,6 @@ class Steps:
 
 
 class _Parameters(nn.Module):
-    """Parameters of an optimizer, as a module for gradient clipping."""
-
     def __init__(self, tensors: list[nn.Parameter]) -> None:
         super().__init__()
         self._tensors = tensors

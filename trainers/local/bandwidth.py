@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,14 +27,11 @@ _FLOAT_BYTES = 4
 _USUAL_GROUP = GroupOptions()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Collective:
-    """An exchange among k ranks.
+class Collective(NamedTuple):
+    """An exchange among k ranks; `run` takes a whole tensor [n], and a tensor [n / k] as this rank's share.
 
     Attributes:
-        run: Exchanges a whole tensor [n], with a second tensor [n / k] as this rank's share.
-        bus_factor: Bytes over each link of a ring for each byte of the whole tensor, as a function of k (NVIDIA
-            nccl-tests, PERFORMANCE.md).
+        bus_factor: Bytes over each link of a ring for each byte of the tensor (nccl-tests, PERFORMANCE.md), by k.
         result: Expected value of all elements afterwards (of the share for a reduce-scatter), if all were 1 before.
     """
 
@@ -43,44 +41,22 @@ class Collective:
     result: Callable[[int], float]
 
 
+def _reduce_scatter(whole: Tensor, share: Tensor) -> object:
+    return dist.reduce_scatter_tensor(share, whole)
+
+
 COLLECTIVES = (
-    Collective(
-        name="all-gather",
-        run=dist.all_gather_into_tensor,
-        bus_factor=lambda k: (k - 1) / k,
-        result=lambda _: 1.0,
-    ),
-    Collective(
-        name="reduce-scatter",
-        run=lambda whole, share: dist.reduce_scatter_tensor(share, whole),
-        bus_factor=lambda k: (k - 1) / k,
-        result=lambda k: k,
-    ),
-    Collective(
-        name="broadcast",
-        run=lambda whole, _: dist.broadcast(whole, 0),
-        bus_factor=lambda _: 1.0,
-        result=lambda _: 1.0,
-    ),
-    Collective(
-        name="all-reduce",
-        run=lambda whole, _: dist.all_reduce(whole),
-        bus_factor=lambda k: 2 * (k - 1) / k,
-        result=lambda k: k,
-    ),
+    Collective("all-gather", dist.all_gather_into_tensor, lambda k: (k - 1) / k, lambda _: 1.0),
+    Collective("reduce-scatter", _reduce_scatter, lambda k: (k - 1) / k, lambda k: k),
+    Collective("broadcast", lambda whole, _: dist.broadcast(whole, 0), lambda _: 1.0, lambda _: 1.0),
+    Collective("all-reduce", lambda whole, _: dist.all_reduce(whole), lambda k: 2 * (k - 1) / k, lambda k: k),
 )
 """DDP uses all-reduce and broadcast; sharded trainings gather and scatter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchange:
-    """A timed collective on a float32 tensor.
-
-    Attributes:
-        seconds: Median time on rank 0.
-        gigabytes_per_second: `bytes` over `seconds`.
-        bus_gigabytes_per_second: The same times the bus factor: comparable with a link's speed for any k.
-    """
+    """A timed collective on a float32 tensor: median seconds on rank 0; the bus rate has the bus factor, too."""
 
     collective: str
     bytes: int
@@ -95,10 +71,9 @@ def measure_bandwidth(
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     group: GroupOptions = _USUAL_GROUP,
 ) -> list[Exchange]:
-    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes.
+    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes; TrainingError.
 
-    Scripts need `if __name__ == "__main__":`. Sizes in bytes are rounded up to a multiple of 4 k for k ranks. Raises
-    TrainingError if a rank fails.
+    Scripts need `if __name__ == "__main__":`. Sizes in bytes are rounded up to a multiple of 4 k for k ranks.
     """
     work = partial(_exchange_all, tuple(sizes_bytes))
     with closing(in_processes(work, world_size, device, group)) as messages:

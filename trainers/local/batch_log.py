@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -72,7 +71,6 @@ class BatchLog:
             self._write()
 
     def _write(self) -> None:
-        """Write waiting rows; flush at most once a second."""
         if self._file is None:
             return
         rows = zip(self._rows, self._losses.take(), strict=True)
@@ -85,30 +83,21 @@ class BatchLog:
                 self._file.flush()
                 self._flushed_at = time.monotonic()
         except OSError as error:
-            self._give_up(error)
+            self._close(error)
         self._rows.clear()
 
-    def _close(self) -> None:
+    def _close(self, failure: OSError | None = None) -> None:
         file, self._file = self._file, None
-        if file is not None:
-            try:
+        try:
+            if file is not None:
                 file.close()
-            except OSError as error:
-                self._warn(error)
-
-    def _give_up(self, error: OSError) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            with suppress(OSError):
-                file.close()
-        self._warn(error)
-
-    def _warn(self, error: OSError) -> None:
-        print(f"warning: --rank-logs: {self._path} ends here: {error.strerror or error}", file=sys.stderr)
+        except OSError as error:
+            failure = failure or error
+        if failure is not None:
+            print(f"warning: --rank-logs: {self._path} ends here: {failure.strerror or failure}", file=sys.stderr)
 
 
 def _keep_rows(path: Path, steps_done: int) -> None:
-    """Rewrite a file with the columns and the rows of the first steps."""
     rows: list[list[str]] = []
     if steps_done and path.exists():
         with path.open(newline="") as file:

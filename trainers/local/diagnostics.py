@@ -21,9 +21,9 @@ def diagnosed(
             from trainers.local.torch_profile import Profiler  # takes a second to load
 
             profiler = stack.enter_context(Profiler(wanted.trace, trainer.steps_left, group.device))
-            trainer.on_step = profiler.step
+            trainer.training.on_step = profiler.step
         if trainer is not None and wanted.rank_logs is not None:
-            trainer.log = stack.enter_context(_rank_log(wanted.rank_logs, trainer, group))
+            trainer.training.log = stack.enter_context(_rank_log(wanted.rank_logs, trainer, group))
         if wanted.tensorboard is None or group.rank != 0:
             yield lambda _measurement: None
         else:

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -17,15 +17,130 @@ from typing import Any, NamedTuple, cast
 
 import psutil
 
-from trainers.contract.task_loading import Trainable
+from search_spaces.suggestions import Asked
+from trainers.checkpoints.checkpoint_writer import Pending
+from trainers.commands.command import Command
+from trainers.contract.task_loading import Trainable, load_trainable
+from trainers.contract.training_function import TrainingFunction
+from trainers.data.samples import TrialData, load_data
+from trainers.data.shared_arrays import share_arrays
 from trainers.failures import classify
-from trainers.local.rank import Callbacks, OnFacts, OnMeasurement, OnPart, RankFacts, train_rank
-from trainers.protocol import EpochPart, LostError, Measurement, TrainingError, TrialSpec
+from trainers.functions.function_trainer import FunctionTrainer
+from trainers.local.diagnostics import diagnosed
+from trainers.loop.step_counter import StepCounter
+from trainers.loop.trainer import Trainer
+from trainers.protocol import EpochPart, LostError, Measurement, TaskError, TrainingError, TrialFacts, TrialSpec
 from trainers.ranks.group_options import GroupOptions
 from trainers.ranks.group_store import StoreClient
 from trainers.ranks.group_store_server import StoreAddress, StoreServer
-from trainers.ranks.process_group import DeviceKind, destroy_group, device_of
+from trainers.ranks.process import set_threads
+from trainers.ranks.process_group import DeviceKind, Group, backend_in_use, destroy_group, device_of
 from trainers.ranks.rendezvous import Presence, RankPlace, place_in_environment, place_on_this_machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankFacts:
+    """Facts of a rank before its first step: samples of an epoch, a device such as "cuda:1", a backend or "none"."""
+
+    rank: int
+    samples: int
+    device: str
+    backend: str
+    facts: TrialFacts
+
+
+OnMeasurement = Callable[[Measurement], None]
+OnPart = Callable[[EpochPart], None]
+OnFacts = Callable[[RankFacts], None]
+
+
+class Callbacks(NamedTuple):
+    """Callbacks for each kind of message."""
+
+    facts: OnFacts
+    measurement: OnMeasurement
+    part: OnPart
+
+
+def train_rank(
+    spec: TrialSpec, place: RankPlace, callbacks: Callbacks, task: Trainable | None = None
+) -> Iterator[Measurement]:
+    """Load task and data, join the other ranks, train, and yield measurements; raises TrainingError."""
+    with closing(place):
+        task = task or load_trainable(spec.task, spec.task_options, spec.python_path)
+        data = _data_of(spec, task, place)
+        group = place.join()
+    if isinstance(task, TrainingFunction):
+        yield from _run_function(spec, task, group, callbacks)
+    elif not isinstance(task, Command):
+        trainer = Trainer(spec, task, group=group, data=data)
+        del data
+        yield from _train(spec, trainer, group, callbacks)
+    destroy_group()
+
+
+def _data_of(spec: TrialSpec, task: Trainable, place: RankPlace) -> TrialData | None:
+    if isinstance(task, Command):
+        raise TaskError("a command trains in studies only, which give it slots and a place; run it by itself")
+    if isinstance(task, TrainingFunction):
+        return None
+    if place.world_size > 1:
+        share_arrays(task)
+    set_threads(spec.cpus_per_rank)
+    return load_data(spec, task, place.device, StepCounter())
+
+
+def _run_function(spec: TrialSpec, task: TrainingFunction, group: Group, callbacks: Callbacks) -> Iterator[Measurement]:
+    function = FunctionTrainer(spec, task, group=group)
+    with diagnosed(spec.diagnostics, group) as saw:
+        course = _WithoutLimits(group, callbacks, saw)
+        function.run(course)
+    yield from course.measurements
+    function.close()
+
+
+def _train(spec: TrialSpec, trainer: Trainer, group: Group, callbacks: Callbacks) -> Iterator[Measurement]:
+    callbacks.facts(_rank_facts(group, trainer.samples_of_rank, trainer.facts))
+    trainer.on_part = callbacks.part
+    with diagnosed(spec.diagnostics, group, trainer) as saw:
+        for measurement in trainer.advance(2**31):
+            saw(measurement)
+            callbacks.measurement(measurement)
+            yield measurement
+    trainer.close()
+
+
+def _rank_facts(group: Group, samples: int, facts: TrialFacts) -> RankFacts:
+    device, backend = str(group.device), backend_in_use()
+    return RankFacts(rank=group.rank, samples=samples, device=device, backend=backend, facts=facts)
+
+
+class _WithoutLimits:
+    def __init__(self, group: Group, callbacks: Callbacks, saw: OnMeasurement) -> None:
+        self._group, self._callbacks, self._saw = group, callbacks, saw
+        self.measurements: list[Measurement] = []
+
+    def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:  # noqa: ARG002 - nobody asks for the start
+        self._callbacks.facts(_rank_facts(self._group, 0, facts))
+
+    def until(self, epoch: int) -> int | None:  # noqa: ARG002 - any epoch may be trained
+        return 2**31
+
+    def seconds_left(self) -> float | None:
+        return None
+
+    def asked(self, name: str, asked: Asked) -> None:
+        """Do nothing: all parameters are given."""
+
+    def saved(self, pending: Pending[EpochPart]) -> None:
+        self._callbacks.part(pending.told())
+
+    def measured(self, pending: Pending[Measurement]) -> None:
+        measurement = pending.told()
+        self.measurements.append(measurement)
+        self._saw(measurement)
+        self._callbacks.measurement(measurement)
+
 
 _USUAL_GROUP = GroupOptions()
 _GRACE_SECONDS = 5.0
@@ -34,7 +149,6 @@ _CAUSE_SECONDS = 2.0
 
 
 Send = Callable[[Any], None]
-"""Sends a message from a rank to the parent process."""
 Work = Callable[[RankPlace, Send], None]
 """The work of a rank, from its place, with a function to send messages."""
 
@@ -54,9 +168,8 @@ def train_locally(
 
     One rank trains in this process. Under torchrun (RANK is set) this process is one rank of WORLD_SIZE, and only rank
     0 calls `on_measurement`. Otherwise each rank is a new process, which needs `if __name__ == "__main__":` in a
-    script, and ends with the call or with this process.
-
-    Ranks load task and data before they join: a loading rank is waited for without limit, a lost one `group.seconds`.
+    script, and ends with the call or with this process. A loading rank is waited for without limit, a lost one
+    `group.seconds`.
 
     Raises:
         TrainingError: The error of the rank that failed first.
@@ -105,10 +218,8 @@ def in_processes(
 ) -> Generator[tuple[int, Any], None, None]:
     """Run picklable `work` in new processes of this machine, and yield (rank, message) until all are done.
 
-    No process outlives the iteration, or this process if it is killed. Close the generator (`contextlib.closing`) to
-    end
-    early: the processes are no daemons, which could not start others, so Python would wait for them at its exit. GPUs
-    are shared if there are fewer than ranks. Raises TrainingError from the rank that failed first.
+    No process outlives the iteration or this process; close the generator (`contextlib.closing`) to end early. GPUs are
+    shared if there are fewer than ranks. Raises TrainingError from the rank that failed first.
     """
     store = StoreServer()
     context = multiprocessing.get_context("spawn")
@@ -164,7 +275,6 @@ def _death(rank: int, process: BaseProcess) -> LostError | None:
 
 
 def _end(processes: list[SpawnProcess]) -> None:
-    """End running ranks and their data-reading processes."""
     running = [process for process in processes if process.is_alive()]
     readers = [reader for process in running for reader in _children_of(process)]
     for process in running:
@@ -185,8 +295,6 @@ def _children_of(process: SpawnProcess) -> list[psutil.Process]:
 
 
 class _LocalRank(NamedTuple):
-    """A rank's place in a group of this machine."""
-
     kind: DeviceKind
     rank: int
     world_size: int
@@ -220,7 +328,6 @@ def _exit_with_parent() -> None:
 
 
 def _exit_now() -> None:
-    """Exit at once, ending only the data-reading processes."""
     for reader in multiprocessing.active_children():
         reader.kill()
     os._exit(1)

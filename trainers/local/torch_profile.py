@@ -26,10 +26,7 @@ _OF_THE_PROFILER = {
 
 
 class Profiler:
-    """Profiles 20 steps after the first few: longer traces are too large to open.
-
-    The trace is for chrome://tracing or https://ui.perfetto.dev; `operations_path` gets the most expensive operations.
-    """
+    """Profiles 20 steps after the first few, for chrome://tracing or https://ui.perfetto.dev, and `operations_path`."""
 
     def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:
         self._trace, self._on_gpu = Path(trace), device.type == "cuda"

@@ -4,8 +4,7 @@
         python -P -m trainers.local.try_out_task
 
 prints {parameters, metrics, space, samples, error} as JSON; `error` is one line, or null. With `examples` (parameters)
-and `training` (a spec's section) it prints {counted, error} instead: see `trainers.model.model_size`. `-P` keeps the
-working folder's modules from shadowing ours.
+and `training` (a spec's section) it prints {counted, error} instead: see `trainers.model.model_size`.
 """
 
 from __future__ import annotations
@@ -50,19 +49,17 @@ def probe(
 ) -> dict[str, Any]:
     """Build a task, its data and its model, and pass at most 8 validation samples through model, loss and metrics.
 
-    A model to be built `by_module` may exceed this machine's memory: it is built without values, and whole only if the
-    task does not declare its metrics.
+    A model to be built `by_module`, which may exceed the memory, is whole only if the task does not declare its
+    metrics.
 
     Args:
-        task: A built-in task, or "module:Class".
-        python_path: Folders in front of `sys.path`.
         params: Parameters of the model; None draws them from the task's own space, seeded.
 
     Returns:
         The task's `parameters`, `metrics`, default `space` (may be null), `first_trials`, `baselines`, `samples` to
-        train on (null for a stream), `has_schedule`, and `error` in one line, or null; results before an error are
-        filled in. A training function or a command is not run: its parameters and metrics are null, as it may take and
-        report any; `reported` has the names in a function's source.
+            train on (null for a stream), `has_schedule`, and `error` in one line, or null; results before an error are
+            filled in. A training function or a command is not run: its parameters and metrics are null, as it may take
+            and report any; `reported` has the names in a function's source.
     """
     answer: dict[str, Any] = {"parameters": [], "metrics": [], "space": None, "samples": 0, "error": None}
     try:

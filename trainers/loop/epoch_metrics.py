@@ -40,7 +40,6 @@ class EpochResult(NamedTuple):
     Attributes:
         averages: `train_loss`, `val_loss` and the task's metrics, over all samples with their weights.
         rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times in seconds, booleans as 1 and 0.
-        samples: Number of training samples of the epoch.
         small_norms: Sum of squared gradient norms of single micro-batches, over measured steps and ranks.
         big_norms: Sum of squared norms of whole steps' gradients over measured steps.
     """
@@ -99,12 +98,7 @@ class EpochEnd:
     ) -> EpochResult:
         """Evaluate this rank's share and add up over ranks, in one collective.
 
-        Rank 0's decisions travel in the same sum, to which others add zero; each rank's memory has an element of its
-        own.
-
-        Args:
-            should_end: Called on rank 0 after the evaluation; True ends the trial on all ranks.
-            checkpoint_is_due: Called on rank 0 after the evaluation.
+        Rank 0's decisions, of functions that are called after its evaluation, travel in the same sum.
         """
         started = time.perf_counter()
         group, state = self._group, self._state
@@ -194,7 +188,6 @@ class EpochEnd:
             return self._state.precision.evaluated(model, inputs)
 
     def _check_may_be_unequal(self, samples: StreamSamples) -> None:
-        """Refuse a stream with unequally many passes if all ranks have to pass together."""
         if samples.is_shared_out and self._state.network.is_sharded:
             raise TaskError(
                 "validation_data: found a stream with set_rank and shard full, allowed: a stream without it, since all "
@@ -224,7 +217,6 @@ class EpochEnd:
         self._counter.done()
 
     def _noise_scale(self, small_norms: float, big_norms: float, measured_steps: float) -> float | None:
-        """Update the running averages, and return the noise scale in samples."""
         noise = self._state.noise
         if measured_steps > 0:
             small, big = self._settings.batch_per_rank, self._settings.effective_batch

@@ -1,7 +1,7 @@
 """Saves epochs before their end.
 
-All ranks have to save after the same step, but only rank 0 reads the clock and gets orders. So about once a second
-rank 0 broadcasts whether to save, and after how many steps the ranks meet again.
+All ranks have to save after the same step, so about once a second rank 0 broadcasts whether to save, and when to meet
+again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trainers.data.seeds import derive, generators_of, reseed, set_generators
 from trainers.loop.gradient_noise import GradientWatch
-from trainers.ranks.process_group import Group
+from trainers.ranks.process_group import Group, gathered
 
 MEET_SECONDS = 1.0
 """Seconds of training between meetings: their broadcast takes less than a thousandth of it."""
@@ -43,11 +43,7 @@ class Meetings:
         self._met_at = time.perf_counter()
 
     def after_step(self, sums: EpochSums, decide: Callable[[], Order]) -> Order:
-        """Count a step; returns rank 0's order, the same on all ranks.
-
-        Args:
-            sums: The epoch's sums; at a meeting the device's queued work is added to their seconds, as training time.
-        """
+        """Count a step; return rank 0's order on all ranks. Meetings add the device's queued work to `sums.seconds`."""
         self._steps_left -= 1
         if self._steps_left > 0:
             return Order.GO_ON
@@ -78,12 +74,9 @@ def seconds_to_compute(device: torch.device) -> float:
 
 @dataclass(kw_only=True, slots=True)
 class EpochSums:
-    """Sums of a rank over the training part of an epoch.
+    """Sums of a rank over the training part of an epoch; steps are of all attempts, seconds include those for data.
 
-    Attributes:
-        weight: Sum of weights: a float64 scalar on the device if the task gives weights, else a number on the host.
-        steps: Number of the epoch's steps done, by all attempts.
-        data_seconds: Part of `seconds` spent waiting for data.
+    `weight` is a float64 scalar on the device if the task gives weights, else a number on the host.
     """
 
     losses: Tensor
@@ -105,17 +98,13 @@ class EpochSums:
 
 
 def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> dict[str, Any]:
-    """Return the `part` of a checkpoint: sums over all ranks, and each rank's random generators; a collective.
-
-    Steps, times and measured steps are rank 0's. Norms of whole gradients are equal on all ranks.
-    """
+    """Return the `part` of a checkpoint: sums over ranks, rank 0's times, all ranks' generators; a collective."""
     norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
     summed = torch.cat([sums.losses_and_weight(), norms, sums.losses.new_tensor([sums.samples])])
     generators: list[Any] = [generators_of(group.device)]
     if group.world_size > 1:
         dist.all_reduce(summed)
-        generators = [None] * group.world_size
-        dist.all_gather_object(generators, generators_of(group.device))
+        generators = gathered(generators_of(group.device), group)
     loss, weight, small_norms, big_norms, samples = summed.tolist()
     return {
         "loss": loss,
@@ -134,10 +123,7 @@ def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> 
 def restore_part(
     part: Mapping[str, Any], watch: GradientWatch | None, group: Group, *, seed: int, epoch: int
 ) -> EpochSums:
-    """Return an earlier attempt's sums on rank 0, and restore the random generators; `part` is from `part_content`.
-
-    With another number of ranks the generators are seeded anew.
-    """
+    """Return an earlier attempt's sums on rank 0, and restore or, for another number of ranks, seed the generators."""
     generators: Sequence[Mapping[str, Any]] = part["generators"]
     if len(generators) == group.world_size:
         set_generators(generators[group.rank], group.device)

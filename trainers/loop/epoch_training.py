@@ -1,4 +1,4 @@
-"""The steps of an epoch on one rank: forward and backward passes, gradient exchange, optimizer step."""
+"""The training part of an epoch on one rank: steps by gradients, or growth of a model such as boosted trees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers.checkpoints.checkpoint import fits_the_model
-from trainers.contract.task import Task
+from trainers.contract.task import GrownModel, Task
 from trainers.data.epoch_plan import EpochLayout, Pass, SingleSamples, work_of
 from trainers.data.sample_order import Feed, OrderedFeed, StreamFeed
 from trainers.data.samples import Samples
@@ -28,7 +28,7 @@ from trainers.model.learning_rate import LearningRate
 from trainers.model.optimizers import RATE_FACTOR
 from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process import PeakMemory
-from trainers.ranks.process_group import Group
+from trainers.ranks.process_group import Group, copy_from_rank_0
 from trainers.trial_settings import Settings
 
 NORM_EVERY_STEPS = 64
@@ -40,14 +40,7 @@ def _nothing() -> None:
 
 
 class EpochTraining:
-    """Trains on this rank's share of an epoch's samples.
-
-    Args:
-        layout: Division of passes into epochs; None for epochs that end with a stream.
-
-    Attributes:
-        log: Gets each batch; may be None.
-    """
+    """Trains on this rank's share of an epoch's samples; `layout` is None for epochs that end with a stream."""
 
     def __init__(
         self,
@@ -97,14 +90,10 @@ class EpochTraining:
         return EpochSums.of_nothing(group.device)
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
-        """Train to the end of the epoch.
+        """Train to the end of the epoch; `further_work` of this rank comes after it, in forward passes of one sample.
 
-        Args:
-            further_work: Work of this rank after the last step, in forward passes of one sample.
-
-        Yields:
-            Part of the epoch's steps done (0 if unknown) after each step but the last, on all ranks alike; after the
-            last step too, if it is not known to be the last.
+        Yields the part of the epoch's steps done (0 if unknown) after each step but the last, on all ranks alike; after
+        the last step too, if it is not known to be the last.
         """
         started = time.perf_counter()
         watch, counter = self._watch, self._counter
@@ -147,10 +136,7 @@ class EpochTraining:
         sums.seconds += time.perf_counter() - started
 
     def gradient_norm(self) -> float | None:
-        """Return the root mean square of the norms before clipping, of the epoch's steps.
-
-        Without `clip_norm` a single rank measures every `NORM_EVERY_STEPS`th step; with several ranks this is None.
-        """
+        """Return the root mean square of the steps' norms before clipping, or None where they are not measured."""
         return None if self._norms is None else self._norms.root_mean_square()
 
     def _new_feed(self) -> Feed:
@@ -181,7 +167,6 @@ class EpochTraining:
         return cast("SingleSamples", self._settings.single_sample_batches)
 
     def _forward_backward(self, one: Pass, inputs: Any, targets: Any, sums: EpochSums) -> Tensor | None:
-        """Add a micro-batch to the step's gradient and the epoch's sums, on the device."""
         network, precision, samples = self._state.network, self._state.precision, one.samples
         statistics = network.without_statistics() if one.is_empty else nullcontext()
         with network.passing(exchanges=one.ends_step), statistics:
@@ -231,3 +216,78 @@ def _has_plain_gradients(state: TrainingState, settings: Settings, group: Group)
     """Return whether a step's gradient lies in the parameters as it is: whole, of one pass, not scaled for fp16."""
     is_single = group.world_size * settings.accumulate == 1
     return is_single and not state.network.is_sharded and state.precision.name != "fp16"
+
+
+class EpochGrowth:
+    """Grows a model by an epoch, in place of `EpochTraining`, on rank 0; the other ranks receive it."""
+
+    def __init__(
+        self,
+        *,
+        spec: TrialSpec,
+        settings: Settings,
+        task: Task,
+        layout: EpochLayout | None,
+        samples: Samples | StreamSamples,
+        state: TrainingState,
+        model: GrownModel,
+        group: Group,
+        counter: StepCounter,
+    ) -> None:
+        if layout is None or isinstance(samples, StreamSamples):
+            raise TaskError(
+                "train_data: found a stream with a model that is not trained by gradient steps, allowed: data with a "
+                "length, since it grows from all samples at once"
+            )
+        self._spec, self._settings, self._task, self._layout, self._model = spec, settings, task, layout, model
+        self._samples, self._state, self._group, self._counter = samples, state, group, counter
+        self.on_step: Callable[[], None] = _nothing
+        self.log: BatchLog | None = None
+
+    def begin(self, epoch: int) -> EpochSums:
+        """Seed the epoch's random generators."""
+        reseed(derive("epoch", self._spec.seed, epoch, self._group.rank))
+        return EpochSums.of_nothing(self._group.device)
+
+    def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
+        """Grow the model by an epoch, with `further_work` after it in forward passes of a sample; yields nothing."""
+        started = time.perf_counter()
+        work = float(len(self._samples))
+        self._counter.begin_epoch(epoch, work + further_work, 0.0)
+        if self._group.rank == 0:
+            self._grow(epoch, sums)
+        if self._group.world_size > 1:
+            self._counter.begin("training", len(self._samples))
+            for tensor in self._state.module.state_dict().values():
+                copy_from_rank_0(tensor)
+        self._state.step = self._layout.steps(epoch)
+        self._counter.done(work)
+        sums.seconds += time.perf_counter() - started
+        self.on_step()
+        yield from ()
+
+    def gradient_norm(self) -> None:
+        """Return None: there are no gradients."""
+        return
+
+    def _grow(self, epoch: int, sums: EpochSums) -> None:
+        everything = torch.arange(len(self._samples))
+        self._counter.begin("training", len(everything))
+        inputs, targets = next(iter(self._samples.batches([everything])))
+        self._state.module.cpu()  # where it grows
+        with torch.no_grad():
+            outputs = self._model.grow_epoch(
+                inputs.cpu(),
+                targets.cpu(),
+                epoch=epoch,
+                epochs=self._settings.epochs,
+                seed=derive("epoch", self._spec.seed, epoch, 0),
+                threads=max(1, self._spec.cpus_per_rank),
+                tick=self._counter.tick,
+            )
+            losses = per_sample(self._task.loss(outputs, targets.cpu()), len(everything), "loss")
+        self._state.module.to(self._group.device)
+        sums.losses += losses.double().sum().to(self._group.device)
+        sums.weight += len(everything)
+        sums.samples += len(everything)
+        sums.steps += self._layout.steps(epoch) - self._layout.steps(epoch - 1)

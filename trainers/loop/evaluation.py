@@ -1,11 +1,8 @@
 """Exact evaluation: sums over samples in double precision, which ranks can add up.
 
 A step's mean loss is sum(w l) / sum(w) over all ranks and micro-batches, with the task's weights w (such as numbers of
-tokens) or 1: a mean of the ranks' means would favour ranks with short sequences.
-
-A task's `derived_metrics(metrics, params)` gets an epoch's metrics, times included, and returns further metrics by
-name, such as perplexity. It is called on every rank with the same numbers, and for the test part with the numbers
-measured there; it leaves out metrics that it cannot derive.
+tokens) or 1: a mean of the ranks' means would favour ranks with short sequences. A task's `derived_metrics(metrics,
+params)` returns further metrics by name from those of an epoch or of the test part, on every rank.
 """
 
 from __future__ import annotations
@@ -76,11 +73,7 @@ def has_weights(task: Task) -> bool:
 
 
 class StepWeights:
-    """Weights of a step's samples, by whose sum its gradient is divided.
-
-    Targets are not all known when losses are summed, so gradients are first divided by the number of samples, and here
-    by their mean weight.
-    """
+    """Weights of a step's samples. Gradients are divided by their number first, later here by their mean weight."""
 
     def __init__(self, task: Task, group: Group) -> None:
         self._task, self._group = task, group
@@ -161,12 +154,8 @@ def evaluation_sums(
 
     Args:
         fewest: Samples that determine the fewest forward passes: ranks with sharded weights need equally many.
-        counter: Counts the batches.
         whole: Takes in the batches of `own`.
         passed: Returns the outputs for a model, inputs and their number.
-
-    Raises:
-        TaskError: The loss or a metric has not one value per sample.
     """
     names: tuple[str, ...] = ()
     totals: Tensor | None = None
@@ -215,8 +204,6 @@ def own_part(samples: Samples | StreamSamples, group: Group, batch: int) -> rang
 
 @dataclass(kw_only=True, slots=True)
 class _Seen:
-    """Number of samples, and of output elements, of the last pass."""
-
     samples: int = 1
     elements: int = 0
 
@@ -235,8 +222,7 @@ def _passes(
 ) -> Iterator[tuple[int, bool, Any, Any]]:
     """Yield number of samples, whether they count, inputs and targets of each forward pass.
 
-    The first pass has `batch` samples; `seen` then says how large outputs are: a text of 1,024 tokens may give 50,000
-    values for each token.
+    The first pass has `batch` samples; `seen` then says how large outputs are: tokens may have 50,000 values each.
     """
     if isinstance(samples, StreamSamples):
         assert isinstance(own, Sharing), "a stream has no numbered samples"  # noqa: S101
@@ -264,7 +250,6 @@ def _numbered(samples: Samples, chunks: list[Tensor], *, counts: bool) -> Iterat
 
 
 def _rows(task: Task, outputs: Any, targets: Any, samples: int) -> dict[str, Tensor]:
-    """Return a batch's loss and metrics by name, one value per sample."""
     rows = {_VAL_LOSS: per_sample(task.loss(outputs, targets), samples, "loss")}
     metrics = task.metrics(outputs, targets)
     refuse_our_metrics(task, metrics)
@@ -291,10 +276,7 @@ def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
 def latency_ms(
     model: nn.Module, samples: Samples | StreamSamples, *, runs: int = _LATENCY_RUNS, cap: bool = True
 ) -> float:
-    """Return the median milliseconds to pass one sample through the model, on the device, after a warm-up.
-
-    With `cap` the measurement takes about half a second at most.
-    """
+    """Return the median milliseconds to pass one sample, after a warm-up; with `cap` in about half a second at most."""
     inputs, _ = next(iter(few_of(samples, 1).batches([torch.tensor([0])])))
     devices = {tensor.device for tensor in (*model.parameters(), *tensors_of(inputs))}
     gpus = [device for device in devices if device.type == "cuda"]

@@ -33,17 +33,13 @@ _MEMORY_STEPS = 1000
 
 
 class GradientWatch:
-    """Measures squared norms of a step's small-batch gradients, by hooks.
+    """Measures squared norms of a step's small-batch gradients, by hooks in measured steps.
 
-    Hooks exist in measured steps only. They see a micro-batch's own gradient, before accumulation and exchange.
-
-    Args:
-        adascale: AdaScale's gain, which needs every step; None measures one step in 64.
+    Hooks see a micro-batch's own gradient, before accumulation and exchange. AdaScale needs every step, else one in 64.
 
     Attributes:
         sums: Over this epoch's measured steps, float64 [2] on the device: squared norms of the mean gradients of this
             rank's micro-batches, and of the steps' mean gradients.
-        measured_steps: Number of measured steps of this epoch.
     """
 
     def __init__(
@@ -103,7 +99,7 @@ def _squared(norms: list[Tensor]) -> Tensor:
 class Moments:
     """Running averages of both parts; `true`, the squared norm of the true gradient, may be negative by noise."""
 
-    def __init__(self, keep: float) -> None:
+    def __init__(self, keep: float = _KEEP_OF_EPOCH) -> None:
         self._keep = keep
         self._weight, self.true, self.variance = 0.0, 0.0, 0.0
 
@@ -128,11 +124,6 @@ class Moments:
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Take the state of a checkpoint."""
         self._weight, self.true, self.variance = state["weight"], state["true"], state["variance"]
-
-
-def noise_of_epochs() -> Moments:
-    """Return the running averages over epochs for the noise scale."""
-    return Moments(_KEEP_OF_EPOCH)
 
 
 class AdaScale:

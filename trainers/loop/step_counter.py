@@ -29,11 +29,7 @@ class ExchangeTimes:
         self._mean = 0.0
 
     def mean_seconds(self) -> float:
-        """Return the mean time of an exchange since the last call, or the earlier mean if none was timed since.
-
-        From the first bucket sent to the last received: includes waiting for slower ranks, and overlaps the backward
-        pass.
-        """
+        """Return the mean time of an exchange since the last call that timed some, with waiting for slower ranks."""
         found = cast("Any", self._ddp)._get_ddp_logging_data()  # noqa: SLF001 - as above
         timed = self._timed_until(int(found.get("iteration", 0)))
         seconds = 1e-9 * max(0, int(found.get("avg_backward_comm_time", 0))) * timed
@@ -115,15 +111,11 @@ TRAIN_WORK = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCount:
-    """A step counter's values at one moment.
+    """A step counter's values at one moment; `epoch` is 0 before the first, `fraction` the part of its work done.
 
     Attributes:
-        count: Batches loaded, trained and evaluated and files written in this attempt. If it stands still, the rank
-            computes one batch, waits for another rank, or hangs.
-        epoch: The current epoch, from 1; 0 before the first.
-        fraction: Part of that epoch's work that is done, from 0 to 1.
-        is_first: The rank does something for the first time in this attempt (loads data, builds the model, passes a
-            batch of a new size), which may compile code.
+        count: Batches loaded, trained and evaluated and files written in this attempt.
+        is_first: The rank does something for the first time in this attempt, which may compile code.
     """
 
     count: int = 0

@@ -3,10 +3,6 @@
 All ranks run a `Trainer` in step. They share each step's global batch, and weigh losses by world_size / (samples of the
 global batch), so that DDP's average over ranks is the mean over samples: k ranks x batch b train to the same weights as
 1 rank x batch k b.
-
-    TrainingState     model, optimizer and all other state, in and out of checkpoints
-    EpochTraining     the steps of an epoch
-    EpochEnd          evaluation, and the all-reduce of the metrics
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from torch import nn
 
 from trainers.checkpoints.checkpoint_place import counting
 from trainers.checkpoints.checkpoint_writer import CheckpointWriter, Pending, Write
-from trainers.contract.task import Task, training_loss
+from trainers.contract.task import Task, grows, training_loss
 from trainers.contract.user_code import code_files
 from trainers.data.epoch_plan import samples_of_rank
 from trainers.data.sample_order import layout_of
@@ -31,16 +27,13 @@ from trainers.data.samples import TrialData, load_data
 from trainers.data.streams import StreamSamples
 from trainers.failures import classified
 from trainers.functions.own_loop import Course
-from trainers.local.batch_log import BatchLog
-from trainers.loop.epoch_growth import EpochGrowth
 from trainers.loop.epoch_metrics import EpochEnd, EpochResult
 from trainers.loop.epoch_parts import EpochSums, Meetings, Order, part_content
-from trainers.loop.epoch_training import EpochTraining
+from trainers.loop.epoch_training import EpochGrowth, EpochTraining
 from trainers.loop.evaluation import has_weights
 from trainers.loop.gradient_noise import GradientWatch
 from trainers.loop.step_counter import StepCounter
 from trainers.loop.training_state import build_state
-from trainers.model.grown_model import grows
 from trainers.model.learning_rate import planned_learning_rate
 from trainers.model.optimizers import own_schedule, scheduled_rate
 from trainers.model.precision import set_fast_math
@@ -62,11 +55,15 @@ def _no_part(_: EpochPart) -> None:
 
 
 PartSaved = Callable[[Pending[EpochPart]], None]
-"""Called with a part of an epoch whose file is being written."""
 
 
 class Trainer:
-    """Trains one configuration, epoch by epoch; calls `on_part` after saving a part of an epoch."""
+    """Trains one configuration, epoch by epoch.
+
+    Attributes:
+        training: The training part of an epoch, whose `on_step` and `log` get each step and batch.
+        on_part: Called after a part of an epoch is saved.
+    """
 
     def __init__(
         self,
@@ -77,15 +74,9 @@ class Trainer:
         data: TrialData | None = None,
         counter: StepCounter | None = None,
     ) -> None:
-        """Build model and optimizer, or restore them from `spec.resume_from`.
+        """Build model and optimizer, or restore them from `spec.resume_from`; every error is a TrainingError.
 
-        Args:
-            task: The task of `spec.task`, from `trainers.contract.task_loading.load_task`.
-            group: This rank's place; for several ranks the default process group must exist.
-            data: Result of `load_data` for this trial and device; None loads it here.
-
-        Raises:
-            TrainingError: Any error, as one of its subclasses.
+        For several ranks the default process group must exist. `data` is `load_data`'s; None loads it here.
         """
         with classified():
             if group.world_size != spec.world_size:
@@ -115,12 +106,12 @@ class Trainer:
             counter.done()
             self._watch = self._gradient_watch()
             if grows(self._state.module):
-                self._training: EpochTraining | EpochGrowth = EpochGrowth(
+                self.training: EpochTraining | EpochGrowth = EpochGrowth(
                     spec=spec, settings=settings, task=task, layout=layout, samples=data.train, state=self._state,
                     model=self._state.module, group=group, counter=counter,
                 )  # fmt: skip
             else:
-                self._training = EpochTraining(
+                self.training = EpochTraining(
                     spec=spec, settings=settings, task=task, loss=loss, layout=layout, rate=self._rate,
                     samples=data.train, state=self._state, watch=self._watch, memory=data.memory, group=group,
                     counter=counter,
@@ -134,24 +125,6 @@ class Trainer:
             self._meetings = Meetings(group) if has_parts else None
             self.on_part: Callable[[EpochPart], None] = _no_part
             self.facts = self._facts()
-
-    @property
-    def on_step(self) -> Callable[[], None]:
-        """Called after each optimizer step."""
-        return self._training.on_step
-
-    @on_step.setter
-    def on_step(self, function: Callable[[], None]) -> None:
-        self._training.on_step = function
-
-    @property
-    def log(self) -> BatchLog | None:
-        """Gets each batch that this rank has trained on; may be None."""
-        return self._training.log
-
-    @log.setter
-    def log(self, log: BatchLog) -> None:
-        self._training.log = log
 
     @property
     def module(self) -> nn.Module:
@@ -185,12 +158,9 @@ class Trainer:
         """Train to the end of `until_epoch` and yield a measurement after each epoch, with its checkpoint whole.
 
         All ranks have to iterate in step; their measurements differ in `wall_seconds` only. Checkpoints within an
-        epoch, written if the last one is too old or to end there, go to `on_part`.
-
-        Args:
-            until_epoch: Last epoch to train; the trial may end earlier, as by patience.
-            seconds_left: Called on rank 0. Unless it returns None all ranks end with the epoch, or within it if that
-                would take longer than so many seconds; a checkpoint is written.
+        epoch, written if the last one is too old or to end there, go to `on_part`. Unless `seconds_left`, called on
+        rank 0, returns None, all ranks end with the epoch, or within it if that would take longer; a checkpoint is
+        written.
 
         Raises:
             DivergedError: The training loss is not finite; raised on all ranks after the same epoch.
@@ -231,28 +201,23 @@ class Trainer:
                     return
 
     def close(self) -> Remains:
-        """Release model and data after the last checkpoint; then the process group can be destroyed or reused.
-
-        Returns:
-            A check for parameters left in memory; see `trainers.ranks.process.free_memory`.
-        """
+        """Release model and data after the last checkpoint; return a check for parameters left in memory."""
         remains = Remains(self.module.parameters())
         self._counter.begin("checkpoint")
         self._checkpoints.close()
         self._counter.done()
         self._state.network.close()
-        for name in ("_state", "_watch", "_epoch_end", "_training"):
+        for name in ("_state", "_watch", "_epoch_end", "training"):
             self.__dict__.pop(name, None)
         return remains
 
     def _run_epoch(
         self, epoch: int, seconds_left: SecondsLeft, on_part: PartSaved, *, ahead: bool, is_last: bool
     ) -> Pending[Measurement] | None:
-        """Train and evaluate an epoch; returns None if it stopped within the epoch."""
         started = time.perf_counter()
         state = self._state
-        sums = self._training.begin(epoch)
-        for fraction in self._training.steps(epoch, sums, further_work=self._epoch_end.work):
+        sums = self.training.begin(epoch)
+        for fraction in self.training.steps(epoch, sums, further_work=self._epoch_end.work):
             order = self._order_after_step(sums, fraction, seconds_left)
             if order is not Order.GO_ON:
                 on_part(self._save_part(epoch, sums, started, ends=order is Order.END, ahead=ahead))
@@ -287,7 +252,7 @@ class Trainer:
 
     def _optimizer_figures(self, result: EpochResult) -> dict[str, float]:
         """Return the epoch's optimizer figures; compared norms are not yet divided by weights."""
-        norm = self._training.gradient_norm()
+        norm = self.training.gradient_norm()
         if norm is None and not has_weights(self._task):
             norm = result.gradient_norm
         figures = {"learning_rate": scheduled_rate(self._state.optimizer.param_groups)}
@@ -306,7 +271,6 @@ class Trainer:
         return Order.GO_ON if self._meetings is None else self._meetings.after_step(sums, decide)
 
     def _save_part(self, epoch: int, sums: EpochSums, started: float, *, ends: bool, ahead: bool) -> Pending[EpochPart]:
-        """Write a checkpoint within an epoch."""
         copy_buffers_from_rank_0(self._state.module, self._group)
         part = part_content(sums, self._watch, self._group)
         with self._state.evaluated_weights():

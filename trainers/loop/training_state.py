@@ -26,13 +26,12 @@ from trainers.checkpoints.shared_checkpoint import (
     take_weights,
 )
 from trainers.checkpoints.stored_tensors import Piece, StoredTensor, in_memory
-from trainers.contract.task import Task, model_of
+from trainers.contract.task import Task, grows, model_of
 from trainers.data.epoch_plan import EpochLayout
 from trainers.data.sample_order import StreamPlace
 from trainers.data.seeds import derive, reseed
 from trainers.failures import CheckpointError
-from trainers.loop.gradient_noise import AdaScale, Moments, noise_of_epochs
-from trainers.model.grown_model import grows
+from trainers.loop.gradient_noise import AdaScale, Moments
 from trainers.model.init_by_module import ModuleInit
 from trainers.model.learning_rate import LearningRate, scale_ema
 from trainers.model.network import Network, shards_fully
@@ -46,13 +45,7 @@ from trainers.trial_settings import Settings
 
 
 class Patience:
-    """Counts epochs since the best one.
-
-    Each rank counts the same averages, so all ranks stop together.
-
-    Args:
-        epochs: Number of epochs without a new best loss; None never stops.
-    """
+    """Counts epochs since the best one, alike on all ranks; None never stops."""
 
     def __init__(self, epochs: int | None) -> None:
         self._epochs = epochs
@@ -129,12 +122,7 @@ class Average:
 
 @dataclass(kw_only=True, slots=True)
 class TrainingState:
-    """A trial's model, optimizer and progress.
-
-    Attributes:
-        latency_ms: Latency of one sample in milliseconds; NaN before it is measured.
-        part: The part of the next epoch in a checkpoint (`trainers.loop.epoch_parts`), or None.
-    """
+    """A trial's model, optimizer and progress; `latency_ms` is NaN before it is measured, `part` a checkpoint's."""
 
     module: nn.Module
     network: Network
@@ -143,7 +131,7 @@ class TrainingState:
     average: Average | None
     adascale: AdaScale | None
     patience: Patience
-    noise: Moments = field(default_factory=noise_of_epochs)
+    noise: Moments = field(default_factory=Moments)
     epoch: int = 0
     step: int = 0
     place: StreamPlace = field(default_factory=StreamPlace)
@@ -208,11 +196,7 @@ def build_state(
     layout: EpochLayout | None,
     content: Mapping[str, Any] | None,
 ) -> TrainingState:
-    """Build a trial's model and optimizer, restored from a checkpoint's content, if any.
-
-    Raises:
-        CheckpointError: The checkpoint does not fit the model, or the number of samples.
-    """
+    """Build a trial's model and optimizer from a checkpoint's content, if any; CheckpointError if it does not fit."""
     if content is not None and layout is not None:
         _check_steps(content, str(spec.resume_from), layout)
     module, fill = _model(spec, task, settings, group)
@@ -269,7 +253,6 @@ def _model(
 
 
 def _weights_in(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights to resume from."""
     weights: dict[str, Any] = content.get("engine", {}).get("weights", content["model"])
     return weights
 

@@ -1,11 +1,8 @@
 """Metrics that are no means over samples, such as F1 and AUROC: collected over a whole part of the data, on all ranks.
 
 A task's `whole_metrics(params)` returns objects with `update(outputs, targets)`, `compute()` and `merge_state(other)`,
-as in torchmetrics. Each rank updates its own; they are merged in rank order into one that has seen all samples.
-
-torchmetrics refuses `merge_state` for metrics with `full_state_update`, its default, and merges in pairs, which is
-inexact for averaged, stacked or reduced states. Here each state of all ranks is reduced at once, as torchmetrics does
-when it synchronizes processes.
+as in torchmetrics; each rank's are merged in rank order. torchmetrics itself refuses or merges inexactly, in pairs;
+here each state of all ranks is reduced at once, as torchmetrics does when it synchronizes processes.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from torch import Tensor, nn
 from trainers.contract.task import Params, Task, refuse_our_metrics
 from trainers.data.nested_tensors import to_device
 from trainers.protocol import TaskError
-from trainers.ranks.process_group import Group
+from trainers.ranks.process_group import Group, gathered
 
 States = Mapping[str, Mapping[str, Any]]
 """States by name, by the path of their metric within an object."""
@@ -90,7 +87,6 @@ def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) ->
 
 
 def _parts(metric: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the path and object of each metric in an object."""
     base = _base()
     assert base is not None, "objects are asked for their states only where torchmetrics made them"  # noqa: S101
     yield from ((path, part) for path, part in metric.named_modules() if isinstance(part, base))
@@ -135,10 +131,9 @@ class WholeMetrics:
         self._samples += samples
 
     def values(self, group: Group) -> dict[str, float]:
-        """Return each metric over all ranks' samples; a collective, unless there are none.
+        """Return each metric over all ranks' samples, parts of a mapping as `name.key`; a collective.
 
-        A mapping from `compute()` gives a metric `name.key` for each number. Raises TaskError if a metric cannot be
-        merged, or is no number.
+        TaskError if a metric cannot be merged, or is no number.
         """
         if not self._metrics:
             return {}
@@ -146,8 +141,7 @@ class WholeMetrics:
             return self._computed()
         # By way of the CPU: a tensor of another rank's GPU would stay there.
         own = {name: states_of(one) if is_merged_here(one) else _on(one, "cpu") for name, one in self._metrics.items()}
-        everybody: list[Any] = [None] * group.world_size
-        dist.all_gather_object(everybody, (self._samples, own))
+        everybody = gathered((self._samples, own), group)
         # A rank without samples has never called `update`, which some objects need before they can be merged.
         seen = [rank for rank, (samples, _) in enumerate(everybody) if samples] or [0]
         return self._of_one_rank([everybody[rank][1] for rank in seen], seen[0], group)

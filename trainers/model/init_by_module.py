@@ -1,12 +1,8 @@
 """Models built without memory on torch's `meta` device, whose parameters get their first values block by block.
 
-A parameter loses its memory when a module registers it. Buffers, such as masks and positions, are built as usual.
-
 Values come from each module's `reset_parameters` (or torch's `_reset_parameters`), seeded by the trial's seed and the
-module's name: they do not depend on ranks or sharding, and a rank never has more than one whole block.
-
-Values that a constructor gives in other ways would be lost silently. So all writes to tensors are recorded while the
-model is built, with the module whose reset made them; a model with any other write is refused.
+module's name: they do not depend on ranks or sharding. Values that a constructor gives in other ways would be lost
+silently, so all writes to tensors are recorded while the model is built; a model with any other write is refused.
 """
 
 from __future__ import annotations
@@ -65,8 +61,6 @@ class ModuleInit:
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records writes to tensors, with the outermost module whose reset makes them."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._by_storage: dict[int, list[nn.Module | None]] = {}
@@ -97,7 +91,6 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _resets(module: nn.Module, writes: _Writes) -> Iterator[str]:
-    """Yield the names of the modules whose resets gave the model its values."""
     names = {id(one): name for name, one in module.named_modules()}
     for unit in units_of(module):
         inside = {id(one) for one in unit}
@@ -119,7 +112,6 @@ def _resets(module: nn.Module, writes: _Writes) -> Iterator[str]:
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Move each parameter registered inside to `meta`."""
     made: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
 
     def without_memory(_: nn.Module, __: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
@@ -141,7 +133,6 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 def _resetting() -> nn.Module | None:
-    """Return the outermost module whose reset is running, or None."""
     frame, found = sys._getframe(1), None  # noqa: SLF001 - resets are called by constructors, which nobody can wrap
     while frame.f_back is not None:
         frame = frame.f_back

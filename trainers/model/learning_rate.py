@@ -32,11 +32,9 @@ class LearningRate:
     """The learning rate of every step.
 
     Attributes:
-        base: Learning rate at `reference_batch`.
         scaled: Learning rate at the effective batch, reached when the warm-up ends.
         ratio: k, the effective batch over the reference batch.
-        warmup_steps: Steps of the warm-up, fractions allowed.
-        total_steps: Steps of the schedule, fractions allowed; infinite if unknown.
+        total_steps: Steps of the schedule; infinite if unknown.
         own: A task's schedule instead of warm-up and schedule: the factor of the scaled rate, by step and total steps.
     """
 
@@ -85,11 +83,9 @@ class LearningRate:
 def planned_learning_rate(
     settings: Settings, layout: EpochLayout | None, own: Callable[[float, float], float] | None = None
 ) -> LearningRate:
-    """Return the learning rate of every step of a trial.
+    """Return the learning rate of every step of a trial, by the task's `own` schedule if it has one.
 
-    Args:
-        layout: Division of passes into epochs and steps; None if the number of steps is unknown.
-        own: The task's own schedule; None uses the options.
+    `layout` is None if the number of steps is unknown.
     """
     problem = stream_problem(asdict(settings), has_own_schedule=own is not None) if layout is None else None
     if problem is not None:

@@ -1,8 +1,4 @@
-"""Counts a model's size and computation without training and without weights.
-
-Models are built and run on torch's `meta` device, whose tensors have shapes but no values: a billion parameters take no
-memory, and a forward pass the time of its Python code.
-"""
+"""Counts a model's size and computation on torch's `meta` device, without training, weights or memory."""
 
 from __future__ import annotations
 
@@ -35,16 +31,10 @@ def count(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.process_time,
 ) -> list[dict[str, Any]]:
-    """Count the cost of training each example, while time is left.
+    """Return counts for each example that can be built, while `seconds` of CPU time, checked before each, are left.
 
-    Args:
-        training: The spec's `training` section, for `samples_per_epoch`.
-        seconds: Rough limit, checked before each example.
-        clock: Clock in seconds; CPU time by default, because running trials leave little of it.
-
-    Returns:
-        A row for each example that can be built: `params`, `model_parameters`, `flops_per_sample` of a forward pass (a
-        multiplication and an addition are two) and `samples_per_epoch`, both None if unknown.
+    A row has `params`, `model_parameters`, `flops_per_sample` of a forward pass (a multiplication and an addition are
+    two) and `samples_per_epoch`, both None if unknown; `training` is the spec's section.
     """
     start = clock()
     rows, models = list[dict[str, Any]](), list[nn.Module]()
@@ -68,7 +58,6 @@ def _work(flops_per_sample: int | None, samples_per_epoch: int | None) -> dict[s
 
 
 def _built(task: Task, params: Params) -> nn.Module | None:
-    """Return the model on the meta device, built on the CPU if its code needs values; None if both fail."""
     for device in (_META, _CPU):
         try:
             reseed(derive("weights", 0))
@@ -98,7 +87,6 @@ def _counted_work(task: Task, model: nn.Module, params: Params, training: Mappin
 
 
 def _samples_per_epoch(task: Task, params: Params, training: Mapping[str, Any]) -> int | None:
-    """Return the trainer's samples per epoch, not rounded to whole steps; None if unknown."""
     samples = load_samples(task, "train", params, _CPU)
     wanted = params.get("samples_per_epoch", training.get("samples_per_epoch", "auto"))
     is_pass = isinstance(wanted, str) or wanted is None

@@ -1,15 +1,8 @@
 """The optimizers by name, and learning rates of parameter groups as multiples of the scheduled rate.
 
-A task may have its own optimizer, schedule and rates of layers:
-
-    class Mine(BaseTask):
-        def optimizer(self, model, learning_rate, params):
-            return MyOptimizer(model.parameters(), lr=learning_rate)
-        def schedule(self, step, steps, params):
-            return 1 - step / steps
-
-`learning_rate` is the scaled one. Before each step the trainer sets each group's rate, keeping its initial ratio to the
-scheduled rate. For the trainer's optimizers, `rate_factors(model, params)` returns such ratios by parameter name.
+A task may have `optimizer(model, learning_rate, params)`, at the scaled rate; `schedule(step, steps, params)`, a factor
+of it; and, for the trainer's optimizers, `rate_factors(model, params)`, ratios by parameter name. Before each step the
+trainer sets each group's rate, keeping its initial ratio to the scheduled rate.
 """
 
 from __future__ import annotations
@@ -75,11 +68,7 @@ def scheduled_rate(groups: Iterable[Mapping[str, Any]]) -> float:
 
 
 def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Parameter, float] | None:
-    """Return the multiples of the learning rate from a task's `rate_factors(model, params)`.
-
-    Raises:
-        TaskError: The method does not return a mapping of parameter names to positive numbers.
-    """
+    """Return the multiples of the learning rate from a task's `rate_factors`; TaskError unless by name and positive."""
     method: Any = getattr(task, "rate_factors", None)
     found: object = method(module, params) if _is_ours(method, arguments=2) else None
     if found is None:
@@ -125,11 +114,9 @@ def build_optimizer(
     group: Group,
     factors: Mapping[nn.Parameter, float] | None = None,
 ) -> Optimizer:
-    """Return the optimizer at its first learning rate, with a sharded state if `shard` says so.
+    """Return the optimizer at its first learning rate, without frozen parameters; `shard` may share out its state.
 
-    Args:
-        parameters: Parameters of the model; frozen ones are left out.
-        factors: Multiples of the learning rate, default 1; None puts all parameters in one group.
+    `factors` are multiples of the learning rate, default 1; None puts all parameters in one group.
     """
     groups = _groups([parameter for parameter in parameters if parameter.requires_grad], factors)
     if group.world_size == 1 or settings.shard == "none":
@@ -153,11 +140,7 @@ def _groups(trainable: list[nn.Parameter], factors: Mapping[nn.Parameter, float]
 def _plain(
     groups: list[dict[str, Any]], settings: Settings, rate: LearningRate, *, can_fuse: bool = True
 ) -> optim.Optimizer:
-    """Return one of torch's optimizers.
-
-    Fused kernels are the fastest for small models too: on a CPU 66 us a step against 108 (SGD), 101 us against 228
-    (AdamW), for a multilayer perceptron of 26,000 parameters.
-    """
+    """Return one of torch's optimizers; fused kernels are the fastest for small models too (SGD: 66 us against 108)."""
     build = OPTIMIZERS.get(settings.optimizer)
     if build is None:
         raise TaskError(f"optimizer: found {settings.optimizer!r}, allowed: {', '.join(OPTIMIZERS)}")

@@ -53,14 +53,12 @@ def exact_products() -> Iterator[None]:
 def _switches() -> tuple[Any, Any]:
     """Return the owners of `allow_tf32`.
 
-    Torch has newer names since 2.9. Once they are written it refuses to read this one, which its compiler needs, and
-    `get_float32_matmul_precision`, which Lightning needs.
+    Once the newer names (torch 2.9) are written, torch refuses to read this one, which its compiler and Lightning need.
     """
     return torch.backends.cuda.matmul, torch.backends.cudnn
 
 
 def _parts(switch: Any) -> list[Any]:
-    """Return the owners of the newer names, which are always readable; none before torch 2.9."""
     parts = [getattr(switch, name, None) for name in ("conv", "rnn")] if hasattr(switch, "rnn") else [switch]
     return [part for part in parts if hasattr(part, "fp32_precision")]
 
@@ -83,7 +81,6 @@ def _set_part(part: Any, value: str) -> None:
 
 
 def _matmul_precision() -> str | None:
-    """Return torch's summary of both; None if a task mixed older and newer names."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -96,10 +93,7 @@ def has_channels_last(settings: Settings, device: torch.device) -> bool:
 
 
 def with_channels_last(module: nn.Module) -> nn.Module:
-    """Return a model whose convolutions are stored channels last; shapes and results stay.
-
-    One channel is left alone: its gradients have the usual strides, and DDP would copy each of them, with a warning.
-    """
+    """Return a model with convolutions stored channels last, but for single channels, which DDP would copy."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dim() == _IMAGE_DIMENSIONS and tensor.shape[1] > 1:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)  # `contiguous` leaves 1 x 1 kernels
@@ -175,11 +169,7 @@ class Precision:
             torch.autograd.backward(loss, torch.full_like(loss, factor))
 
     def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> Tensor | None:
-        """Clip the whole averaged gradient, and update; fp16 skips a step that overflowed.
-
-        Returns:
-            The gradient norm before clipping, a scalar on the device; None without `clip_norm`.
-        """
+        """Clip the whole averaged gradient, and update; fp16 skips an overflow. Returns a clipped gradient's norm."""
         norm: Tensor | None = None
         if self._scaler is not None:
             self._scaler.unscale_(cast("optim.Optimizer", optimizer))
@@ -206,10 +196,7 @@ class Precision:
 
 
 def _begin_momentum(optimizer: Optimizer) -> None:
-    """Start momentum at zero before the first step of a fused optimizer.
-
-    torch (2.13) leaves that memory uninitialised, and an overflowing first step keeps it: the next step would use it.
-    """
+    """Start momentum at zero before a fused optimizer's first step, whose overflow would leave it uninitialised."""
     if not isinstance(optimizer, optim.SGD):
         return
     for group in optimizer.param_groups:

@@ -28,8 +28,7 @@ _FEWEST_REPEATED = 2
 def repeated_blocks(module: nn.Module) -> list[nn.Module]:
     """Return the repeated blocks of a model, outermost first and none within another.
 
-    They are elements of a ModuleList or Sequential with layers of their own, at least two of the same class. Blocks
-    without parameters, or that share parameters with others, are left out.
+    They are elements of a ModuleList or Sequential, at least two of the same class, with parameters of their own.
     """
     return [block for block in _repeated(module) if _owns_parameters(block, module)]
 
@@ -44,8 +43,7 @@ def units_of(module: nn.Module) -> list[list[nn.Module]]:
 def checkpoint_activations(module: nn.Module, *, compiled: bool = False) -> None:
     """Let every repeated block, or else every child, keep only its input and recompute the rest in the backward pass.
 
-    Replaces forward methods on the objects, so names in the state dict stay. Dropout repeats its numbers, and BatchNorm
-    counts a batch once. If `compiled`, blocks with BatchNorm are excluded from compilation.
+    Names in the state dict stay, dropout repeats its numbers, BatchNorm counts once and is not `compiled`.
     """
     for block in repeated_blocks(module) or [child for child in module.children() if any(child.children())]:
         block.forward = _checkpointed(block, block.forward, compiled=compiled)
@@ -112,10 +110,7 @@ _CLIP_EPS = 1e-6
 
 
 class ShardedOptimizer:
-    """Updates each parameter on one rank, which holds its state and broadcasts the new weights.
-
-    torch's ZeroRedundancyOptimizer takes 4 s to import, and sends each parameter by itself.
-    """
+    """Updates each parameter on one rank, which holds its state; `own` has the numbers of this rank's parameters."""
 
     def __init__(
         self,
@@ -125,9 +120,9 @@ class ShardedOptimizer:
     ) -> None:
         self._rank, whole = rank, [{**group, "params": list(group["params"])} for group in groups]
         self._parameters: list[nn.Parameter] = [one for group in whole for one in group["params"]]
-        self._owners = owners([parameter.numel() for parameter in self._parameters], dist.get_world_size())
-        self._own = [index for index, owner in enumerate(self._owners) if owner == rank]
-        mine = {id(self._parameters[index]) for index in self._own}
+        self.owners = owners([parameter.numel() for parameter in self._parameters], dist.get_world_size())
+        self.own = [index for index, owner in enumerate(self.owners) if owner == rank]
+        mine = {id(self._parameters[index]) for index in self.own}
         shares = [{**group, "params": [one for one in group["params"] if id(one) in mine]} for group in whole]
         if not mine:  # a rank may own nothing, but an optimizer has to have something
             shares[0]["params"] = [nn.Parameter(torch.zeros(1))]
@@ -143,7 +138,7 @@ class ShardedOptimizer:
         self._optimizer.step()
         group = distributed_c10d._get_default_group()  # noqa: SLF001 - the broadcast below wants the object
         for rank in range(dist.get_world_size()):
-            tensors = [p.detach() for p, owner in zip(self._parameters, self._owners, strict=True) if owner == rank]
+            tensors = [p.detach() for p, owner in zip(self._parameters, self.owners, strict=True) if owner == rank]
             if tensors:
                 torch._C._distributed_c10d._broadcast_coalesced(group, tensors, _BROADCAST_BYTES, rank)  # noqa: SLF001 - as DDP does
 
@@ -155,16 +150,11 @@ class ShardedOptimizer:
             elif parameter.grad is not None:
                 parameter.grad.zero_()
 
-    @property
-    def own(self) -> list[int]:
-        """Numbers of the parameters that this rank updates."""
-        return self._own
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank's parameters by their global numbers, and all groups."""
         state = self._optimizer.state_dict()
         return {
-            "state": {self._own[number]: values for number, values in state["state"].items() if self._own},
+            "state": {self.own[number]: values for number, values in state["state"].items() if self.own},
             "param_groups": [
                 {**own, "lr": group["lr"], "params": numbers}
                 for own, group, numbers in zip(
@@ -175,7 +165,7 @@ class ShardedOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of this rank's parameters, in the form of `state_dict`."""
-        own = {number: state["state"][index] for number, index in enumerate(self._own) if index in state["state"]}
+        own = {number: state["state"][index] for number, index in enumerate(self.own) if index in state["state"]}
         groups = [
             {**group, "params": numbers}
             for group, numbers in zip(state["param_groups"], _numbers(self._optimizer.param_groups), strict=True)
@@ -186,7 +176,6 @@ class ShardedOptimizer:
 
 
 def _numbers(groups: Iterable[Mapping[str, Any]]) -> list[list[int]]:
-    """Return the parameter numbers of each group, counted through all groups."""
     counted = count()
     return [[next(counted) for _ in group["params"]] for group in groups]
 
@@ -214,12 +203,9 @@ def shard_fully(
 ) -> None:
     """Shard the parameters over the default group, in place; each repeated block is gathered when it is used.
 
-    Blocks are filled, moved to the device and cut into rows one by one: only one is whole at a time.
-
-    Args:
-        gathered: Number format of gathered parameters and computation, with gradients added up in single precision;
-            None leaves them as they are.
-        offloads: Keep rows, gradients and optimizer state in host memory.
+    Blocks are filled, moved to the device and cut into rows one by one: only one is whole at a time. `gathered` is the
+    number format of gathered parameters and computation (None: their own); `offloads` keeps rows and state in host
+    memory.
     """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import (  # takes half a second

@@ -22,11 +22,11 @@ from torch.utils.hooks import RemovableHandle
 
 from search_spaces.wording import listed, one_line
 from trainers.checkpoints.checkpoint import fits_the_model
+from trainers.checkpoints.stored_tensors import with_whole_tensors
 from trainers.contract.training_function import TrainingFunction
 from trainers.data.seeds import derive, reseed
 from trainers.failures import CheckpointError, classified
 from trainers.functions.own_loop import OwnLoop
-from trainers.functions.state_to_save import with_whole_tensors
 from trainers.functions.trial import Trial
 from trainers.loop.step_counter import StepCounter
 from trainers.protocol import TaskError, TrialSpec
@@ -49,8 +49,7 @@ def model_of_function(
 ) -> Call:
     """Return a training function's saved model, with a checkpoint's weights, and a call of it.
 
-    Args:
-        name: Name of the model in `trial.epochs`; None takes `model`, or the only one.
+    `name` is the model's in `trial.epochs`; None takes `model`, or the only one.
 
     Raises:
         TaskError: The function saves no such model, or does not call it in its loop.
@@ -110,12 +109,7 @@ _ROWS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A model and the arguments of a call.
-
-    Attributes:
-        are_rows: For each leaf of (args, kwargs), in pytree order: whether it is a tensor whose first dimension is
-            rows.
-    """
+    """A model and the arguments of a call; `are_rows` says which leaves of (args, kwargs) are tensors of rows."""
 
     model: nn.Module
     args: tuple[Any, ...]
@@ -147,13 +141,9 @@ def _few(tensor: Tensor) -> Tensor:
 
 
 def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
-    """Return the program of a model, for any number of rows.
+    """Return the program of a model, for any number of rows; TaskError if it has none, or answers differently.
 
-    Args:
-        longest: Greatest length of the second dimension of the inputs; None if it is constant.
-
-    Raises:
-        TaskError: The model cannot be exported, or the program's results differ from the model's.
+    `longest` is the greatest length of the inputs' second dimension; None if it is constant.
     """
     expected = call.outputs()
     dims: dict[int, Any] = {0: Dim("rows")}

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""A container's file of its CPU quota."""
 
 
 def available_cpus(quota: Path = CPU_QUOTA) -> float:

@@ -19,7 +19,6 @@ from trainers.ranks.process_group import Group
 GATHER_SECONDS = 1800.0
 """Deadline of a gather in seconds, long enough for a slow object store; the next checkpoint finds hangs earlier."""
 LONGEST_PAUSE_SECONDS = 0.2
-"""Longest pause between two checks of a store, in seconds."""
 _FIRST_PAUSE_SECONDS = 0.005
 
 
@@ -32,14 +31,7 @@ def wait_for(
     is_over: Callable[[], bool] = lambda: False,
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
 ) -> bool:
-    """Wait until all keys, one for each rank, have a value; returns whether they have.
-
-    Args:
-        is_over: Called before each pause; True ends the wait, and it may raise.
-
-    Raises:
-        LostError: A key has no value in time.
-    """
+    """Wait until all keys, one for each rank, have a value; False if `is_over` ended the wait, LostError if late."""
     give_up_at, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
     while not store.check(list(keys)):
         if is_over():
@@ -81,12 +73,7 @@ class StoreGather:
         self._gather_seconds, self._round = gather_seconds, 0
 
     def __call__(self, own: Any) -> list[Any]:
-        """Return the values of all ranks, by rank; empty if `is_over` ended the wait.
-
-        Raises:
-            LostError: A rank gave no value in time.
-            RuntimeError: The store does not answer.
-        """
+        """Return the values of all ranks, by rank; empty if `is_over` ended the wait. LostError if a rank is late."""
         self._round += 1
         name, store = f"{self._name}/{self._round}", self._store
         keys = [f"{name}/{rank}" for rank in range(self._group.world_size)]

@@ -18,8 +18,7 @@ class GroupOptions:
 
     Attributes:
         backend: "auto" takes NCCL if each rank has a GPU of its own, else gloo.
-        seconds: Longest silence of a missing rank, then deadline of forming the group and of every collective, in
-            seconds.
+        seconds: Longest silence of a missing rank, then deadline of forming the group and of every collective.
     """
 
     backend: BackendChoice = "auto"

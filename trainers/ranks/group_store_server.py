@@ -1,13 +1,8 @@
 """The server of the store with which process groups form; without torch, so its process starts at once.
 
-torch's own TCPStore answers anybody. Here both sides first prove that they know the secret:
-
-    server ── 16 random bytes s ──► client
-    server ◄── 16 random bytes c, HMAC-SHA256(secret, "client" s c) ── client
-    server ── HMAC-SHA256(secret, "server" s c) ──► client
-
-Then each request, an operation with its fields, has an answer. Nothing is pickled, and nothing is encrypted. The client
-is `trainers.ranks.group_store`.
+torch's own TCPStore answers anybody. Here both sides first prove that they know the secret: each sends 16 random bytes,
+s and c, and gets HMAC-SHA256(secret, side s c), the client's first. Then each request, an operation with its fields,
+has an answer. Nothing is pickled, and nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -39,10 +34,7 @@ class StoreAddress:
 
 
 class StoreServer:
-    """Serves one store to processes that know its secret, as long as this object lives.
-
-    Keep it for all groups of a study: with torch's TCPStore a new one per group stalled for 5 s about once in 60.
-    """
+    """Serves one store to processes that know its secret, as long as this object lives; keep it for all groups."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self._listener = socket.create_server(

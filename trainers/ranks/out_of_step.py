@@ -1,13 +1,8 @@
 """Finds ranks of a training function that are out of step at an epoch's end.
 
-All ranks arrive at the end of an epoch, in two collectives that exchange their places. A waiting rank checks now and
-then whether another one waits for it in turn, in a collective that it does not join:
-
-    rank that has arrived   had begun n collectives before
-    another one, within     has begun more than n: it waits for the arrived rank, which will not come
-
-A thread of each rank writes the number of begun collectives to the group's store, if the training thread has stood
-still for a while. In step nothing is written or read.
+All ranks arrive there in two collectives that exchange their places. A waiting rank checks now and then whether another
+one within the epoch has begun more collectives than it had: that one waits for it in vain. A thread of each rank writes
+the number of begun collectives to the group's store, if the training thread has stood still for a while.
 """
 
 from __future__ import annotations
@@ -30,7 +25,6 @@ from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
 LOOK_SECONDS = 1.0
-"""Seconds between deadlock checks."""
 _LONGEST_PAUSE_SECONDS = 0.005
 _ALL_IN_STEP = (
     "all ranks have to train equally many batches, call trial.mean equally often, and leave the loop in the same epoch"
@@ -89,11 +83,7 @@ class _Report(NamedTuple):
 
 
 class Arrivals:
-    """Joins the ranks of an attempt at the ends of its epochs; a context, within which a thread watches.
-
-    Args:
-        name: Name of the attempt, unique in this process group at the time.
-    """
+    """Joins the ranks of an attempt at the ends of its epochs; a context of a `name` new to the process group."""
 
     def __init__(self, name: str, group: Group, counter: StepCounter) -> None:
         self._group, self._counter = group, counter
@@ -116,14 +106,7 @@ class Arrivals:
         self._at = epoch, Place.WITHIN
 
     def arrive(self, epoch: int, place: Place, verdict: Verdict, asked: int = 0) -> Verdict:
-        """Wait for all ranks; returns rank 0's verdict.
-
-        Args:
-            verdict: This rank's verdict, in case it is rank 0.
-
-        Raises:
-            TaskError: Ranks are at different places, wait for each other, or have other parameters.
-        """
+        """Wait for all ranks; returns rank 0's verdict. TaskError if ranks are elsewhere, or have other parameters."""
         if self._group.world_size == 1:
             return verdict
         own = _Report(epoch, place, _begun())
@@ -149,7 +132,6 @@ class Arrivals:
         work.wait()
 
     def _look(self, own: _Report) -> None:
-        """Write this rank's place, and raise if another rank waits for it in vain."""
         self._store.set(self._key_of(self._group.rank), own.text())
         for rank in range(self._group.world_size):
             if rank != self._group.rank and self._store.check([self._key_of(rank)]):

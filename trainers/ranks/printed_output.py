@@ -23,10 +23,7 @@ from trainers.protocol import TrialSpec
 
 
 class RankLog:
-    """Writes the output of one rank, keeping at least the last half of `most_bytes`, in the file `path` (`log_path`).
-
-    A folder that refuses writes costs the log, not the trial.
-    """
+    """Writes a rank's output to `path`, at least the last half of `most_bytes`; an OSError costs the log alone."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         self._path, self._half = path, max(most_bytes // 2, 1)
@@ -79,11 +76,7 @@ _STDOUT, _STDERR = 1, 2
 
 
 def divert_stdout() -> int:
-    """Redirect standard output to standard error from now on, for C libraries and child processes, too.
-
-    Returns:
-        A descriptor of the old standard output; the caller closes it.
-    """
+    """Redirect standard output to standard error, also of C libraries and children; returns the old descriptor."""
     sys.stdout.flush()
     kept = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
@@ -109,7 +102,6 @@ def _flush_c_streams() -> None:
 
 
 FOLDER = "automl_logs"
-"""Folder beside the spec."""
 _NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
 
 
@@ -188,10 +180,7 @@ class RankOutput:
 
     @contextmanager
     def of(self, spec: TrialSpec, rank: int) -> Iterator[None]:
-        """Keep the output of the block as a rank's log; a silent rank gets no file.
-
-        A command's supervisor keeps its output; a training without a spec's folder has no file.
-        """
+        """Keep the output of the block as a rank's log; not for a command, or a training without a spec's folder."""
         if spec.task == COMMAND or not spec.python_path:
             yield
             return
@@ -221,7 +210,6 @@ class RankOutput:
                         folder.rmdir()  # unless another rank, attempt or study has printed something
 
     def _begin(self, path: Path, file: int) -> None:
-        """Redirect output to a new file; running children keep the old one."""
         _flush()
         for number in (_STDOUT, _STDERR):
             os.dup2(file, number)
@@ -229,7 +217,6 @@ class RankOutput:
         self._path = path
 
     def _look(self) -> None:
-        """Begin a new file whenever the current one is half of the kept output."""
         while True:
             time.sleep(LOOK_SECONDS)
             with self._changing, suppress(OSError):

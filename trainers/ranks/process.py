@@ -48,19 +48,14 @@ def use_device(device: torch.device, world_size: int, cpus_per_rank: int) -> Non
 def use_batch_scheduling() -> None:
     """Ask Linux not to let this thread, and threads that it starts, preempt others on waking.
 
-    Ranks that share cores wake one another all the time. Batch scheduling cut an all-reduce of two ranks on two cores
-    from 1.6 ms to 0.2 ms, an epoch of a small model from 45 ms to 15.
+    Ranks that share cores wake one another: it cut an all-reduce of two ranks on two cores from 1.6 ms to 0.2 ms.
     """
     with suppress(AttributeError, OSError):  # only Linux knows it, and a sandbox may refuse
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def pin_to_cpus(cpus: Collection[int]) -> None:
-    """Pin this process and its children to CPUs; an empty collection allows all.
-
-    The scheduler moves ranks of a full machine whenever another process wakes, and two ranks may share a core while
-    another is free. Pinning cut an epoch of two ranks on two cores by 10 %.
-    """
+    """Pin this process and its children to CPUs, unless empty; it cut an epoch of two ranks on two cores by 10 %."""
     if not cpus:
         return
     with suppress(AttributeError, OSError):  # only Linux knows it, and a container may forbid some CPUs
@@ -69,20 +64,14 @@ def pin_to_cpus(cpus: Collection[int]) -> None:
 
 
 def cpus_of_each_gpu(
-    devices: Path = Path("/dev"),
-    gpus: Path = Path("/proc/driver/nvidia/gpus"),
-    quota: Path = CPU_QUOTA,
+    devices: Path = Path("/dev"), gpus: Path = Path("/proc/driver/nvidia/gpus"), quota: Path = CPU_QUOTA
 ) -> int:
     """Return the CPUs for each GPU, of the CPUs available to this container or job; `quota` as in `available_cpus`."""
     return max(1, int(available_cpus(quota) / max(1, _usable_gpus(devices, gpus))))
 
 
 def _usable_gpus(devices: Path, gpus: Path) -> int:
-    """Return the number of this job's GPUs; a rank's own CUDA sees only one.
-
-    A container has only its own GPUs' device files, and a job's cgroup denies access to others; the check opens no
-    device, which could wake a GPU.
-    """
+    """Return the number of this job's GPUs, by access to device files; a rank's own CUDA sees only one."""
     usable = sum(os.access(device, os.R_OK | os.W_OK) for device in devices.glob("nvidia[0-9]*"))
     if usable:
         return usable
@@ -98,10 +87,7 @@ def has_room_for_workers(shared: Path = Path("/dev/shm"), least_bytes: int = 2**
 
 
 def use_one_heap() -> None:
-    """Give all threads started later the main thread's heap; call it before any of them allocates.
-
-    Per-thread heaps of glibc return memory all the time: training in a thread took 6 % more CPU time.
-    """
+    """Give all threads started later the main thread's heap; glibc's own ones cost training 6 % of CPU time."""
     with suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
@@ -109,8 +95,7 @@ def use_one_heap() -> None:
 def return_freed_tensors(*, at_once: bool) -> None:
     """Return larger tensors to the system as soon as they are freed, or keep their memory for the next ones.
 
-    Kept memory fragments: gathering blocks of 1 MiB in turn, ranks with 36 MiB held 200 to 300 MiB, but 41 if it is
-    returned at once.
+    Kept memory fragments: gathering blocks of 1 MiB, ranks with 36 MiB held 200 to 300 MiB, but 41 if it is returned.
     """
     with suppress(AttributeError, OSError):  # only glibc has it
         mallopt = ctypes.CDLL(None).mallopt
@@ -118,22 +103,11 @@ def return_freed_tensors(*, at_once: bool) -> None:
         mallopt(_M_TRIM_THRESHOLD, 2 * (_SMALL_BLOCK if at_once else _LARGE_BLOCK))
 
 
-def keep_start_out_of_collections() -> None:
-    """Exclude existing objects, which live as long as the process, from garbage collections (100 ms of CPU each)."""
-    gc.freeze()
-
-
 def free_memory(parameters: Remains | None) -> None:
     """Free a trial's leftovers: its model in reference cycles, compiled code, cached device memory.
 
-    Full sharding and users' models make cycles, which only a slow garbage collection finds; it is skipped if the
-    parameters are gone.
-
-    torch stops compiling after a number of variants per process, with a warning at most, so times would depend on
-    earlier trials. So each trial starts without compiled code.
-
-    Args:
-        parameters: The model's parameters; None if unknown, as after a failure while it was built.
+    A slow garbage collection is skipped if the parameters are gone; None is unknown, as after a failed start. torch
+    stops compiling after a number of variants per process, so that times would depend on earlier trials.
     """
     for generation in _YOUNG, _ALL:
         if parameters is None or parameters.remain():
@@ -148,7 +122,6 @@ def free_memory(parameters: Remains | None) -> None:
 
 
 def _return_freed_memory() -> None:
-    """Return freed CPU memory to the system."""
     with suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -194,8 +167,7 @@ class PeakMemory:
         """Return the context of a pass through the model.
 
         The first pass of each size on a GPU includes cuDNN's trials of algorithms, whose memory later passes do not
-        need (34 MiB of 139 in tests/gpu on an H100). It counts only for the largest batch, and only until a second one
-        has passed.
+        need. It counts only for the largest batch, and only until a second one has passed.
         """
         if self._device.type != "cuda":
             return _COUNTED
@@ -218,11 +190,7 @@ class PeakMemory:
 
     @contextmanager
     def without_counting(self) -> Iterator[None]:
-        """Count no peak inside, as while reading a checkpoint; memory that stays in use counts afterwards.
-
-        Otherwise a resumed trial, which holds the checkpoint beside the model, would seem to need more than an
-        uninterrupted one.
-        """
+        """Count no peak inside, as while reading a checkpoint, which an uninterrupted trial does not hold."""
         self.include(peak_memory_bytes(self._device))
         yield
         _return_freed_memory()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,9 @@ from torch import nn
 from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend, LostError
+from trainers.protocol import BACKENDS, GROUP_INTERFACE, Backend, LostError, RankAssignment
+from trainers.ranks.group_store import StoreClient
+from trainers.ranks.group_store_server import StoreAddress
 from trainers.ranks.process import use_batch_scheduling
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -67,7 +70,6 @@ def form_group(
         group_id: Identity of the group, new to this store.
         timeout_seconds: Deadline of the formation, once all ranks are there, and of every collective.
         gather_seconds: Deadline for all ranks to come; default `timeout_seconds`.
-        device: Device of this rank; default the CPU.
         one_host: All ranks run on this machine, so that gloo may use the loopback interface.
 
     Raises:
@@ -105,6 +107,13 @@ def destroy_group() -> None:
     """Destroy the default group, if any. Close the trainer first: with a living DDP module this hangs."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def gathered(own: Any, group: Group) -> list[Any]:
+    """Return a picklable value of each rank, by rank; a collective."""
+    values: list[Any] = [None] * group.world_size
+    dist.all_gather_object(values, own)
+    return values
 
 
 def copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
@@ -162,10 +171,7 @@ def set_nccl_interface(*, one_host: bool) -> None:
 
 @contextmanager
 def _gloo_interface(*, one_host: bool) -> Iterator[None]:
-    """Keep gloo on one interface while a group is formed, unless the user chose another.
-
-    Otherwise gloo resolves the hostname, which fails in many containers, and gives a loopback address on some systems.
-    """
+    """Keep gloo on one interface, unless the user chose another; it resolves the hostname, which often fails."""
     interface = _interface(one_host=one_host)
     if not interface or _GLOO_INTERFACE in os.environ:
         yield
@@ -180,3 +186,72 @@ def _gloo_interface(*, one_host: bool) -> Iterator[None]:
 def _interface(*, one_host: bool) -> str | None:
     """Return the loopback interface for one host, unreachable from outside; otherwise the pool's interface."""
     return _LOOPBACK if one_host else os.environ.get(GROUP_INTERFACE)
+
+
+GATHER_SECONDS = 7 * 86400.0
+"""Deadline for all ranks to come: none, since the gang's watcher knows whether a rank loads or hangs."""
+
+
+class Membership:
+    """The process group of this process, if any; `form` has the arguments of `form_group`."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        form: Callable[..., Group] = form_group,
+        destroy: Callable[[], None] = destroy_group,
+    ) -> None:
+        self._device = device
+        self._form, self._destroy = form, destroy
+        self._store: StoreClient | None = None
+        self._store_address: tuple[str, int, str] | None = None
+        self._group_id: str | None = None
+        self._changed = threading.Condition()
+
+    def join(self, assignment: RankAssignment, world_size: int) -> Group:
+        """Join a gang's group after leaving another, in the training thread; RuntimeError if ranks do not come."""
+        if world_size == 1:
+            return Group(device=self._device)
+        if self._group_id == assignment.group_id:
+            return Group(rank=assignment.rank, world_size=world_size, device=self._device)
+        if self._group_id is not None:
+            self.leave(self._group_id)
+        group = self._form(
+            self.store_of(assignment),
+            assignment.group_id,
+            assignment.rank,
+            world_size,
+            assignment.backend,
+            timeout_seconds=assignment.timeout_seconds,
+            gather_seconds=GATHER_SECONDS,
+            device=self._device,
+            one_host=assignment.one_host,
+        )
+        self._is_in(assignment.group_id)
+        return group
+
+    def leave(self, group_id: str) -> None:
+        """Leave this group, if still a member; call it in the training thread."""
+        if self._group_id == group_id:
+            self._destroy()
+            self._is_in(None)
+
+    def wait_until_left(self, group_id: str) -> None:
+        """Wait until this process is no longer in this group; for other threads."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._group_id != group_id)
+
+    def _is_in(self, group_id: str | None) -> None:
+        with self._changed:
+            self._group_id = group_id
+            self._changed.notify_all()
+
+    def store_of(self, assignment: RankAssignment) -> StoreClient | None:
+        """Return the pool's store, a new one if the old one died; None if no gang needs one."""
+        if assignment.store is not None and assignment.store != self._store_address:
+            host, port, secret = assignment.store
+            address = StoreAddress(host=host, port=port, secret=secret)
+            self._store = StoreClient(address, assignment.timeout_seconds)
+            self._store_address = assignment.store
+        return self._store

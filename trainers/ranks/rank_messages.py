@@ -85,19 +85,15 @@ Pendable = Pending[Measurement] | Pending[EpochPart]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Event:
-    """An event; `what` is None at the end of the stream."""
-
     what: Began | Failed | AskedFor | Pendable | None
     at: float = field(default_factory=time.monotonic)
     is_urgent: bool = True
 
     def is_ready_by(self, moment: float) -> bool:
-        """Wait until `moment` at most for the named file; returns whether it is whole, or failed."""
         write = self.what.write if isinstance(self.what, Pending) else None
         return write is None or write.ends_within(moment - time.monotonic())
 
     def told(self) -> Began | Failed | Holdable | EpochPart | None:
-        """Return the message, after waiting for the named file."""
         if not isinstance(self.what, Pending):
             return self.what
         try:
@@ -107,8 +103,6 @@ class _Event:
 
 
 class _Held:
-    """Messages that wait to be sent together, in order."""
-
     def __init__(self) -> None:
         self._news: list[tuple[Holdable, float]] = []
         self._send_at = time.monotonic() + HOLD_SECONDS
@@ -133,10 +127,10 @@ class _Held:
 
 
 class Outgoing:
-    """Messages from the training thread to the sending one; measurements of short epochs go together.
+    """Messages from the training thread to the sending one, in order; measurements of short epochs go together.
 
-    They are sent in order, each after the checkpoint that it names is whole. A failure, which may be a checkpoint's, is
-    the last message.
+    Each is sent once the checkpoint that it names is whole. A failure, which may be a checkpoint's, is the last
+    message.
     """
 
     def __init__(self) -> None:

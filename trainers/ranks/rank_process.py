@@ -1,13 +1,13 @@
-"""One rank's process: it lives as long as its slot and trains one trial after another.
+"""One rank's process: it lives as long as its slot and trains one trial after another, in one thread.
 
 A pool calls it from several threads: `run` or `follow` occupy one during a trial, `grant`, `drain`, `close` and `steps`
-come in beside them. All trials train in one own thread of the process, which passes events to `run`. A run trains up to
-the granted epoch and waits there; after `close` it ends.
+come in beside them. A run trains up to the granted epoch and waits there; after `close` it ends.
 """
 
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import os
 import queue
@@ -34,28 +34,16 @@ from trainers.local.diagnostics import diagnosed
 from trainers.loop.step_counter import StepCount, StepCounter
 from trainers.loop.trainer import Trainer
 from trainers.protocol import AskedFor, Backend, Measurement, RankAssignment, TrialFacts, TrialSpec
-from trainers.ranks.process import (
-    Remains,
-    free_memory,
-    keep_start_out_of_collections,
-    pin_to_cpus,
-    set_threads,
-    use_one_heap,
-)
-from trainers.ranks.process_group import Group, device_of, warm_up
+from trainers.ranks.process import Remains, free_memory, pin_to_cpus, set_threads, use_one_heap
+from trainers.ranks.process_group import Group, Membership, device_of, warm_up
 from trainers.ranks.process_state import ProcessState, own_environment
 from trainers.ranks.rank_messages import Began, Failed, Message, Orders, Outgoing
-from trainers.ranks.standing_group import Membership
 
 MOST_EARLY_ORDERS = 8
 
 
 class _TaskCache:
-    """Keeps the last task, whose constructor may read and encode data.
-
-    Each trial gets a shallow copy, so assignments to a task do not reach the next trial. Process state set by the
-    task's module and constructor is restored for each of its trials.
-    """
+    """Keeps the last task, whose constructor may read data; each trial gets a shallow copy, and its process state."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -94,12 +82,9 @@ def _key_of(spec: TrialSpec) -> object:
 
 
 class RankProcess:
-    """The process of one slot: trains trials in turn, as a rank of their gangs.
+    """The process of one slot: trains trials in turn, as a rank of their gangs; with cuda it should see one GPU.
 
-    Args:
-        device: "cpu" or "cuda"; with cuda the process should see only its one GPU.
-        cpus: CPUs of this slot alone; empty if ranks do not fill the machine.
-        backend: Backend of process groups; None is the device's default.
+    `cpus` are this slot's alone, empty if ranks do not fill the machine; `backend` None is the device's default.
     """
 
     def __init__(
@@ -121,7 +106,7 @@ class RankProcess:
         self._changing = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         warm_up(self._device, backend)
-        keep_start_out_of_collections()
+        gc.freeze()  # objects that live as long as the process cost each collection 100 ms of CPU
         threading.Thread(target=self._work, args=(cpus_per_rank,), name="trials", daemon=True).start()
 
     def pid(self) -> int:
@@ -167,21 +152,14 @@ class RankProcess:
                 self._orders.pop(assignment.key, None)
 
     def _work(self, cpus_per_rank: int) -> None:
-        """Train trials and form and leave process groups, from a queue, in this thread."""
         set_threads(cpus_per_rank)  # each thread has a number of its own
         self._tasks = _TaskCache()
         while True:
             self._jobs.get()()
 
     def _train(
-        self,
-        spec: TrialSpec,
-        assignment: RankAssignment,
-        orders: Orders,
-        outgoing: Outgoing,
-        counter: StepCounter,
+        self, spec: TrialSpec, assignment: RankAssignment, orders: Orders, outgoing: Outgoing, counter: StepCounter
     ) -> Remains | None:
-        """Train a trial; returns a check for its model in memory, or None."""
         outgoing.begin()
         trainer: Trainer | FunctionTrainer | CommandTrainer | None = None
         course = _Course(orders, outgoing)
@@ -249,7 +227,6 @@ class RankProcess:
 
 
 def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: Outgoing) -> None:
-    """Train a trial, free its memory, and end its messages."""
     try:
         free_memory(train())
     except Exception as error:  # noqa: BLE001 - the process is spoilt, but the stream must end
@@ -258,8 +235,6 @@ def _leave_nothing_of(train: Callable[[], Remains | None], outgoing: Outgoing) -
 
 
 class _Course:
-    """A trial's limits from the pool, and its messages to it."""
-
     def __init__(self, orders: Orders, outgoing: Outgoing) -> None:
         self._orders, self._outgoing, self._until = orders, outgoing, 0
         self.has_begun = False

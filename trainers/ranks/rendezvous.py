@@ -1,13 +1,8 @@
 """A rank's place in a group that forms later: on this machine, or under torchrun.
 
-Ranks load tasks and data at different speeds, but a process group has one deadline for everything. So before there is a
-group each rank signals over the store that it lives, and is waited for as long as it loads:
-
-    beat R    number that rank R's process counts up from its start until the group is about to form
-    here R    is set once rank R has loaded its data
-
-A rank that has come waits while the others' beats change. In a study the pool watches instead
-(`trainers.ranks.standing_group`).
+Ranks load at different speeds, but a process group has one deadline for everything. So each rank first counts up `beat
+R` in a store, sets `here R` once it has loaded, and then waits while the others' beats change. In a study the pool
+watches instead (`trainers.ranks.process_group`).
 """
 
 from __future__ import annotations
@@ -41,19 +36,12 @@ _LONGEST_PERIOD_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Heard:
-    """A rank's beats so far, and the time of their last change."""
-
     beats: int
     changed_at: float
 
 
 class Presence:
-    """One rank's heartbeat for the others, until its group forms.
-
-    Args:
-        store: Store that all ranks reach, in which these keys are new. Requests to it are short.
-        deadline_seconds: Longest silence of a missing rank, in seconds.
-    """
+    """One rank's heartbeat for the others, until its group forms; the keys are new in a store that all ranks reach."""
 
     def __init__(self, store: Store, rank: int, world_size: int, deadline_seconds: float) -> None:
         self.store, self.rank, self.world_size = store, rank, world_size
@@ -131,12 +119,7 @@ _GROUPS = count()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """A rank's place, before it joins the others.
-
-    Attributes:
-        backend: Future backend of the group, gloo or nccl.
-        presence: This rank's heartbeat until it joins; None for a single rank.
-    """
+    """A rank's place, before it joins the others; `presence` is its heartbeat, None for a single rank."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
@@ -188,15 +171,7 @@ def place_on_this_machine(
 def place_in_environment(
     kind: DeviceKind, options: GroupOptions | None = None, presence: Presence | None = None
 ) -> RankPlace:
-    """Return the place that torchrun describes in RANK, WORLD_SIZE and LOCAL_RANK.
-
-    Args:
-        kind: Kind of device; GPUs are shared over gloo only.
-        presence: This rank's running heartbeat, if any.
-
-    Raises:
-        LostError: The store of the ranks cannot be reached.
-    """
+    """Return the place that torchrun describes in RANK, WORLD_SIZE and LOCAL_RANK; LostError without a store."""
     options = options or GroupOptions()
     local_rank, world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ["WORLD_SIZE"])
     if kind == "cuda" and options.backend == "gloo":
@@ -214,11 +189,7 @@ def place_in_environment(
 def presence_in_environment(deadline_seconds: float) -> Presence | None:
     """Start the heartbeat to torchrun's other ranks; None if there are none. Call it before slow work.
 
-    Args:
-        deadline_seconds: Deadline of the connection, of each request to the store, and of a rank's silence.
-
-    Raises:
-        LostError: Nobody answers at MASTER_ADDR and MASTER_PORT, or not all ranks have started.
+    LostError if nobody answers at MASTER_ADDR and MASTER_PORT, or not all ranks have started.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world_size == 1:

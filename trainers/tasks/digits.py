@@ -35,7 +35,7 @@ class Digits(BaseTask):
         return _split()[1]
 
     def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
-        """Return the last 300 images, for judging what the search has chosen, as `train_data`."""
+        """Return the last 300 images, as `train_data`."""
         return _split()[2]
 
     def model(self, params: Params) -> nn.Module:
@@ -94,7 +94,7 @@ def _cnn(channels: int) -> nn.Module:
 
 @cache
 def _split() -> tuple[tuple[Tensor, Tensor], ...]:
-    """Return training, validation and test part, each with every digit in its share; read once per process."""
+    """Return training, validation and test part, with equal shares of each digit; read once per process."""
     import numpy as np
     import torch
 

@@ -12,7 +12,7 @@ import numpy as np
 from trainers.contract.task import Params
 from trainers.protocol import TaskError
 from trainers.tasks.shared import task_options
-from trainers.tasks.shared.split_task import SplitTask, check_share, split
+from trainers.tasks.shared.split_task import SplitTask, shares_of, split
 from trainers.tasks.words.tokens import END, FEWEST, Tokens, form_of, joined, train_byte_tokenizer
 
 if TYPE_CHECKING:
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
     from search_spaces.space import Space
 
 _TOLD_TOKENS = 5
-"""Number of next tokens of which an exported model tells the probabilities."""
+"""Number of next tokens whose probabilities an exported model returns."""
 _FEWEST_DOCUMENTS = 20
-"""With fewer documents each gives the end of itself for validation, since whole ones would say little."""
+"""With fewer documents, the end of each is for validation."""
 
 
 class LanguageModel(SplitTask):
-    """Predict the next token. Outputs [n, length, tokens], targets [n, length].
+    """Predicts the next token. Outputs [n, length, tokens], targets [n, length]; `perplexity` is exp(mean loss).
 
-    Texts are joined, with a token between documents, and cut into sequences of equal length, so that no place in a
-    batch is empty. `perplexity` is e to the mean loss of a token.
+    Texts are joined, with a token between documents, and cut into sequences of equal length.
     """
 
     parameters = ("width", "depth", "heads", "dropout")
@@ -54,30 +53,21 @@ class LanguageModel(SplitTask):
         validation_share: float = 0.1,
         test_share: float = 0.0,
     ) -> None:
-        """Read the texts, learn the tokenizer from those to train on, and cut all into sequences.
+        """Read the texts, learn the tokenizer from the training texts, and cut all into sequences; raises TaskError.
 
         Args:
             test: A file or folder, which the search never sees.
-            validation: A file or folder; without it, `validation_share` of the documents in `train`.
-            separator: What stands between the documents of a file; "" takes each file as one.
+            separator: Text between the documents of a file; "" takes each file as one document.
             vocabulary: Largest number of tokens, 256 bytes included.
-            validation_share: Share of the documents of `train` for validation.
-            test_share: Share of the documents of `train` for testing, when there is no `test`.
-
-        Raises:
-            TaskError: A file or an option is wrong; one line.
         """
-        check_share(validation_share, "validation_share", lowest=0.001)
-        check_share(test_share, "test_share", lowest=0.0)
+        given = {"validation": validation, "test": test}
+        shares = shares_of(validation_share, test_share) | {
+            name: 0.0 for name, path in given.items() if path is not None
+        }
         self.length = task_options.whole(length, "length", low=2, high=65536)
         task_options.whole(vocabulary, "vocabulary", low=FEWEST, high=1_000_000)
         read = _Reader(files, separator, encoding)
-        shares = {
-            "validation": 0.0 if validation is not None else validation_share,
-            "test": 0.0 if test is not None else test_share,
-        }
         parts = _in_parts(read(task_options.path(train, "train")), shares)
-        given = {"validation": validation, "test": test}
         parts |= {name: read(task_options.path(path, name)) for name, path in given.items() if path is not None}
         self.tokenizer = train_byte_tokenizer(parts["train"], vocabulary)
         self._parts = {name: self._cut(texts, name) for name, texts in parts.items()}
@@ -92,15 +82,11 @@ class LanguageModel(SplitTask):
 
     @property
     def training_samples(self) -> int:
-        """How many sequences there are to train on."""
+        """Number of training sequences."""
         return len(self._parts["train"])
 
     def model(self, params: Params) -> nn.Module:
-        """Return the transformer.
-
-        Raises:
-            TaskError: `heads` does not divide `width` into even parts.
-        """
+        """Return the transformer; TaskError if `heads` does not divide `width` into even parts."""
         from trainers.tasks.words.text_networks import DecoderNetwork
 
         width, heads = cast("int", params.get("width", 256)), cast("int", params.get("heads", 4))
@@ -120,18 +106,18 @@ class LanguageModel(SplitTask):
         return self.smoothed_loss(outputs, targets, 0.0)
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return the same with `smoothing` of each target spread over all tokens, shape [n]."""
+        """Return the loss with `smoothing` of each target spread over all tokens, shape [n]."""
         from torch.nn.functional import cross_entropy
 
         by_token = cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing)
         return by_token.view(targets.shape).mean(dim=1)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the share of tokens of each sequence that were the most likely ones, shape [n]."""
+        """Return the share of each sequence's tokens that the model predicted correctly, shape [n]."""
         return {"val_token_accuracy": (outputs.argmax(dim=-1) == targets).double().mean(dim=1)}
 
     def derived_metrics(self, metrics: Mapping[str, float], _params: Params) -> dict[str, float]:
-        """Return the perplexity, and the training's tokens a second where sequences a second were measured."""
+        """Return the perplexity, and the training's tokens per second."""
         derived = {}
         if "val_loss" in metrics:
             derived["perplexity"] = math.exp(min(metrics["val_loss"], 700.0))
@@ -140,27 +126,23 @@ class LanguageModel(SplitTask):
         return derived
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
-        """Return a text as the model takes it: sequences of tokens, int64 [n, length], what is left over cut off.
-
-        Raises:
-            TaskError: There are not enough tokens for one sequence.
-        """
+        """Return a text as sequences of tokens, int64 [n, length], without the rest; TaskError for a short text."""
         import torch
 
         texts = [Path(rows).read_text(encoding="utf-8")] if isinstance(rows, str | Path) else list(rows)
         return torch.from_numpy(self._cut(texts, "rows"))[:, :-1]
 
     def decode(self, outputs: Tensor) -> list[str]:
-        """Return the most likely continuation by one token of each sequence, from outputs [n, length, tokens]."""
+        """Return the most likely next token of each sequence, from outputs [n, length, tokens]."""
         return [self.tokenizer.decode([token]) for token in outputs[:, -1].argmax(dim=-1).tolist()]
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return how a text that is to be continued becomes tokens, as plain values; its end counts."""
+        """Return as plain values how a text becomes tokens; the end of a long text counts."""
         end = END
         return form_of(self.tokenizer, longest=self.length, pad=None, keep="end", unknown=end, first=end)
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return that outputs are the logits of the next token, at each place of the text."""
+        """Return the meaning of outputs as plain values: logits of the next token, at each place of the text."""
         return {"kind": "next_token", "count": _TOLD_TOKENS}
 
     def space(self) -> Space:
@@ -183,7 +165,6 @@ class LanguageModel(SplitTask):
         )
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:
-        """Return the sequences of a part, int64 [n, length], and the same one token later."""
         import torch
 
         sequences = torch.from_numpy(self._parts[name])
@@ -202,13 +183,10 @@ class LanguageModel(SplitTask):
 
 
 class _Reader:
-    """Reads documents from a file or a folder."""
-
     def __init__(self, files: str, separator: str, encoding: str) -> None:
         self._files, self._separator, self._encoding = files, separator, encoding
 
     def __call__(self, path: str) -> list[str]:
-        """Return the documents, empty ones left out."""
         place = Path(path)
         paths = sorted(one for one in place.rglob(self._files) if one.is_file()) if place.is_dir() else [place]
         if not paths:
@@ -233,9 +211,8 @@ class _Reader:
 
 
 def _in_parts(documents: list[str], shares: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return documents to train on, for validation and for testing, each part that should have some."""
     if len(documents) >= _FEWEST_DOCUMENTS:
-        rows = split(None, len(documents), validation=shares["validation"], test=shares["test"])
+        rows = split(None, len(documents), **shares)
         parts = {name: [documents[row] for row in one] for name, one in zip(("train", *shares), rows, strict=True)}
     else:
         parts = {"train": [], "validation": [], "test": []}

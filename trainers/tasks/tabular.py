@@ -1,4 +1,4 @@
-"""Rows of a CSV or Parquet file: classify them, or estimate a number, from columns of numbers and of categories."""
+"""Classification, regression or ranking of rows of a CSV or Parquet file, from columns of numbers and categories."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from search_spaces.wording import listed, shown
 from trainers.contract.task import Params
 from trainers.tasks.shared import task_options
-from trainers.tasks.shared.new_rows import check_columns, check_rows
-from trainers.tasks.shared.split_task import Rows, SplitTask, check_share, part_sizes, split
+from trainers.tasks.shared.split_task import Rows, SplitTask, part_sizes, parts_of, shares_of, split
+from trainers.tasks.shared.task_options import check_columns, check_rows
 from trainers.tasks.shared.trivial_models import mean_of_table, most_frequent_class
 from trainers.tasks.table.columns import Matrix, fit_encoding
 from trainers.tasks.table.files import Table, as_written, find_column, read_like, read_table, table_of
@@ -39,14 +39,15 @@ if TYPE_CHECKING:
     from search_spaces.space import Space
 
 _SCALINGS = ("standard", "robust")
+_NUMBER_METRICS, _RANKING_METRICS = ("val_mse", "val_mae", "val_r2"), ("val_ndcg", "val_mse", "val_mae")
 _KINDS = ("auto", "classification", "regression", "ranking")
 
 
 class Tabular(SplitTask):
-    """Learn one column of a table from the others.
+    """Learns one column of a table from the others.
 
-    A classifier is trained by cross entropy, and measured by `val_error` and `val_accuracy`. A number is standardised,
-    trained by squared error, and measured in its own units: `val_mse`, `val_mae`, and `val_r2`.
+    A classifier has cross entropy as loss, and metrics `val_error` and `val_accuracy`. A number is standardised, and
+    has squared error as loss; `val_mse`, `val_mae` and `val_r2` are in its own units.
     """
 
     parameters = (
@@ -77,37 +78,30 @@ class Tabular(SplitTask):
         folds: int | str = 1,
         scaling: str = "standard",
     ) -> None:
-        """Read the files and learn from the training rows how cells become numbers.
+        """Read the files and learn from the training rows how cells become numbers; raises TaskError.
 
         Args:
             target: The column to learn: its name, its number from 0, or "last".
             test: A file of the same columns, which the search never sees.
             validation: A file of the same columns; without it, `validation_share` of the training file.
-            kind: "classification", "regression", "ranking", or "auto": with `query` rows are ranked, and numbers that
-                are not whole, or take more than 20 values, are estimated.
-            query: The column that says which rows compete with each other; the target is how relevant each is.
+            kind: "classification", "regression", "ranking", or "auto": `query` means ranking; fractions, and more than
+                20 different whole numbers, mean regression.
+            query: The column that groups rows for ranking; the target is each row's relevance.
             header: Whether the first line names the columns; None finds out.
             delimiter: One character; None finds out.
-            missing: Cells that hold nothing, besides empty ones; None takes ?, NA, nan, null and the like.
+            missing: Cells without a value, besides empty ones; None takes ?, NA, nan, null and the like.
             ignore: Columns not to use.
             numeric: Columns that must be numbers.
             test_share: Share of the rows of `train` for testing, when there is no `test`.
-            folds: Number of models in each trial, each of which trains on all folds but its own and is judged by that;
-                1 takes a validation part instead, and "auto" 5 folds of fewer than 2,000 rows. New studies have
-                "auto"; the default is that of those which were launched before they had.
-            scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" goes by the median and the
-                quartiles, and bends what is far.
-
-        Raises:
-            TaskError: A file, an option or a cell is wrong; one line.
+            folds: Number of models in each trial, each trained on all folds but its own and evaluated on that; 1 takes
+                a validation part instead, "auto" (of new studies) 5 folds below 2,000 rows.
+            scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" uses median and quartiles, and
+                bends.
         """
         self._form = task_options.form(delimiter=delimiter, header=header, encoding=encoding, missing=missing)
         task_options.choice(kind, "kind", _KINDS)
         is_robust = task_options.choice(scaling, "scaling", _SCALINGS) == "robust"
-        shares = {
-            "validation": check_share(validation_share, "validation_share", lowest=0.001),
-            "test": check_share(test_share, "test_share", lowest=0.0),
-        }
+        shares = shares_of(validation_share, test_share)
         wanted = {
             name: task_options.names(value, name)
             for name, value in (("ignore", ignore), ("categorical", categorical), ("numeric", numeric))
@@ -127,13 +121,16 @@ class Tabular(SplitTask):
         is_open = kind == "auto" and self._query is None
         self._is_classifier = kind == "classification" or (is_open and has_classes(table, column))
         self._could_be_either = is_open and is_whole(table, column)
-        classes = fit_classes(table, column) if self._is_classifier else ()
-        labels = encode_classes(table, column, classes) if classes else None
-        shares |= dict.fromkeys(others, 0.0)
+        if not self._is_classifier:
+            self.metric_names = _NUMBER_METRICS if self._query is None else _RANKING_METRICS
+        self.classes = fit_classes(table, column) if self._is_classifier else ()
+        labels = encode_classes(table, column, self.classes) if self.classes else None
         self._folds = count_folds(
             folds, rows=len(table), has_validation="validation" in others, is_ranked=self._query is not None
         )
-        rows = self._split(table, labels, shares | ({"validation": 0.0} if self._folds > 1 else {}))
+        rows = self._split(
+            table, labels, shares | dict.fromkeys([*others, *(["validation"] if self._folds > 1 else [])], 0.0)
+        )
         rows = (rows[0], rows[0], rows[2]) if self._folds > 1 else rows
         self.encoding = fit_encoding(
             table,
@@ -143,25 +140,13 @@ class Tabular(SplitTask):
             as_categories=columns["categorical"],
             is_robust=is_robust,
         )
-        self._target = fit_target(table, column, rows, others.get("validation"), classes)
+        self._target = fit_target(table, column, rows, others.get("validation"), self.classes)
         self._parts = self._encode_parts(table, rows, others)
         if self._folds > 1:
             self._parts = with_folds(self._parts, None if labels is None else labels[rows[0]], self._folds)
 
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The names that `metrics` gives."""
-        if self._is_classifier:
-            return ("val_error", "val_accuracy")
-        return ("val_mse", "val_mae", "val_r2") if self._query is None else ("val_ndcg", "val_mse", "val_mae")
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The labels, in the order of the model's outputs; empty for a number."""
-        return self._target.classes
-
     def describe(self) -> tuple[str, ...]:
-        """Return what was found in the files, one line each."""
+        """Return facts of the files, one line each."""
         column, other = self._target.column, "classification" if not self.classes else "regression"
         what = (
             f"{len(self.classes)} classes, {listed(map(shown, self.classes))}"
@@ -183,14 +168,10 @@ class Tabular(SplitTask):
         )
 
     def encode(self, rows: Sequence[Mapping[str, object]] | str | Path) -> Tensor:
-        """Return new rows as the model takes them, float32 [n, columns].
+        """Return new rows as the model takes them, float32 [n, columns]; TaskError for a wrong column or cell.
 
-        Args:
-            rows: A list of mappings from column to value, or a file; target and ignored columns may be absent. A
-                mapping says None for a value that is missing.
-
-        Raises:
-            TaskError: A column is unknown or absent, or a cell of a column of numbers is no number.
+        `rows` is a file, or a list of mappings from column to value, None if missing; target and ignored columns may be
+        absent.
         """
         import torch
 
@@ -204,9 +185,9 @@ class Tabular(SplitTask):
         return torch.from_numpy(self.encoding.encode(table))
 
     def decode(self, outputs: Tensor) -> list[str] | list[float]:
-        """Return what the model's outputs say: labels, or numbers in the units of the target."""
+        """Return the labels of outputs, or numbers in the units of the target."""
         if self._is_classifier:
-            return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
+            return super().decode(outputs)
         return [value * self._target.deviation + self._target.mean for value in outputs.tolist()]
 
     def preprocessing(self) -> dict[str, Any]:
@@ -217,15 +198,11 @@ class Tabular(SplitTask):
     def postprocessing(self) -> dict[str, Any]:
         """Return what `decode` does to outputs, as plain values."""
         if self._is_classifier:
-            return {"kind": "classes", "labels": list(self.classes)}
+            return super().postprocessing()
         return {"kind": "number", "mean": self._target.mean, "deviation": self._target.deviation, "error": "val_mse"}
 
     def model(self, params: Params) -> nn.Module:
-        """Return the model that `architecture` names, or one for each fold; outputs [n, classes], or [n] standardised.
-
-        Raises:
-            TaskError: There is no such architecture.
-        """
+        """Return the model that `architecture` names, one for each fold; outputs [n, classes], or [n] standardised."""
         from trainers.tasks.table.table_networks import fold_model, tabular_model
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None
@@ -240,17 +217,17 @@ class Tabular(SplitTask):
 
     @cached_property
     def _trained_levels(self) -> NDArray[np.bool_]:
-        """Levels of categories that each model's training rows have, counted once: a trial may count many models."""
+        """Levels of categories in each model's training rows; cached, since many models may be counted."""
         return trained_levels(self._parts["train"][0], self.encoding, self._folds)
 
     def new_rows(self, inputs: Tensor) -> Tensor:
-        """Return inputs of any part as `encode` gives those of new rows: without the fold of each row."""
+        """Return inputs of any part in the form of `encode`: without the fold of each row."""
         return inputs[:, : self.encoding.columns]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's cross entropy in nats, or squared error of the standardised number; shape [n].
+        """Return each sample's cross entropy in nats, or squared error of the standardised number, shape [n].
 
-        Members of an ensemble that trains, in a second dimension, count by the mean of their losses.
+        For several members in a second dimension this is the mean of their losses.
         """
         if not self._is_classifier:
             targets = learned_part(targets)
@@ -258,14 +235,11 @@ class Tabular(SplitTask):
         return mean_of_members(super().loss, outputs, targets)
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return each sample's cross entropy with smoothed targets, see `BaseTask.smoothed_loss`; shape [n]."""
+        """Return each sample's cross entropy with smoothed targets, shape [n]."""
         return mean_of_members(partial(super().smoothed_loss, smoothing=smoothing), outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return each metric of each sample, shape [n].
-
-        The mean of `val_r2` over the validation rows is 1 - squared error / variance of those rows.
-        """
+        """Return each metric of each sample, shape [n]; the mean of `val_r2` is 1 - squared error / variance."""
         if self._is_classifier:
             return super().metrics(outputs, targets)
         error = (outputs - learned_part(targets)).double() * self._target.deviation
@@ -275,7 +249,7 @@ class Tabular(SplitTask):
         return {"val_mse": squared, "val_mae": error.abs(), "val_r2": 1 - squared / self._target.variance}
 
     def whole_metrics(self, _params: Params) -> dict[str, Any]:
-        """Return what ranks are judged by, if rows are ranked: the mean over queries, and no mean over rows."""
+        """Return NDCG for ranked rows: a mean over queries, not over rows."""
         if self._query is None:
             return {}
         from trainers.tasks.table.ranking import Ndcg
@@ -289,13 +263,13 @@ class Tabular(SplitTask):
         return tabular_space(self.training_samples)
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return parameters known to be good on most tables, the usual baseline first."""
+        """Return good parameters for most tables, the usual baseline first."""
         from trainers.tasks.table.table_space import tabular_first_trials
 
         return tabular_first_trials(self.training_samples)
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline, boosted trees with usual parameters, and the answer that looks at no column."""
+        """Return the usual baseline, boosted trees, and a trivial one that ignores the columns."""
         from trainers.tasks.table.table_space import tabular_baselines
 
         training, validation = self._parts["train"][1], self._parts["validation"][1]
@@ -307,24 +281,21 @@ class Tabular(SplitTask):
         return [*tabular_baselines(), trivial]
 
     def _read_all(self, paths: Mapping[str, str], target: str | int) -> tuple[Table, dict[str, Table]]:
-        """Return the training table, and the others with its columns."""
         train = read_table(paths["train"], self._form, expected=[target] if isinstance(target, str) else [])
         return train, {name: read_like(train, path, self._form) for name, path in paths.items() if name != "train"}
 
     def _split(self, table: Table, labels: Rows | None, shares: Mapping[str, float]) -> tuple[Rows, Rows, Rows]:
         if self._query is None:
-            return split(labels, len(table), validation=shares["validation"], test=shares["test"])
+            return split(labels, len(table), **shares)
         from trainers.tasks.table.ranking import queries_of, split_queries
 
         queries = queries_of(table, self._query)
-        return split_queries(queries, validation=shares["validation"], test=shares["test"])
+        return split_queries(queries, **shares)
 
     def _encode_parts(
         self, table: Table, rows: tuple[Rows, Rows, Rows], others: Mapping[str, Table]
     ) -> dict[str, tuple[Matrix, Any]]:
-        inputs, targets = self.encoding.encode(table), self._targets(table)
-        own = zip(("train", "validation", "test"), rows, strict=True)
-        parts = {name: (inputs[chosen], targets[chosen]) for name, chosen in own if len(chosen)}
+        parts = parts_of(self.encoding.encode(table), self._targets(table), rows)
         return parts | {name: (self.encoding.encode(one), self._targets(one)) for name, one in others.items()}
 
     def _targets(self, table: Table) -> Any:

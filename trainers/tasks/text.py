@@ -1,8 +1,9 @@
-"""Texts of a CSV or TSV file into classes: a transformer, n-grams or TF-IDF from scratch, or a published checkpoint."""
+"""Classification of texts of a CSV or TSV file: a transformer, n-grams, TF-IDF, or a published checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,8 +13,8 @@ from search_spaces.wording import install_command, listed, shown
 from trainers.contract.task import Params
 from trainers.protocol import TaskError
 from trainers.tasks.shared import task_options
-from trainers.tasks.shared.new_rows import check_columns, check_kind
-from trainers.tasks.shared.split_task import SplitTask, check_share, part_sizes, split
+from trainers.tasks.shared.split_task import SplitTask, part_sizes, parts_of, shares_of, split
+from trainers.tasks.shared.task_options import check_columns, check_kind
 from trainers.tasks.shared.trivial_models import most_frequent_class
 from trainers.tasks.table.files import Table, as_written, find_column, read_like, read_table, texts
 from trainers.tasks.table.targets import encode_classes, fit_classes
@@ -37,13 +38,12 @@ _MOST_CLASSES = 1000
 
 
 class Text(SplitTask):
-    """Classify texts. Outputs [n, classes]; `val_error` and `val_accuracy`."""
+    """Classifies texts. Outputs [n, classes]; `val_error` and `val_accuracy`."""
 
     parameters = (
         *("architecture", "width", "depth", "heads", "dropout", "token_dropout", "pooling", "longest_ngram"),
         *("l2", "layer_rate_decay"),
     )
-    metric_names = ("val_error", "val_accuracy")
     path_options = ("train", "validation", "test")
     maybe_path_options = ("checkpoint",)
 
@@ -65,27 +65,20 @@ class Text(SplitTask):
         validation_share: float = 0.15,
         test_share: float = 0.0,
     ) -> None:
-        """Read the files, learn the tokenizer from the training texts, and turn all texts into tokens.
+        """Read the files, learn the tokenizer from the training texts, and tokenize all texts; raises TaskError.
 
         Args:
             text: The column of texts: its name, its number from 0, "last", or "auto" for the one with the longest.
             label: The column of classes, named in the same ways; "auto" takes the one with the fewest different values.
             test: A file of the same columns, which the search never sees.
-            validation: A file of the same columns; without it, `validation_share` of the training file.
-            vocabulary: Largest number of tokens; of no effect with a checkpoint.
-            longest: Tokens of a text that count; the rest is cut off.
-            lowercase: Whether capitals are small letters; of no effect with a checkpoint.
-            checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune in place of training from scratch.
-            header: Whether the first line names the columns; None finds out.
-            delimiter: One character; None finds out.
-            test_share: Share of the rows of `train` for testing, when there is no `test`.
-
-        Raises:
-            TaskError: A file, an option or a row is wrong; one line.
+            vocabulary: Largest number of tokens; no effect with a checkpoint.
+            longest: Number of tokens of a text that count; the rest is cut off.
+            lowercase: Whether to ignore case; no effect with a checkpoint.
+            checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune instead of training from scratch.
+            header: Whether the first line names the columns; None finds out, as for `delimiter`.
         """
         self._form = task_options.form(delimiter=delimiter, header=header, encoding=encoding, missing=[])
-        check_share(validation_share, "validation_share", lowest=0.001)
-        check_share(test_share, "test_share", lowest=0.0)
+        shares = shares_of(validation_share, test_share)
         self._longest = task_options.whole(longest, "longest", low=1, high=8192)
         task_options.whole(vocabulary, "vocabulary", low=100, high=1_000_000)
         self._checkpoint = checkpoint
@@ -101,8 +94,7 @@ class Text(SplitTask):
         }
         self.classes = fit_classes(table, self._label)
         labels = encode_classes(table, self._label, self.classes)
-        shares = {"validation": validation_share, "test": test_share} | dict.fromkeys(others, 0.0)
-        rows = split(labels, len(table), validation=shares["validation"], test=shares["test"])
+        rows = split(labels, len(table), **(shares | dict.fromkeys(others, 0.0)))
         words = _some_texts(table, self._text)
         if checkpoint is None:
             learned = [words[row] for row in rows[0]]
@@ -111,22 +103,15 @@ class Text(SplitTask):
         else:
             self._tokenizer = _checkpoint_tokenizer(checkpoint)
             self._pad = pad_of(self._tokenizer, checkpoint)
-        self._parts = self._own_parts(words, labels, rows) | {
+        self._parts = parts_of(self._to_tokens(words), labels, rows) | {
             name: self._part_of_file(one) for name, one in others.items()
         }
 
-    def _own_parts(self, words: list[str], labels: Any, rows: Sequence[Any]) -> dict[str, tuple[Any, Any]]:
-        """Tokens and labels of the parts of the training file."""
-        inputs = self._to_tokens(words)
-        named = zip(("train", "validation", "test"), rows, strict=True)
-        return {name: (inputs[chosen], labels[chosen]) for name, chosen in named if len(chosen)}
-
     def _part_of_file(self, table: Table) -> tuple[Any, Any]:
-        """Tokens and labels of a file that is a part by itself."""
         return self._to_tokens(_texts(table, self._text)), encode_classes(table, self._label, self.classes)
 
     def describe(self) -> tuple[str, ...]:
-        """Return what was found in the files, one line each."""
+        """Return facts of the files, one line each."""
         learned = f"{self._tokenizer.get_vocab_size()} tokens learned from the training texts"
         model = (
             f"the checkpoint {self._checkpoint}"
@@ -140,11 +125,7 @@ class Text(SplitTask):
         )
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
-        """Return new texts as the model takes them, int64 [n, tokens].
-
-        Raises:
-            TaskError: The file cannot be read or lacks the column, or a row is no text.
-        """
+        """Return new texts as the model takes them, int64 [n, tokens]; TaskError for a wrong file or row."""
         import torch
 
         if isinstance(rows, str | Path):
@@ -153,10 +134,6 @@ class Text(SplitTask):
             rows = _texts(table, self._text)
         check_kind(rows, (str,), "texts")
         return torch.from_numpy(self._to_tokens([cleaned(row, self._cleaning) for row in rows]))
-
-    def decode(self, outputs: Tensor) -> list[str]:
-        """Return the labels that the model's outputs [n, classes] say."""
-        return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
 
     def preprocessing(self) -> dict[str, Any]:
         """Return what `encode` does to a text, as plain values."""
@@ -167,23 +144,15 @@ class Text(SplitTask):
             | ({} if self._checkpoint is None else self._cleaning)
         )
 
-    def postprocessing(self) -> dict[str, Any]:
-        """Return what `decode` does to outputs, as plain values."""
-        return {"kind": "classes", "labels": list(self.classes)}
-
     def model(self, params: Params) -> nn.Module:
-        """Return the network that `architecture` names, or the checkpoint's, with one output for each class.
-
-        Raises:
-            TaskError: There is no such architecture, `heads` does not divide `width`, or the checkpoint cannot be read.
-        """
+        """Return the network that `architecture` names, or the checkpoint's, with an output for each class."""
         if self._checkpoint is not None:
             return self._from_checkpoint(self._checkpoint, params)
         meaning = (self._tokenizer.to_str(), self.classes)
         vocabulary, outputs = self._tokenizer.get_vocab_size(), len(self.classes)
         architecture = task_options.choice(params.get("architecture", "transformer"), "architecture", ARCHITECTURES)
         if architecture == "tfidf":
-            from trainers.tasks.words.tfidf import TfidfRegression
+            from trainers.tasks.words.ngrams import TfidfRegression
 
             return TfidfRegression(
                 vocabulary=vocabulary,
@@ -238,17 +207,17 @@ class Text(SplitTask):
         return checkpoint_space() if self._checkpoint is not None else text_space(has_tfidf=self._has_tfidf)
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return parameters known to be good, the usual baseline first; none for a checkpoint."""
+        """Return known good parameters, the usual baseline first; none for a checkpoint."""
         return [] if self._checkpoint is not None else text_first_trials(has_tfidf=self._has_tfidf)
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline, which no checkpoint has, and the answer that looks at no text."""
+        """Return the usual baseline, unless with a checkpoint, and a trivial one that ignores the texts."""
         trivial = most_frequent_class(self._parts["train"][1], self._parts["validation"][1])
         return [*text_baselines(has_tfidf=self._has_tfidf), trivial]
 
     @property
     def _cleaning(self) -> dict[str, bool]:
-        """What reading a file does to its texts; it matters to a checkpoint's tokenizer, ours leave spaces out."""
+        """Cleaning of texts of files, which matters to a checkpoint's tokenizer; ours ignore spaces."""
         return {"trimmed": True, "plain_line_ends": bool(self._written)}
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
@@ -270,11 +239,7 @@ class Text(SplitTask):
 
 
 def find_text_and_label(table: Table, text: str | int = "auto", label: str | int = "auto") -> tuple[str, str]:
-    """Return the names of the columns with texts and with classes, as given or as they look.
-
-    Raises:
-        TaskError: There is no such column, or there are fewer than two.
-    """
+    """Return the columns of texts and of classes, as given or found by their look; TaskError if there are none."""
     if len(table.names) < 2:
         what = f"found one column, {shown(table.names[0])}"
         raise TaskError(f"{table.path}: {what}, allowed: one of texts and one of labels; is the delimiter right?")
@@ -306,7 +271,6 @@ def _distinct(table: Table, name: str) -> int:
 
 
 def _some_texts(table: Table, column: str) -> list[str]:
-    """The texts of a table, of which at least one is not empty."""
     found = _texts(table, column)
     if not any(found):
         raise TaskError(f"{table.path}: found nothing in the text column {column!r}, allowed: a text in some rows")
@@ -318,8 +282,6 @@ def _texts(table: Table, name: str) -> list[str]:
 
 
 def _only(table: Table, names: Sequence[str]) -> Table:
-    from dataclasses import replace
-
     return replace(table, columns={name: table.columns[name] for name in names})
 
 

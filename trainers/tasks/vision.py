@@ -1,4 +1,4 @@
-"""Images into classes: idx files such as MNIST's, or folders with one sub-folder for each class."""
+"""Classification of images: idx files such as MNIST's, or folders with one sub-folder for each class."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trainers.contract.task import Params
 from trainers.protocol import TaskError
 from trainers.tasks.pictures import images
 from trainers.tasks.shared import task_options
-from trainers.tasks.shared.new_rows import check_kind
-from trainers.tasks.shared.split_task import SplitTask, check_share, part_sizes, split
+from trainers.tasks.shared.split_task import SplitTask, part_sizes, parts_of, shares_of, split
+from trainers.tasks.shared.task_options import check_kind
 from trainers.tasks.shared.trivial_models import most_frequent_class
 
 if TYPE_CHECKING:
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from trainers.tasks.pictures.augmentation import Mixup
 
 _ARCHITECTURES = ("cnn", "residual")
+_COLOURS = 3
+"""Number of channels of a colour image."""
 _CHECKPOINT_SIDE = 128
 """Pixels of a side for a checkpoint: a third of the work of the 224 that it was trained with."""
 
 
 class Vision(SplitTask):
-    """Classify images. Outputs [n, classes]; `val_error` and `val_accuracy`.
+    """Classifies images. Outputs [n, classes]; `val_error` and `val_accuracy`.
 
-    Images stay uint8 until the model normalises a batch, with the training images' mean and deviation, which are among
-    its weights.
+    Images stay uint8 until the model normalises a batch, with the training images' mean and deviation.
     """
 
     parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip", "operations", "magnitude", "mixup")
-    metric_names = ("val_error", "val_accuracy")
     no_test = "found no test images, allowed: a folder in task_options.test, or a share in test_share"
     path_options = ("train", "validation", "test", "train_labels", "validation_labels", "test_labels", "checkpoint")
 
@@ -55,23 +55,19 @@ class Vision(SplitTask):
         validation_share: float = 0.1,
         test_share: float = 0.0,
     ) -> None:
-        """Read all images.
+        """Read all images; raises TaskError for a wrong file or option.
 
         Args:
-            train: A folder: with idx files under MNIST's names; or with the folders train and, if you like, validation
-                and test; or with one sub-folder for each class. Or an idx file, beside `train_labels`.
+            train: A folder: with idx files under MNIST's names; or with the folders train and optionally validation and
+                test; or with one sub-folder for each class. Or an idx file, beside `train_labels`.
             test: A folder of classes or an idx file, which the search never sees; None takes what is in `train`.
             validation: A folder of classes or an idx file; without it, `validation_share` of the training images.
             size: Height and width of the images, for folders; None takes their own, or at most 64.
             grey: Whether to drop colours, for folders; None looks at the first image.
-            checkpoint: A file of weights of torchvision's residual networks, to fine-tune in place of training from
-                scratch; folders of images are brought to 128 x 128 then, unless `size` says otherwise.
-
-        Raises:
-            TaskError: A file or an option is wrong; one line.
+            checkpoint: A file of weights of torchvision's residual networks, to fine-tune; images of folders are then
+                128 x 128 unless `size` is given.
         """
-        check_share(validation_share, "validation_share", lowest=0.001)
-        check_share(test_share, "test_share", lowest=0.0)
+        shares = shares_of(validation_share, test_share)
         side = None if size is None else task_options.whole(size, "size", low=4, high=1024)
         self._checkpoint = None if checkpoint is None else task_options.path(checkpoint, "checkpoint")
         side = _CHECKPOINT_SIDE if side is None and self._checkpoint is not None else side
@@ -89,21 +85,17 @@ class Vision(SplitTask):
             whole = images.encode_labels(whole, self.classes, path=own.images)
         images.check_labels(whole, self.classes, path=own.labels or own.images)
         others = {part: self._read_other(source, whole) for part, source in sources.items() if part != "train"}
-        shares = {"validation": validation_share, "test": test_share} | dict.fromkeys(others, 0.0)
-        rows = split(whole.labels, len(whole.labels), validation=shares["validation"], test=shares["test"])
-        self._parts: dict[str, tuple[Any, Any]] = {
-            part: (whole.pixels[chosen], whole.labels[chosen])
-            for part, chosen in zip(("train", "validation", "test"), rows, strict=True)
-            if len(chosen)
-        } | {part: (one.pixels, one.labels) for part, one in others.items()}
+        rows = split(whole.labels, len(whole.labels), **(shares | dict.fromkeys(others, 0.0)))
+        own_parts = parts_of(whole.pixels, whole.labels, rows)
+        self._parts = own_parts | {part: (one.pixels, one.labels) for part, one in others.items()}
         self._mean, self._deviation = _moments(self._parts["train"][0])
         if self._checkpoint is not None:
-            from trainers.tasks.pictures.resnet import layout_of, read_weights
+            from trainers.tasks.pictures.picture_networks import layout_of, read_weights
 
             self._layout = layout_of(read_weights(self._checkpoint), self._checkpoint)
 
     def describe(self) -> tuple[str, ...]:
-        """Return what was found in the files, one line each."""
+        """Return facts of the files, one line each."""
         channels, height, width = self._parts["train"][0].shape[1:]
         colours = "grey" if channels == 1 else "colour"
         return (
@@ -113,11 +105,7 @@ class Vision(SplitTask):
         )
 
     def encode(self, rows: Sequence[str | Path]) -> Tensor:
-        """Return image files as the model takes them, uint8 [n, channels, height, width].
-
-        Raises:
-            TaskError: A row is no path, or a file is no image.
-        """
+        """Return image files as the model takes them, uint8 [n, channels, height, width]; TaskError for other rows."""
         import torch
 
         check_kind(rows, (str, Path), "image files")
@@ -125,21 +113,13 @@ class Vision(SplitTask):
         channels, height, width = self._parts["train"][0].shape[1:]
         return torch.from_numpy(np.stack([images.read_image(Path(row), channels, height, width) for row in rows]))
 
-    def decode(self, outputs: Tensor) -> list[str]:
-        """Return the classes that the model's outputs [n, classes] say."""
-        return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
-
     def preprocessing(self) -> dict[str, Any]:
         """Return what `encode` does to an image, as plain values."""
         channels, height, width = self._parts["train"][0].shape[1:]
         return {"kind": "image", "channels": channels, "height": height, "width": width}
 
-    def postprocessing(self) -> dict[str, Any]:
-        """Return what `decode` does to outputs, as plain values."""
-        return {"kind": "classes", "labels": list(self.classes)}
-
     def model(self, params: Params) -> nn.Module:
-        """Return the network that `architecture` names, or the checkpoint's, with one output for each class."""
+        """Return the network that `architecture` names, or the checkpoint's, with an output for each class."""
         if self._checkpoint is not None:
             return self._from_checkpoint(self._checkpoint, params)
         from trainers.tasks.pictures.picture_networks import plain_body, residual_body
@@ -154,7 +134,7 @@ class Vision(SplitTask):
         return self._network(params, body, features, self._mean, self._deviation)
 
     def _from_checkpoint(self, checkpoint: str, params: Params) -> nn.Module:
-        from trainers.tasks.pictures.resnet import DEVIATION, MEAN, ResidualBody, fill
+        from trainers.tasks.pictures.picture_networks import DEVIATION, MEAN, ResidualBody, fill
 
         body = ResidualBody(self._layout)
         network = self._network(params, body, self._layout.features, MEAN, DEVIATION)
@@ -191,11 +171,11 @@ class Vision(SplitTask):
         return Mixup(alpha, Partners(*self.train_data(params)), len(self.classes)) if alpha > 0 else None
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each image's cross entropy in nats, shape [n]; of mixtures, with the classes of both images."""
+        """Return each image's cross entropy in nats, shape [n]; for mixtures, with the classes of both images."""
         return self.smoothed_loss(outputs, targets, 0.0)
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return each image's cross entropy with smoothed targets, see `BaseTask.smoothed_loss`; shape [n]."""
+        """Return each image's cross entropy with smoothed targets, shape [n]."""
         if outputs.dim() == 2:
             return super().smoothed_loss(outputs, targets, smoothing)
         from trainers.tasks.pictures.augmentation import mixed_loss
@@ -203,20 +183,46 @@ class Vision(SplitTask):
         return mixed_loss(outputs, targets, smoothing)
 
     def space(self) -> Space:
-        """Return the default search space, a smaller one for a checkpoint."""
-        from trainers.tasks.pictures.picture_space import vision_space
+        """Return the default search space, smaller for a checkpoint; only colour images are flipped."""
+        from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
+        from search_spaces.space import Space
 
-        return vision_space(self._parts["train"][0].shape[1:], has_checkpoint=self._checkpoint is not None)
+        channels, height, width = self._parts["train"][0].shape[1:]
+        has_checkpoint = self._checkpoint is not None
+        low, high = (5e-5, 1e-3) if has_checkpoint else (3e-4, 5e-3)
+        space: dict[str, Parameter | Conditional] = {
+            "learning_rate": Float(low=low, high=high, log=True),
+            "batch_per_rank": Categorical([16, 32, 64] if has_checkpoint else [32, 64, 128]),
+            "optimizer": Categorical(["adamw"]),
+            "weight_decay": Float(low=1e-5, high=1e-1, log=True),
+        }
+        if not has_checkpoint:
+            space |= {
+                "architecture": Categorical(["cnn", "residual"]),
+                "channels": Categorical([8, 16, 32]),
+                "depth": Int(low=2, high=3),
+            }
+        space |= {
+            "dropout": Float(low=0.0, high=0.5),
+            "shift": Int(low=0, high=max(1, min(height, width) // 10)),
+            "flip": Categorical([False, True] if channels == _COLOURS else [False]),
+            "operations": Categorical([0, 1, 2]),
+            "magnitude": Float(low=0.1, high=0.6).when(operations=[1, 2]),
+        }
+        return Space(space)
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return parameters known to be good, with which a search of the default space begins; none of a checkpoint."""
-        from trainers.tasks.pictures.picture_space import vision_first_trials
-
-        shape = self._parts["train"][0].shape[1:]
-        return vision_first_trials(shape, has_checkpoint=self._checkpoint is not None)
+        """Return known good parameters of the default space: a small convolutional network; none for a checkpoint."""
+        if self._checkpoint is not None:
+            return []
+        return [{
+            "learning_rate": 3e-3, "batch_per_rank": 128, "optimizer": "adamw", "weight_decay": 0.05,
+            "architecture": "cnn", "channels": 16, "depth": 2, "dropout": 0.3, "shift": 1,
+            "flip": self._parts["train"][0].shape[1] == _COLOURS, "operations": 0,
+        }]  # fmt: skip
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the answer that looks at no image."""
+        """Return the baseline that ignores the images."""
         return [most_frequent_class(self._parts["train"][1], self._parts["validation"][1])]
 
     def _read(self, source: images.Source) -> images.Images:
@@ -237,7 +243,6 @@ class Vision(SplitTask):
 
 
 def _sources(paths: dict[str, str | None], labels: dict[str, str | None]) -> dict[str, images.Source]:
-    """Return where each part is, from what the options name and what the training folder holds."""
     train = Path(task_options.path(paths["train"], "train"))
     sources = {} if labels["train"] is not None else images.find_sources(train)
     for part, given in paths.items():
@@ -256,7 +261,7 @@ def _sources(paths: dict[str, str | None], labels: dict[str, str | None]) -> dic
 
 
 def _moments(pixels: images.Pixels) -> tuple[list[float], list[float]]:
-    """Return mean and deviation of each channel, without a copy of all images in floating point."""
+    """Return mean and deviation of each channel, without a floating-point copy of all images."""
     counts = [np.bincount(pixels[:, channel].ravel(), minlength=256) for channel in range(pixels.shape[1])]
     levels = np.arange(256)
     means = [float((count * levels).sum() / count.sum()) for count in counts]

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.exc import DBAPIError
 
-from automl.standalone.serving.loopback import names_this_machine
+from automl.standalone.serving.listening import names_this_machine
 from studies.queueing.access_tokens import Identity, identify
 from studies.storage.study_store import Store
 

@@ -18,8 +18,7 @@ from automl.service.http.context import ServiceContext
 from automl.service.http.service_app import make_app
 from automl.service.workers.traces import JsonHandler
 from automl.standalone.serving.errors import ServeError
-from automl.standalone.serving.listening import address, listening_socket
-from automl.standalone.serving.loopback import is_loopback
+from automl.standalone.serving.listening import address, is_loopback, listening_socket
 from automl.standalone.serving.settings import token_problem
 from search_spaces.user_errors import UserError
 from studies.queueing import access_tokens

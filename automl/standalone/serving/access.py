@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from .loopback import names_this_machine
+from .listening import names_this_machine
 from .metrics import Metrics
 from .settings import Settings
 

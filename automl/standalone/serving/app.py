@@ -78,11 +78,9 @@ class _Endpoints:
         await asyncio.to_thread(self._batcher.close)
 
     async def root(self, _request: Request) -> Response:
-        """Redirect to the documentation."""
         return RedirectResponse("docs")
 
     async def docs(self, _request: Request) -> Response:
-        """Return the page for trying requests."""
         return HTMLResponse(docs_page.PAGE, headers=docs_page.HEADERS)
 
     async def openapi(self, request: Request) -> Response:
@@ -99,7 +97,6 @@ class _Endpoints:
         return json_reply({"status": "ok", "model_loaded": True, "model": version, "problem": problem})
 
     async def metrics(self, _request: Request) -> Response:
-        """Return the metrics of all workers."""
         return Response(await asyncio.to_thread(exposition), headers={"content-type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:

@@ -1,8 +1,7 @@
-"""Batching of rows of several requests.
+"""Batching of rows of several requests: one thread runs the model; rows that arrive meanwhile form the next batch.
 
-One thread runs the model; rows that arrive meanwhile form the next batch. An idle thread starts a row at once, unless
-the last batch answered several requests, so that others are likely to follow: then it waits for as many rows as were
-pending, or until a deadline counted from the first row's arrival at an idle thread.
+If the last batch answered several requests, so that others are likely to follow, an idle thread waits for as many rows
+as were pending, or until a deadline counted from the first row's arrival.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ class Watcher(Protocol):
 
 
 class _Job:
-    """Rows of one request, at most a batch of them."""
-
     __slots__ = ("answered", "arrived", "rows", "served")
 
     def __init__(self, served: Served, rows: Sequence[Encoded], answered: asyncio.Future[list[Answer]]) -> None:
@@ -45,11 +42,7 @@ class _Job:
 
 
 class Batcher:
-    """The queue in front of the model, and the thread that runs it. Create and call it in an event loop.
-
-    Args:
-        on_broken: Called in the event loop when the device fails for the rest of this process.
-    """
+    """The queue in front of the model, and the thread that runs it; `on_broken` is called if the device fails."""
 
     def __init__(
         self,
@@ -113,7 +106,6 @@ class Batcher:
             self._loop.call_soon_threadsafe(_deliver, batch, results)
 
     def _next_batch(self) -> list[_Job]:
-        """Return jobs of one model up to the batch size; nothing at the end."""
         with self._changed:
             while True:
                 while not self._jobs and not self._closed:
@@ -136,7 +128,6 @@ class Batcher:
             self._changed.wait(left)
 
     def _taken(self) -> list[_Job]:
-        """Take one model's jobs from the queue; others keep their order."""
         batch: list[_Job] = []
         others: list[_Job] = []
         rows = 0

@@ -1,8 +1,4 @@
-"""The page at /docs: the API, an example to edit and send, and a field for the token.
-
-It loads nothing from elsewhere, for isolated networks. It fetches the OpenAPI document, which shows the model's columns
-only with the token.
-"""
+"""The page at /docs: the API, an example to edit and send, and a field for the token; loads nothing from elsewhere."""
 
 from __future__ import annotations
 

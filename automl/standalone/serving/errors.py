@@ -8,11 +8,7 @@ class ServeError(Exception):
 
 
 class RequestError(Exception):
-    """A request fails; one line names the place.
-
-    Attributes:
-        retry_seconds: Seconds for the header Retry-After; None if a retry cannot succeed.
-    """
+    """A request fails; `retry_seconds` is for the header Retry-After, None if a retry cannot succeed."""
 
     def __init__(self, status: int, message: str, retry_seconds: int | None = None) -> None:
         super().__init__(message)

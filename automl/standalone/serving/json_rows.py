@@ -1,8 +1,4 @@
-"""Bodies of requests: JSON, checked before a row reaches the model's encoder.
-
-A body is `{"row": ROW}` or `{"rows": [ROW, ...]}`. ROW is an object from column to cell, a text, a list of numbers, or
-an image file in base64.
-"""
+"""Bodies of requests: JSON, `{"row": ROW}` or `{"rows": [ROW, ...]}`, checked before the model's encoder gets a row."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ from ..model import Rows
 from .errors import RequestError
 
 LONGEST_TEXT = 10_000
-"""Longest text or cell, in characters."""
 MOST_PIXELS = 50_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO")
 """Image formats for Pillow; its other readers start programs or are rarely used."""
@@ -89,7 +84,6 @@ _DECODE = json.JSONDecoder(parse_constant=_constant).decode
 
 
 def _without_mark(text: str) -> str:
-    """Return the text; a byte order mark is refused, as JSON has none."""
     if text.startswith("\ufeff"):
         raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
     return text
@@ -162,7 +156,6 @@ _PREPARE: Mapping[str, Callable[[Any, int], Any]] = {
 
 
 def _finite(row: Encoded, number: int) -> Encoded:
-    """Refuse a row with a number that its type rounds to infinity."""
     if row.dtype == "float32" and any(map(math.isinf, row.numbers)):
         raise InputError(
             number, f"row {number + 1}: found a number beyond the largest float32, allowed: finite numbers"

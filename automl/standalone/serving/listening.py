@@ -1,13 +1,13 @@
-"""The socket on which all workers listen."""
+"""The socket on which all workers listen, and names and addresses of this machine."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 from .errors import ServeError
 
 BACKLOG = 2048
-"""Length of the queue of unaccepted connections."""
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -36,3 +36,21 @@ def address(listening: socket.socket) -> str:
     """Return the URL of a socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def names_this_machine(header: str, own: str) -> bool:
+    """Return whether the header Host is empty, a loopback address, or the server's own, with or without port.
+
+    A web page can have its own name resolved to 127.0.0.1 ("DNS rebinding"); its requests carry that name.
+    """
+    before, colon, port = header.lower().rpartition(":")
+    bare = (before if colon and port.isdecimal() else header.lower()).strip("[]")
+    return not bare or bare == own or is_loopback(bare)

@@ -1,7 +1,4 @@
-"""Prometheus metrics, summed over all worker processes, ended ones included.
-
-prometheus-client reads PROMETHEUS_MULTIPROC_DIR, the folder of shared values, at import; `serve` sets it before.
-"""
+"""Prometheus metrics, summed over all workers in PROMETHEUS_MULTIPROC_DIR, which `serve` sets before the import."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ _DTYPE_LIMITS: Mapping[str, Mapping[str, Any]] = {
     "uint8": {"type": "integer", "minimum": 0, "maximum": 255},
 }
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
-"""A PNG file of one grey pixel in base64."""
 _PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
 _OBJECT = {"type": "object", "additionalProperties": False}
 _HEADERS = [

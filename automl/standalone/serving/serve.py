@@ -61,8 +61,6 @@ def serve(settings: Settings, source: Source, say: Callable[[str], None]) -> Non
 
 
 class _Application(BaseApplication):
-    """gunicorn's settings, and the application of each worker."""
-
     def __init__(self, settings: Settings, source: Source, folder: Path, listening: Any, say: Callable[[str], None]):
         self._settings, self._source, self._folder, self._say = settings, source, folder, say
         self._address, self._listening = address(listening), listening.detach()
@@ -86,7 +84,6 @@ class _Application(BaseApplication):
                 self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Return a worker's application, with its model loaded."""
         from .app import make_app
         from .served_model import ServedModel
 

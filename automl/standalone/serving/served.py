@@ -35,7 +35,7 @@ class Served:
         return self.model.answered(rows)
 
     def refusal(self, error: Exception) -> RequestError:
-        """Return the client's error for a model that fails on these rows alone.
+        """Return the error for the client of a model that failed on these rows.
 
         Raw numbers may be invalid for the model, such as an unknown token; for other rows, it is a server error.
         """
@@ -49,15 +49,7 @@ class Served:
 
 
 def load_served(path: str, version: str | None, device: str) -> Served:
-    """Return a model after a warm-up row, so that the first request is not slow.
-
-    Args:
-        version: Name of the version; None makes one from study, trial and epoch.
-        device: Device such as "cuda".
-
-    Raises:
-        ServeError: It does not load, or does not answer.
-    """
+    """Return a model after a warm-up row; `version` None is study, trial and epoch. ServeError if it does not load."""
     try:
         model = load(path, device)
         served = Served(model, version or version_of(model.manifest, path))

@@ -18,11 +18,7 @@ from .sources import Place, Source
 
 
 class ServedModel:
-    """The served model, changed only in the event loop; waiting requests keep the model of their arrival.
-
-    Attributes:
-        problem: Reason why the newest model could not replace it; empty if there is none.
-    """
+    """The served model, changed only in the event loop; `problem` says why the newest model could not replace it."""
 
     served: Served
 

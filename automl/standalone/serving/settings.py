@@ -12,12 +12,11 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .errors import ServeError
-from .loopback import is_loopback
+from .listening import is_loopback
 
 PREFIX = "AUTOML_SERVE_"
 _SHORTEST_TOKEN = 16
 GONE = ("challenger", "share", "answers", "answers_mib")
-"""Removed settings, which are refused."""
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -56,7 +55,6 @@ class Settings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _empty_is_default(cls, value: Any, info: Any) -> Any:
-        """Treat an empty environment variable as unset."""
         return cls.model_fields[info.field_name].get_default() if value == "" else value
 
     @field_validator(*GONE)
@@ -78,22 +76,14 @@ class Settings(BaseSettings):
 
     @property
     def worker_threads(self) -> int:
-        """Number of compute threads of a worker, one below its share of CPUs.
-
-        The HTTP thread needs a CPU: torch's threads wait for each other in busy loops, so a displaced one stalls all.
-        """
+        """Number of compute threads of a worker: its share of CPUs less one for HTTP, as torch waits in busy loops."""
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers - 1)
 
 
 def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
-    """Return the settings from `given`, else environment variables, else a file.
+    """Return the settings from `given` (None is unset), else environment variables, else a file of them.
 
-    Args:
-        given: Settings by name; None is unset.
-        file: File with lines such as AUTOML_SERVE_WORKERS=4.
-
-    Raises:
-        ServeError: A value is not allowed, a file cannot be read, or a token is needed.
+    ServeError if a value is not allowed, a file cannot be read, or a token is needed.
     """
     if file is not None and not file.is_file():
         raise ServeError(f"--settings: found {str(file)!r}, which is no file, allowed: a file of {PREFIX}NAME=VALUE")

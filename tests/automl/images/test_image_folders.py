@@ -19,8 +19,9 @@ import yaml
 from packaging.requirements import Requirement
 
 from automl.exporting.export_errors import ExportError
-from automl.images.image_folder import SERVER_PACKAGES, image_name
+from automl.images.image_folder import SERVER_PACKAGES
 from automl.images.pinned import pinned
+from automl.text_templates import cluster_name
 from tests.automl.exporting.test_standalone import Trained, trained
 from tests.support import optional
 from tests.support.alone import site_with
@@ -160,7 +161,7 @@ def test_its_command_answers_where_nothing_else_is(server, folder, tmp_path):
     ("study", "name"), [("My Study_1", "my-study-1"), ("2024", "model-2024"), ("~~", "model"), ("x" * 80, "x" * 50)]
 )
 def test_names_are_those_that_docker_and_kubernetes_allow(study: str, name: str) -> None:
-    assert image_name(study) == name
+    assert cluster_name(study, "model") == name
 
 
 def test_a_package_that_is_not_here_is_named() -> None:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tests.support.task_files import HEADER, metrics_of, people, trained, write
+from trainers.contract.task import grows
 from trainers.contract.task_loading import load_task
 from trainers.loop.trainer import Trainer
-from trainers.model.grown_model import grows
 from trainers.protocol import TaskError, TrialSpec
 from trainers.ranks.process_group import Group
 from trainers.tasks.table import tree_growth

@@ -17,10 +17,10 @@ from studies.spec.study_spec import parse_spec
 from tests.automl.exporting import test_standalone as exported
 from tests.support.alone import run_alone
 from tests.support.task_files import HEADER, metrics_of, people, trained, write
+from trainers.contract.task import grows
 from trainers.contract.task_loading import load_task
 from trainers.loop.evaluation import evaluate
 from trainers.loop.trainer import Trainer
-from trainers.model.grown_model import grows
 from trainers.protocol import TrialSpec
 from trainers.ranks.process_group import Group
 from trainers.tasks.table.targets import Target

@@ -17,7 +17,7 @@ from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.local.try_out_task import probe
 from trainers.model.model_size import count
 from trainers.protocol import TaskError, TrialSpec
-from trainers.tasks.pictures.resnet import Layout, ResidualBody, fill, layout_of
+from trainers.tasks.pictures.picture_networks import Layout, ResidualBody, fill, layout_of
 from trainers.tasks.vision import Vision
 
 PUBLISHED = {

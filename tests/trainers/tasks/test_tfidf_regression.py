@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainers.protocol import TaskError
-from trainers.tasks.words.ngrams import Ngrams
+from trainers.tasks.words.ngrams import Ngrams, TfidfRegression
 from trainers.tasks.words.text_space import count_of, fits_tfidf, text_baselines, text_first_trials, text_space
-from trainers.tasks.words.tfidf import TfidfRegression
 from trainers.tasks.words.tokens import PAD
 
 VOCABULARY = 60

@@ -1,13 +1,8 @@
 """Random changes of training images, drawn for each image of each epoch. Shapes: n images of c channels, h x w pixels.
 
-What is drawn is a function of the epoch's seed and of the image's own pixels, not of its place in a batch: k ranks,
-data workers and a resumed epoch change each image alike. Equal images are changed alike within an epoch.
-
-Mixup: training images are mixed with others, and so are their classes (Zhang et al. 2018, arXiv 1710.09412).
-
-What an image is mixed with, and how much of it stays, is drawn in the same way: from the
-epoch's seed and the image's own pixels. The other one is any training image, and not one of the batch: on two ranks
-that has other images than on one.
+Draws are functions of the epoch's seed and the image's own pixels, not of its place in a batch: any number of ranks and
+data workers, and a resumed epoch, change each image alike. Mixup (Zhang et al. 2018, arXiv 1710.09412) mixes an image
+and its class with those of any training image, since the batch has other images on two ranks than on one.
 """
 
 from __future__ import annotations
@@ -23,22 +18,17 @@ from torch.nn.functional import cross_entropy, grid_sample, one_hot
 
 _QUANTILES, _CELLS = 4096, 2**14
 _STREAM = 0x6D69787570
-"""What is added to the epoch's seed, so that draws have nothing to do with those of the augmentation."""
+"""Added to the epoch's seed, so that draws are independent of the augmentation's."""
 
 
 class Partners:
-    """The training images and their classes, which copies of a model share.
-
-    Attributes:
-        pixels: uint8 [n, c, h, w], on the CPU.
-        labels: Class of each, int64 [n], on the CPU.
-    """
+    """All training images, uint8 [n, c, h, w], and classes, int64 [n], on the CPU; shared by copies of a model."""
 
     def __init__(self, pixels: Tensor, labels: Tensor) -> None:
         self.pixels, self.labels = pixels, labels
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Partners:
-        """Return this object: it is read alone, and as large as the data."""
+        """Return this object: it is read-only, and as large as the data."""
         return self
 
 
@@ -46,8 +36,7 @@ class Mixup(nn.Module):
     """Draws for each image another one, and the share of the first in their mixture.
 
     Args:
-        alpha: Both parameters of the Beta distribution of the share, above 0; with small ones most images stay nearly
-            whole.
+        alpha: Both parameters of the share's Beta distribution, above 0; small ones leave most images nearly whole.
     """
 
     key: Tensor
@@ -60,15 +49,13 @@ class Mixup(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def set_epoch_seed(self, seed: int) -> None:
-        """Draw from this seed from now on; the trainer calls it before each epoch, with the same one on all ranks."""
+        """Draw from this seed; the trainer calls it before each epoch, with the same seed on all ranks."""
         self.key.fill_(seed)
 
     def draw(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what images [n, c, h, w] are mixed with.
+        """Return other images, the share of `pixels` in the mixture [n, 1, 1, 1], and class weights of the others.
 
-        Returns:
-            Other images, as `pixels`; the share of the first ones, float32 [n, 1, 1, 1]; and what the classes of the
-            others count, float32 [n, classes], of which each row sums up to the share of the other one.
+        The weights, float32 [n, classes], sum up to the share of the other image.
         """
         draws = uniform(pixels, self.key + _STREAM, 2)
         chosen = (draws[:, 0] * len(self._partners.labels)).long().to(self._partners.labels.device)
@@ -79,9 +66,9 @@ class Mixup(nn.Module):
 
 
 def beta_quantiles(alpha: float, count: int) -> NDArray[np.float32]:
-    """Return the middles of `count` equally likely parts of the Beta distribution whose parameters are both `alpha`.
+    """Return the midpoints of `count` equally likely parts of the Beta distribution with both parameters `alpha`.
 
-    The lower half is integrated over s = x^min(alpha, 1), in which the density has no pole; the upper one mirrors it.
+    The lower half is integrated over s = x^min(alpha, 1), in which the density has no pole; the upper half mirrors it.
     """
     power = min(alpha, 1.0)
     edges = np.linspace(0, 0.5**power, _CELLS + 1)
@@ -93,11 +80,7 @@ def beta_quantiles(alpha: float, count: int) -> NDArray[np.float32]:
 
 
 def mixed_loss(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Return the cross entropy of mixtures with the classes of both images, in nats, shape [n].
-
-    Args:
-        outputs: Logits and what the classes of the other images count, [n, 2, classes].
-    """
+    """Return the cross entropy in nats, shape [n], of logits and class weights of other images, [n, 2, classes]."""
     logits, counts = outputs.unbind(1)
     kept = 1 - counts.sum(dim=1, keepdim=True)
     both = one_hot(targets, logits.shape[1]) * kept + counts
@@ -108,19 +91,19 @@ OPERATIONS = (
     "identity", "shift_x", "shift_y", "rotation", "shear_x", "shear_y", "brightness", "contrast", "erasing",
 )  # fmt: skip
 _ROTATION_RADIANS, _SHEAR, _SHIFT_SHARE, _GAIN, _ERASED_SHARE = 0.5236, 0.3, 0.3, 0.9, 0.5
-"""Strengths at magnitude 1; those of RandAugment, as shares of the image's side where it counts pixels."""
+"""RandAugment's strengths at magnitude 1; lengths are shares of the image's side."""
 _DRAWS_OF_OPERATION = 4
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 """Constants of SplitMix64 (Steele, Lea and Flood 2014), as signed numbers of 64 bits."""
 
 
 class Augmentation(nn.Module):
-    """Moves, mirrors and changes images; the last one as RandAugment (Cubuk et al. 2020, arXiv 1909.13719).
+    """Shifts, flips and changes images, the last as RandAugment (Cubuk et al. 2020, arXiv 1909.13719).
 
     Args:
-        shift: Most pixels by which an image moves in each direction; what comes in repeats the edge.
-        operations: Number of operations of RandAugment, each one of `OPERATIONS` with equal probability.
-        magnitude: Their strength, from 0 to 1; its sign is drawn.
+        shift: Largest shift in pixels in each direction; new pixels repeat the edge.
+        operations: Number of RandAugment's operations, each one of `OPERATIONS` with equal probability.
+        magnitude: Strength of operations, from 0 to 1; its sign is drawn.
     """
 
     key: Tensor
@@ -131,11 +114,11 @@ class Augmentation(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def set_epoch_seed(self, seed: int) -> None:
-        """Draw from this seed from now on; the trainer calls it before each epoch, with the same one on all ranks."""
+        """Draw from this seed; the trainer calls it before each epoch, with the same seed on all ranks."""
         self.key.fill_(seed)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return uint8 pixels [n, c, h, w] changed; float32 from 0 to 255 where RandAugment is on."""
+        """Return changed uint8 pixels [n, c, h, w]; with RandAugment float32 from 0 to 255."""
         if not (self._shift or self._flip or self._operations):
             return pixels
         draws = uniform(pixels, self.key, 3 + _DRAWS_OF_OPERATION * self._operations)
@@ -150,7 +133,7 @@ class Augmentation(nn.Module):
 
 
 def uniform(pixels: Tensor, key: Tensor, count: int) -> Tensor:
-    """Return numbers of [0, 1), float32 [n, count], from a hash of each image and a key (int64, no dimension)."""
+    """Return numbers of [0, 1), float32 [n, count], from a hash of each image and a key (int64 scalar)."""
     flat = pixels.flatten(1).to(torch.int64)
     places = torch.arange(flat.shape[1], device=pixels.device)
     image = (flat * _mixed(places)).sum(dim=1)  # wraps round: exact, in whatever order it is summed
@@ -160,7 +143,6 @@ def uniform(pixels: Tensor, key: Tensor, count: int) -> Tensor:
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """Return the finalizer of SplitMix64."""
     words = words + _GOLDEN
     words = (words ^ _right(words, 30)) * _FIRST
     words = (words ^ _right(words, 27)) * _SECOND
@@ -168,12 +150,12 @@ def _mixed(words: Tensor) -> Tensor:
 
 
 def _right(words: Tensor, bits: int) -> Tensor:
-    """Shift right with zeros coming in: torch repeats the sign."""
+    """Shift right and fill with zeros; torch repeats the sign."""
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def shifted(pixels: Tensor, most: int, draws: Tensor) -> Tensor:
-    """Move each image by whole pixels, up to `most` down and right, as draws [n, 2] say."""
+    """Shift each image by whole pixels, at most `most` down and right, by draws [n, 2]."""
     n, c, height, width = pixels.shape
     down, right = ((draws * (2 * most + 1)).to(torch.int64) - most).unbind(1)
     rows = (torch.arange(height, device=pixels.device) + down[:, None]).clamp(0, height - 1)
@@ -188,10 +170,9 @@ def flipped(pixels: Tensor, draws: Tensor) -> Tensor:
 
 
 def augmented(pixels: Tensor, magnitude: float, policy: Tensor) -> Tensor:
-    """Return pixels as float32 from 0 to 255, after operations that draws [n, operations, 4] choose and sign.
+    """Return pixels as float32 from 0 to 255 after the operations of draws [n, operations, 4].
 
-    Moves of all operations are one affine map, so that an image is interpolated once; then come brightness and
-    contrast, then erasing.
+    Moves of all operations are one affine map, with one interpolation; then come brightness and contrast, then erasing.
     """
     kinds = (policy[:, :, 0] * len(OPERATIONS)).to(torch.int64)
     signed = torch.where(policy[:, :, 1] < 0.5, -magnitude, magnitude)
@@ -203,7 +184,7 @@ def augmented(pixels: Tensor, magnitude: float, policy: Tensor) -> Tensor:
 
 
 def _moved(images: Tensor, kinds: Tensor, signed: Tensor) -> Tensor:
-    """Shift, rotate and shear images about their middle; what comes in repeats the edge."""
+    """Shift, rotate and shear images about their centre; new pixels repeat the edge."""
     height, width = images.shape[2:]
     y = torch.arange(height, device=images.device, dtype=torch.float32)[None, :, None] - (height - 1) / 2
     x = torch.arange(width, device=images.device, dtype=torch.float32)[None, None, :] - (width - 1) / 2
@@ -220,7 +201,7 @@ def _moved(images: Tensor, kinds: Tensor, signed: Tensor) -> Tensor:
 
 
 def _strengths(kind: Tensor, strength: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield each operation with its strength for each image, [n, 1, 1]; 0 where it is not the image's."""
+    """Yield each operation with its strength for each image, [n, 1, 1]; 0 for images with other operations."""
     for number, name in enumerate(OPERATIONS):
         yield name, (strength * (kind == number))[:, None, None]
 
@@ -234,7 +215,7 @@ def _recoloured(images: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
 
 
 def _erased(images: Tensor, strength: Tensor, draws: Tensor) -> Tensor:
-    """Set a rectangle about a drawn place, cut off at the edges, to the image's mean."""
+    """Set a rectangle at a drawn place to the image's mean."""
     height, width = images.shape[2:]
     half = strength[:, None] * (_ERASED_SHARE / 2)
     rows = (torch.arange(height, device=images.device) + 0.5) / height

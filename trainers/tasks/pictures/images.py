@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from automl.standalone.image_rows import ImageRows
 from search_spaces.wording import found, install_command, listed, shown
 from trainers.protocol import TaskError
 from trainers.tasks.shared.split_task import Rows
@@ -39,12 +40,7 @@ _TEST_NAMES, _TRAIN_NAMES, _VALIDATION_NAMES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Images:
-    """Labelled images.
-
-    Attributes:
-        pixels: uint8 [n, c, h, w].
-        labels: Class of each, int64 [n].
-    """
+    """Labelled images: pixels uint8 [n, c, h, w], classes int64 [n]."""
 
     pixels: Pixels
     labels: Rows
@@ -52,17 +48,16 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Where a part's images are: an idx file with its labels, or a folder of classes."""
+    """Place of a part's images: an idx file with its labels, or a folder of classes."""
 
     images: Path
     labels: Path | None = None
 
 
 def find_sources(path: Path) -> dict[str, Source]:
-    """Return where the parts "train", and if there are any "validation" and "test", lie in a folder.
+    """Return the places of the parts "train", and optionally "validation" and "test", in a folder.
 
-    It holds idx files under MNIST's names, or folders train, validation and test with a sub-folder for each class, or
-    those sub-folders themselves.
+    It holds idx files with MNIST's names, folders of parts with a sub-folder for each class, or only those sub-folders.
     """
     if not path.is_dir():
         what = "a file" if path.exists() else "no such folder"
@@ -107,13 +102,12 @@ def read_idx(source: Source) -> Images:
 
 
 def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] | None, channels: int | None) -> Images:
-    """Read images from one sub-folder for each class.
+    """Read images from one sub-folder for each class; TaskError for a sub-folder of another name.
 
     Args:
-        classes: Their names; a sub-folder of another name is an error.
-        size: (height, width) to which every image is scaled and cropped; None takes the images' own if all agree and
-            none is larger than 64, else 64 or the smallest side, whichever is less.
-        channels: 1 for grey, 3 for colours, None for what the first image has.
+        size: (height, width) to scale and crop to; None takes the images' own if all agree and none is larger than 64,
+            else a square of 64 or the smallest side, whichever is less.
+        channels: 1 for grey, 3 for colours; None takes the first image's.
     """
     image_library()
     unknown = [
@@ -139,33 +133,18 @@ def read_folder(folder: Path, classes: Sequence[str], *, size: tuple[int, int] |
 
 
 def read_image(path: Path, channels: int, height: int, width: int) -> Pixels:
-    """Return one image, uint8 [c, h, w]: scaled until it covers the size, then its middle."""
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as opened:
-            image = _eight_bits(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
-        if image.size != (width, height):
-            image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise _no_image(path, error) from None
-    except Image.DecompressionBombError as error:
-        raise _no_image(path, error) from None
-    array = np.asarray(image, dtype=np.uint8)
-    return array[None] if channels == 1 else array.transpose(2, 0, 1)
-
-
-def _eight_bits(image: Any) -> Any:
-    """Return an image of 16 bits a pixel, such as scanners write, with 8: Pillow itself would cut bright ones off."""
+    """Return an image, uint8 [c, h, w], as exported models read it: scaled to cover the size, then its middle."""
     from PIL import Image
 
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+    rows = ImageRows({"channels": channels, "height": height, "width": width})
+    try:
+        return np.frombuffer(rows.pixels(path), dtype=np.uint8).reshape(rows.shape)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise _no_image(path, error) from None
 
 
 def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Images:
-    """Return images from idx files with classes numbered from 0: some sets count from 1."""
+    """Return images from idx files with classes numbered from 0: some data sets count from 1."""
     known = np.array([int(name) for name in classes])
     unknown = images.labels[~np.isin(images.labels, known)]
     if len(unknown):
@@ -175,7 +154,7 @@ def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Imag
 
 
 def check_labels(images: Images, classes: Sequence[str], *, path: Path) -> None:
-    """Check that every class of the training images has two, one to train on and one for validation."""
+    """Raise TaskError unless each class has two images, one for training and one for validation."""
     counts = np.bincount(images.labels, minlength=len(classes))
     for number, name in enumerate(classes):
         if counts[number] < 2:
@@ -206,37 +185,34 @@ def _idx(path: Path, dimensions: int) -> Pixels:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return the images in a folder, without hidden files, such as those that a Mac writes beside each other one."""
+    """Return the images in a folder, without hidden files such as macOS writes."""
     if not folder.is_dir():
         return []
     return sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and not one.name.startswith("."))
 
 
 def _channels(path: Path) -> int:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return 1 if image.mode in {"1", "L", "LA", "I", "I;16", "F"} else 3
-    except (OSError, ValueError, SyntaxError) as error:
-        raise _no_image(path, error) from None
+    return 1 if _look(path)[0] in {"1", "L", "LA", "I", "I;16", "F"} else 3
 
 
 def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
-    """Return (height, width): that of all images if it is one and small, else a square."""
-    from PIL import Image
-
-    sizes = set()
-    for path in paths:
-        try:
-            with Image.open(path) as image:
-                sizes.add((image.height, image.width))
-        except (OSError, ValueError, SyntaxError) as error:
-            raise _no_image(path, error) from None
+    """Return (height, width): that of all images if equal and small, else a square."""
+    sizes = {_look(path)[1] for path in paths}
     if len(sizes) == 1 and max(max(size) for size in sizes) <= _LARGEST_SIDE:
         return sizes.pop()
     side = max(8, min(_LARGEST_SIDE, *(min(size) for size in sizes)))
     return side, side
+
+
+def _look(path: Path) -> tuple[str, tuple[int, int]]:
+    """Return an image's mode, and its (height, width)."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.mode, (image.height, image.width)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise _no_image(path, error) from None
 
 
 def _no_image(path: Path, error: BaseException) -> TaskError:

@@ -1,4 +1,4 @@
-"""A mark in the weights of a model, by which it knows the data that it was trained on."""
+"""A fingerprint of the training data's encoding, stored with a model's weights."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 
 class DataMark(nn.Module):
-    """Refuses weights that belong to rows encoded in another way.
+    """Refuses weights of a model whose data were encoded otherwise.
 
-    What cells and tokens mean is learned from the training file each time a task is made. If that file has changed, a
-    checkpoint or an exported model would take new numbers for old ones, and answer nonsense without a sign of it.
+    The meaning of cells and tokens is learned from the training file whenever a task is made. After a change of that
+    file, old weights would silently give wrong answers.
     """
 
     digest: Tensor
 
     def __init__(self, *meaning: object) -> None:
-        """Remember what decides the encoding: values whose repr says all of it."""
+        """Hash values whose repr determines the encoding."""
         super().__init__()
         self.register_buffer("digest", torch.tensor(zlib.crc32(repr(meaning).encode())))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Add to the errors of `load_state_dict`, the last argument, if the marks differ."""
+        """Add to the errors of `load_state_dict`, the last argument, if the fingerprints differ."""
         loaded = state_dict.get(f"{prefix}digest")
         if loaded is not None and int(loaded) != int(self.digest):
             rest[-1].append(

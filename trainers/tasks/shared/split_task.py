@@ -1,8 +1,8 @@
-"""What all tasks that read the user's files share: samples in parts, of which the search sees two."""
+"""Common to tasks on the user's files: samples split into parts; the search sees training and validation only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +20,9 @@ _SEED = 0
 
 
 def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0.0) -> tuple[Rows, Rows, Rows]:
-    """Return the rows for training, validation and testing.
+    """Return the rows for training, validation and testing, by shares of the rows from 0 to 1.
 
-    Args:
-        classes: Class of each row, int64 [rows], of which each part gets its share; None to draw from all alike.
-        validation: Share of the rows, from 0 to 1.
-        test: Share of the rows, from 0 to 1.
+    `classes` (int64 [rows], or None) are stratified.
     """
     order = np.random.default_rng(_SEED).permutation(rows)
     groups = [order] if classes is None else [order[classes[order] == one] for one in np.unique(classes)]
@@ -43,33 +40,50 @@ def split(classes: Rows | None, rows: int, *, validation: float, test: float = 0
 
 
 def _counts(rows: int, share: float) -> int:
-    """Return how many of a group's rows are a part: at least one if there should be any, and never all."""
+    """Return the number of a group's rows in a part: at least one unless the share is 0, and never all."""
     return min(max(1, round(rows * share)), rows - 1) if share > 0 else 0
 
 
 def part_sizes(parts: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return how many rows each part has, in words."""
+    """Return the number of rows of each part, in words."""
     uses = {"train": "to train on", "validation": "for validation", "test": "for testing, never seen by the search"}
     return ", ".join(f"{len(parts[name][1])} {use}" for name, use in uses.items() if name in parts)
 
 
 def check_share(value: float, name: str, *, lowest: float) -> float:
-    """Return a share of the rows."""
+    """Return a share of the rows; TaskError unless it is from `lowest` to 0.5."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= 0.5:
         raise TaskError(f"task_options.{name}: found {value!r}, allowed: a number from {lowest:g} to 0.5")
     return float(value)
 
 
-class SplitTask(BaseTask):
-    """A task whose constructor has split its samples; each task's `encode` says what one looks like."""
+def shares_of(validation: float, test: float) -> dict[str, float]:
+    """Return the shares of the training file's rows for other parts; TaskError for wrong ones."""
+    return {
+        "validation": check_share(validation, "validation_share", lowest=0.001),
+        "test": check_share(test, "test_share", lowest=0.0),
+    }
 
+
+def parts_of(inputs: Any, targets: Any, rows: Sequence[Rows]) -> dict[str, tuple[Any, Any]]:
+    """Return inputs and targets of the parts with the given rows, without an empty one."""
+    named = zip(("train", "validation", "test"), rows, strict=True)
+    return {name: (inputs[chosen], targets[chosen]) for name, chosen in named if len(chosen)}
+
+
+class SplitTask(BaseTask):
+    """A task whose constructor has split its samples; each task's `encode` makes samples of new rows."""
+
+    classes: tuple[str, ...] = ()
+    """Class labels in the order of the outputs; empty for other tasks."""
+    metric_names: tuple[str, ...] = ("val_error", "val_accuracy")
     no_test = "found no test rows, allowed: a file in task_options.test, or a share in test_share"
     _parts: Mapping[str, Any]
     """Inputs and targets as arrays, first dimension samples, of "train", "validation" and, if there is one, "test"."""
 
     @property
     def training_samples(self) -> int:
-        """How many samples there are to train on."""
+        """Number of training samples."""
         return len(self._parts["train"][1])
 
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
@@ -85,6 +99,14 @@ class SplitTask(BaseTask):
         if "test" not in self._parts:
             raise NoTestPartError(self.no_test)
         return self._part("test")
+
+    def decode(self, outputs: Tensor) -> list[Any]:
+        """Return the labels of outputs [n, classes]."""
+        return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
+
+    def postprocessing(self) -> dict[str, Any]:
+        """Return the meaning of outputs as plain values: logits of the classes."""
+        return {"kind": "classes", "labels": list(self.classes)}
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:
         import torch

@@ -1,10 +1,11 @@
-"""Checks of `task_options`: each mistake is one line that names the option, what was found and what is allowed."""
+"""Checks of `task_options`; a TaskError names on one line the option, the value found and what is allowed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from search_spaces.wording import found, nearest
+from search_spaces.wording import found, listed, nearest, shown
 from trainers.protocol import TaskError
 from trainers.tasks.table.files import MISSING, Form
 
@@ -12,33 +13,30 @@ _DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "p
 
 
 def choice(value: object, name: str, choices: Sequence[str]) -> str:
-    """Return the value of an option that is one of a few words."""
+    """Return an option that is one of a few words."""
     if not isinstance(value, str) or value not in choices:
         raise TaskError(f"task_options.{name}: {found(value, ', '.join(choices), nearest(value, choices))}")
     return value
 
 
 def names(value: object, name: str) -> tuple[str, ...]:
-    """Return the value of an option that is a list of columns; one name alone counts as a list of it."""
+    """Return an option that is a list of columns, or one column."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
         raise TaskError(f"task_options.{name}: {found(value, 'a list of names of columns')}")
     return tuple(listed)
 
 
-def whole(value: object, name: str, *, low: int, high: int) -> int:
-    """Return the value of an option that is a whole number."""
+def whole(value: object, name: str, *, low: int, high: int, place: str = "task_options.") -> int:
+    """Return an option that is a whole number."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise TaskError(f"task_options.{name}: {found(value, f'a whole number from {low} to {high}')}")
+        raise TaskError(f"{place}{name}: {found(value, f'a whole number from {low} to {high}')}")
     return value
 
 
 def whole_parameter(params: Mapping[str, object], name: str, default: int, *, low: int, high: int) -> int:
     """Return a trial's parameter that is a whole number."""
-    value = params.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise TaskError(f"{name}: {found(value, f'a whole number from {low} to {high}')}")
-    return value
+    return whole(params.get(name, default), name, low=low, high=high, place="")
 
 
 def number_parameter(params: Mapping[str, object], name: str, default: float, *, low: float, high: float) -> float:
@@ -50,14 +48,14 @@ def number_parameter(params: Mapping[str, object], name: str, default: float, *,
 
 
 def path(value: object, name: str) -> str:
-    """Return the value of an option that names a file or a folder."""
+    """Return an option that names a file or a folder."""
     if not isinstance(value, str) or not value:
         raise TaskError(f"task_options.{name}: {found(value, 'the path of a file')}")
     return value
 
 
 def form(*, delimiter: object, header: object, encoding: object, missing: object) -> Form:
-    """Return what the options say about how a text file is written."""
+    """Return the format of a text file from the options."""
     if header not in (True, False, None, "auto"):
         raise TaskError(f"task_options.header: {found(header, 'true, false or auto')}")
     if delimiter is not None and (
@@ -72,3 +70,39 @@ def form(*, delimiter: object, header: object, encoding: object, missing: object
         encoding=encoding,
         missing=MISSING if missing is None else ("", *names(missing, "missing")),
     )
+
+
+def check_rows(rows: Sequence[Mapping[str, object]], *, known: Sequence[str], needed: Sequence[str]) -> None:
+    """Raise TaskError for rows that are no mappings, or lack or add columns.
+
+    A missing value has to be given as None: a forgotten column would give a prediction from the other columns.
+    """
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            what = f"found {shown(row)}, allowed: a mapping from each column to its value: {listed(needed)}"
+            raise TaskError(f"rows: row {number}: {what}")
+        check_columns(f"rows: row {number}", list(row), known=known, needed=needed, absent="None for a missing value")
+
+
+def check_columns(
+    where: str, names: Sequence[object], *, known: Sequence[str], needed: Sequence[str], absent: str = ""
+) -> None:
+    """Raise TaskError for unknown names of columns, or missing ones; `absent` is the text for a missing value."""
+    unknown = [name for name in names if name not in known]
+    missing = [name for name in needed if name not in names]
+    if not unknown and not missing:
+        return
+    found = [f"the unknown column{'s' * (len(unknown) > 1)} {listed(map(shown, unknown))}"] if unknown else []
+    found += [f"no column {listed(map(shown, missing))}"] if missing else []
+    near = nearest(unknown[0], missing or known) if unknown else None
+    allowed = f"{listed(needed)}{f'; {absent}' if absent else ''}{f'; did you mean {shown(near)}?' if near else ''}"
+    raise TaskError(f"{where}: found {' and '.join(found)}, allowed: {allowed}")
+
+
+def check_kind(rows: Iterable[object], kinds: tuple[type, ...], what: str) -> None:
+    """Raise TaskError unless rows are a list of values of these types."""
+    if isinstance(rows, str | Path | Mapping):
+        raise TaskError(f"rows: found {shown(rows)}, allowed: a list of {what}")
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, kinds):
+            raise TaskError(f"rows: row {number}: found {shown(row)}, allowed: a list of {what}")

@@ -1,7 +1,4 @@
-"""What models that look at no input reach: always the most frequent class, always the mean.
-
-They are worked out from the targets alone and cost nothing. Shapes: n rows.
-"""
+"""Baselines that ignore the inputs: the most frequent class, the mean. Shapes: n rows."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from trainers.tasks.table.targets import Target
 
 
 def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
-    """Return the baseline that always answers the most frequent class of the training part.
+    """Return the baseline that always predicts the most frequent training class.
 
-    Its `val_loss` is that of answering each class with its share in the training part; it is left out where a class of
-    the validation part is in no training row.
+    Its `val_loss` is that of predicting the training part's shares; left out if a validation class is in no training
+    row.
     """
     counts = np.bincount(training, minlength=int(validation.max()) + 1)
     right = float((validation == counts.argmax()).mean())
@@ -31,7 +28,7 @@ def most_frequent_class(training: Rows, validation: Rows) -> dict[str, Any]:
 
 
 def mean_of_targets(validation: Vector, *, deviation: float, variance: float) -> dict[str, Any]:
-    """Return the baseline that always answers the mean of the training part."""
+    """Return the baseline that always predicts the mean of the training part."""
     errors = validation.astype(np.float64)
     squared = float((errors**2).mean())
     metrics = {
@@ -44,11 +41,7 @@ def mean_of_targets(validation: Vector, *, deviation: float, variance: float) ->
 
 
 def mean_of_table(validation: Any, target: Target, *, is_ranked: bool) -> dict[str, Any]:
-    """Return the baseline that answers the mean for every row of a table, which leaves ranked rows without an order.
-
-    Args:
-        validation: Targets of the validation part, standardised, [n]; where rows are ranked the first column of it.
-    """
+    """Return the baseline of the mean for a table's standardised validation targets, [n] or ranked (first column)."""
     numbers = validation[:, 0] if is_ranked else validation
     found = mean_of_targets(numbers, deviation=target.deviation, variance=target.variance)
     if is_ranked:

@@ -1,9 +1,9 @@
-"""Columns of a table as numbers: what each one means is learned from the training rows, and applied to any rows.
+"""Columns of a table as numbers: the meaning of each is learned from the training rows, and applied to any rows.
 
-Numbers become (value - centre) / scale, and what is missing the median with a mark beside it; categories become whole
-numbers: 0 for a level that the training rows do not have, or have rarely, 1 for missing, then the levels. Centre and
-scale are mean and deviation, cut at 10; or, robust, median and distance of the quartiles, bent smoothly (RealMLP of
-Holzmüller et al. 2024, arXiv 2407.04491, section 3).
+Numbers become (value - centre) / scale; a missing value becomes the median, with a mark beside it. Categories become
+whole numbers: 0 for a level that is unknown or rare in training, 1 for missing, then the levels. Centre and scale are
+mean and deviation, cut at 10; or, robust, median and quartile distance, bent smoothly (RealMLP, Holzmüller et al. 2024,
+arXiv 2407.04491, section 3).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Matrix = np.ndarray[Any, np.dtype[np.float32]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 MOSTLY = 0.8
-"""A column of text in which this share of the cells are numbers was meant to be one of numbers."""
+"""Share of numeric cells from which a text column counts as numbers with typing errors."""
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
 _WITH_ZONE = r":[0-9.]+(Z|[+-][0-9]{2}:?[0-9]{2})$"
 _RAREST = 2
 _COUNTED = 20
-"""Number of rows from which on a column that counts them is no accident; it would tell the order of the file."""
+"""Number of rows from which a column that counts them is left out: it only has the order of the file."""
 _MOST_LEVELS = 1000
 _FARTHEST = 10.0
 """Standardised values are cut here: one typing error must not make a batch diverge."""
@@ -45,12 +45,9 @@ the others apart."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Number:
-    """A column of numbers, or of dates, which count as days.
+    """A column of numbers, or of dates, which count as days; `mean` and `deviation` are centre and scale.
 
     Attributes:
-        mean: Centre: mean over the training rows that have a value, or their median where scaling is robust.
-        deviation: Scale: standard deviation over the training rows that have a value, or the distance of their
-            quartiles where scaling is robust; 1 if all are equal.
         marks: Whether training rows lack values, so that a mark says which.
     """
 
@@ -71,19 +68,13 @@ class Category:
 
     @property
     def size(self) -> int:
-        """How many numbers there are, those for the unknown and for the missing included."""
+        """Number of codes, with those for unknown and missing values."""
         return len(self.levels) + 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
-    """How rows become one matrix: numbers, then marks of what is missing, then categories.
-
-    Attributes:
-        numbers: Columns of numbers, in the order of the matrix.
-        categories: Columns of categories, in the order of the matrix.
-        is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.
-    """
+    """How rows become one matrix: numbers, then marks of missing values, then categories."""
 
     numbers: tuple[Number, ...]
     categories: tuple[Category, ...]
@@ -109,7 +100,7 @@ class Encoding:
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """What a row's numbers mean, for the mark of weights; that of standardised ones is as old as they are."""
+        """What a row's numbers mean, for the fingerprint of weights; the standard scaling keeps its old form."""
         return (self.numbers, self.categories, *(["robust"] if self.is_robust else []))
 
     def encode(self, table: Table) -> Matrix:
@@ -131,13 +122,12 @@ def fit_encoding(
     as_categories: Collection[str],
     is_robust: bool = False,
 ) -> Encoding:
-    """Learn what each column means from the training rows.
+    """Learn the meaning of each column from the training rows; errors in any row of the table are found.
 
     Args:
-        table: All rows, so that a slip in any of them is found.
-        as_numbers: Columns that must be numbers, whatever they look like.
-        as_categories: Columns that must be categories, whatever they look like.
-        is_robust: Whether numbers are scaled by quartiles and bent, in place of standardised and cut.
+        as_numbers: Columns that must be numbers.
+        as_categories: Columns that must be categories.
+        is_robust: Scale by quartiles and bend, instead of standardising and cutting.
     """
     numbers: list[Number] = []
     categories: list[Category] = []
@@ -191,7 +181,7 @@ def _days(column: Any) -> Vector:
 
 
 def _milliseconds(dates: Any) -> Any:
-    """Return dates written as text as milliseconds since 1970, int64; without a zone they are in UTC."""
+    """Return dates written as text as milliseconds since 1970, int64; UTC without a zone."""
     dates = pc.replace_substring_regex(dates, r"(\.[0-9]{3})[0-9]+", r"\1")
     has_zone, nothing = pc.match_substring_regex(dates, _WITH_ZONE), pa.scalar(None, pa.string())
     plain = pc.cast(pc.if_else(has_zone, nothing, dates), pa.timestamp("ms"))
@@ -208,9 +198,9 @@ def _finite(table: Table, name: str, values: Vector, no_numbers: Any = False) ->
 
 
 def bin_edges(values: Matrix, bins: int) -> Matrix:
-    """Return the quantiles of each column of numbers as edges of bins, float32 [numbers, bins + 1], strictly rising.
+    """Return the quantiles of each number column as strictly rising edges of bins, float32 [numbers, bins + 1].
 
-    Quantiles that fall together are spread out beyond the largest, where no training value falls into the bins.
+    Equal quantiles are replaced by edges beyond the largest value, whose bins stay empty.
     """
     # Quantiles between values are in 64 bits, where edges may differ that are equal in 32.
     edges = np.quantile(values, np.linspace(0, 1, bins + 1), axis=0).T.astype(np.float32)
@@ -259,14 +249,14 @@ def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: b
 
 
 def _near(known: Vector, median: float) -> Vector:
-    """Return the values without those so far away that they are slips of typing, or numbers that stand for nothing."""
+    """Return the values without those so far from the median that they are typing errors or mean missing."""
     distances = np.abs(known - median)
     usual = np.median(distances[distances > 0]) if distances.any() else 0.0
     return known[distances <= _TOO_FAR * usual]
 
 
 def _spread(known: Vector, near: Vector) -> float:
-    """Return the distance of the quartiles, or half the range of the values that are near where those are equal."""
+    """Return the distance of the quartiles; if they are equal, half the range of the near values."""
     low, high = np.quantile(known, [0.25, 0.75])
     return float(high - low) or float(near.max() - near.min()) / 2
 
@@ -297,7 +287,7 @@ def _levels(table: Table, category: Category) -> Vector:
 
 
 def _plain(column: Any) -> Any:
-    """Return words without what only the program that wrote them put in: True for true, 1.0 for 1."""
+    """Return words without the writing program's form: True becomes true, 1.0 becomes 1."""
     small = pc.utf8_lower(column)
     whole = pc.replace_substring_regex(column, r"^([+-]?[0-9]+)\.0$", r"\1")
     return pc.if_else(pc.is_in(small, pa.array(["true", "false"])), small, whole)

@@ -1,6 +1,6 @@
-"""A table of rows from a CSV, TSV or Parquet file, and which line of the file a row is, for messages.
+"""Tables from CSV, TSV or Parquet files, and the line of the file of each row, for messages.
 
-This is pyarrow's home. Text stays text here: what a column means is decided where the training rows are known.
+Text stays text here: the meaning of a column is decided where the training rows are known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainers.protocol import TaskError
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "None")
-"""Cells that hold nothing, after spaces around them are cut off."""
+"""Cells, without spaces around them, that are missing values."""
 
 _ENCODING = "utf-8"
 _SAMPLE_CHARACTERS = 2**17
@@ -36,13 +36,11 @@ _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """How a text file is written.
+    """Format of a text file; None is found out.
 
     Attributes:
-        delimiter: One character, or None to find it out.
-        header: Whether the first row names the columns; None to find it out.
-        encoding: Encoding of the bytes, by Python's name.
-        quoting: Whether "..." may hold delimiters and line breaks; None to find it out.
+        header: Whether the first row names the columns.
+        quoting: Whether "..." may hold delimiters and line breaks.
     """
 
     delimiter: str | None = None
@@ -54,10 +52,9 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Columns by name, each an Arrow array of as many rows: trimmed strings, or what Parquet says; null is missing.
+    """Columns by name as Arrow arrays of equal length, trimmed strings or Parquet's types; null is missing.
 
-    Attributes:
-        form: How the file is written, complete; None for Parquet and for rows that came from Python.
+    `form` is the complete format of the file; None for Parquet and for rows from Python.
     """
 
     path: Path
@@ -65,7 +62,6 @@ class Table:
     columns: dict[str, Any]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(next(iter(self.columns.values())))
 
     @property
@@ -74,7 +70,7 @@ class Table:
         return tuple(self.columns)
 
     def where(self, row: int) -> str:
-        """Return the place of a row, counted from 0, as a person finds it: "train.csv: line 17"."""
+        """Return the place of a row, counted from 0, for messages: "train.csv: line 17"."""
         if self.form is None:
             return f"{self.path}: row {row + 1}"
         wanted = row + bool(self.form.header)
@@ -83,15 +79,13 @@ class Table:
 
 
 def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence[str] = ()) -> Table:
-    """Read a file; gzip is undone where the name ends in .gz.
+    """Read a file; .gz is unzipped, .parquet and .pq are Parquet, everything else is text with delimiters.
 
     Args:
-        path: Ends in .parquet or .pq for Parquet; every other file is text with delimiters.
         expected: Names one of which a header must have; they help to find out whether there is one.
 
     Raises:
-        TaskError: The file is missing, empty, not in its encoding, or has rows of unequal length; the message names
-            the line.
+        TaskError: The file is missing, empty, not in its encoding, or has rows of unequal length.
     """
     path, form = Path(path), form or Form()
     if path.name.lower().endswith(PARQUET):
@@ -111,7 +105,7 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
 
 
 def read_like(train: Table, path: str | Path, form: Form) -> Table:
-    """Read another file that must have the columns of `train`, and return it with these, in their order."""
+    """Read another file that must have the columns of `train`, in their order."""
     if train.form is not None and form.header is None and not train.form.header:
         form = replace(form, header=False)
     has_names = train.form is None or train.form.header
@@ -119,7 +113,7 @@ def read_like(train: Table, path: str | Path, form: Form) -> Table:
 
 
 def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form | None) -> Table:
-    """Return rows from Python as a table with these columns; a name that a row lacks is missing there."""
+    """Return rows from Python as a table with these columns; absent names are missing values."""
     columns = {
         name: _clean(pa.array([_as_text(row.get(name)) for row in rows], pa.string()), form or Form()) for name in names
     }
@@ -127,7 +121,7 @@ def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form
 
 
 def find_column(table: Table, wanted: str | int, option: str) -> str:
-    """Return the name of the column that an option names: by name, by number from 0 (-1 is the last), or "last"."""
+    """Return the column that an option names: by name, by number from 0 (-1 is the last), or "last"."""
     names = table.names
     if isinstance(wanted, str) and wanted in names:
         return wanted
@@ -159,7 +153,7 @@ def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) ->
 
 
 def texts(column: Any) -> Any:
-    """Return a column as strings, those of Python's values; 3.0 becomes "3", so that a label is the same in a CSV."""
+    """Return a column as strings; 3.0 becomes "3", so that labels are the same as in a CSV file."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_decimal(column.type):  # without the text between, Arrow makes 0.35 to 0.35000000000000003
@@ -170,7 +164,7 @@ def texts(column: Any) -> Any:
 
 
 def as_written(form: Form | None) -> dict[str, Any]:
-    """Return what the exported model has to know to read a file as the training file was read, as plain values."""
+    """Return plain values with which an exported model reads files like the training file."""
     if form is None:
         return {}
     written = {"delimiter": form.delimiter, "quoting": form.quoting}
@@ -179,7 +173,7 @@ def as_written(form: Form | None) -> dict[str, Any]:
 
 
 def is_number(column: Any) -> Any:
-    """Return for each cell of a column of strings whether it is a finite number; null where the cell is missing."""
+    """Return for each string whether it is a finite number; null for missing values."""
     return pc.match_substring_regex(column, _NUMBER)
 
 
@@ -204,12 +198,12 @@ def _one_chunk(column: Any) -> Any:
 
 
 def holds_numbers(column: Any) -> bool:
-    """Whether a column has a type of numbers, as columns of Parquet may."""
+    """Return whether a column has a numeric type, as in Parquet."""
     return any(is_one(column.type) for is_one in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
 
 
 def _clean(column: Any, form: Form) -> Any:
-    """Cut spaces off, and make what holds nothing null: NaN, and the words for nothing, numbers such as -999 too."""
+    """Trim spaces, and make missing values null: NaN, and the words and numbers (-999) for nothing."""
     if holds_numbers(column):
         numbers = pc.cast(column, pa.float64(), safe=False)
         nothing = [float(word) for word in form.missing if re.fullmatch(_NUMBER, word)]
@@ -232,7 +226,7 @@ def _existing(path: Path) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content, unzipped where its name ends in .gz."""
+    """Return a file's content, unzipped if its name ends in .gz."""
     try:
         content = _existing(path).read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
@@ -272,9 +266,9 @@ def _delimiter(path: Path, text: str) -> str:
 
 
 def _parse(path: Path, text: str, form: Form) -> tuple[list[Any], Form]:
-    """Return the columns as strings, the first row included, and the form with its quoting.
+    """Return the columns as strings, first row included, and the form with its quoting.
 
-    Files with tabs are mostly written without quoting, and then a lone quotation mark is text.
+    Files with tabs mostly have no quoting, and then a lone quotation mark is text.
     """
     first = form.delimiter != "\t" if form.quoting is None else form.quoting
     tries = [first] if form.quoting is not None else [first, not first]
@@ -287,7 +281,7 @@ def _parse(path: Path, text: str, form: Form) -> tuple[list[Any], Form]:
 
 
 def _parse_once(text: str, form: Form, *, quoting: bool) -> list[Any] | None:
-    """Return the columns; None if rows are of unequal length."""
+    """Return the columns; None if rows have unequal length."""
     encoded = text.encode()
     width = len(next(_rows(text, replace(form, quoting=quoting)))[1])
     names = [str(index) for index in range(width)]
@@ -328,7 +322,7 @@ def _records(path: Path, form: Form) -> Iterator[tuple[int, list[str]]]:
 
 
 def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line at which a row begins, from 1, its cells), blank lines left out."""
+    """Yield (first line of a row, from 1, its cells), without blank lines."""
     csv.field_size_limit(2**31 - 1)
     lines, delimiter = io.StringIO(text, newline=""), form.delimiter or ","
     plain = form.quoting is False
@@ -341,9 +335,9 @@ def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
 
 
 def _has_header(columns: Sequence[Any], expected: Sequence[str]) -> bool:
-    """Whether the first row looks like names: distinct words, which no cell below repeats, or over a column of numbers.
+    """Return whether the first row looks like names: distinct words, over numbers or different words.
 
-    A single number in it speaks against; an expected name speaks for it.
+    A single number in it speaks against names; an expected name speaks for them.
     """
     first = [column[0].as_py() for column in columns]
     if any(name in first for name in expected):

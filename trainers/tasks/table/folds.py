@@ -1,7 +1,4 @@
-"""Cross-validation within a trial: which fold each row is in. Each row is judged by a model that has not seen it.
-
-Shapes: n rows, k folds.
-"""
+"""Cross-validation within a trial: each row is evaluated by a model that has not seen it. Shapes: n rows, k folds."""
 
 from __future__ import annotations
 
@@ -18,17 +15,12 @@ from trainers.tasks.table.columns import Encoding, Matrix
 SMALL = 2000
 """Number of rows below which `folds: auto` takes folds."""
 FOLDS = 5
-"""Number of folds that `folds: auto` takes."""
 _MOST = 20
 _SEED = 0
 
 
 def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bool) -> int:
-    """Return the number of folds; 1 for a validation part of its own.
-
-    Args:
-        given: The option `folds`.
-    """
+    """Return the number of folds for the option `folds`; 1 is a validation part of its own."""
     if given == "auto":
         return FOLDS if rows < SMALL and rows >= 2 * FOLDS and not has_validation and not is_ranked else 1
     most = min(_MOST, rows)
@@ -45,8 +37,7 @@ def with_folds(
 ) -> dict[str, tuple[Matrix, Any]]:
     """Return the parts with each row's fold as the last column of training and validation, which are the same rows.
 
-    Args:
-        classes: Class of each training row [n], of which each fold gets its share; None to draw from all alike.
+    `classes` of the training rows [n], or None, are stratified.
     """
     inputs, targets = parts["train"]
     order = np.random.default_rng(_SEED).permutation(len(inputs))
@@ -59,10 +50,9 @@ def with_folds(
 
 
 def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np.bool_]:
-    """Return which levels of all categories the training rows of each fold's model have, [k, levels].
+    """Return which levels of all categories each fold's model has in its training rows, [k, levels].
 
-    Args:
-        inputs: Training rows as `with_folds` returns them, [n, columns].
+    `inputs` are training rows of `with_folds`, [n, columns].
     """
     fold = inputs[:, -1].astype(np.int64) if folds > 1 else np.zeros(len(inputs), dtype=np.int64)
     trained = [np.zeros((folds, 0), dtype=bool)]
@@ -75,7 +65,7 @@ def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np
 
 
 def folds_note(folds: int) -> str:
-    """Return what folds do to a trial, in words."""
+    """Return the effect of folds on a trial, in words."""
     what = "each row is judged by the one that has not seen it, and answers are the mean of all"
     cure = "--set task_options.folds=1 takes a validation part instead"
     return f"folds: a trial trains {folds} models and costs {folds} times as much; {what} ({cure})"

@@ -1,7 +1,4 @@
-"""Rows that compete with each other: those of one query are ranked, and judged by NDCG.
-
-Shapes: n rows.
-"""
+"""Ranking of the rows of each query, evaluated by NDCG. Shapes: n rows."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from trainers.tasks.table.columns import Matrix, Vector
 from trainers.tasks.table.files import Table, texts
 
 MOST_RANKED = 10
-"""Number of rows of a query whose order counts."""
 
 
 def queries_of(table: Table, column: str) -> Rows:
@@ -32,13 +28,7 @@ def queries_of(table: Table, column: str) -> Rows:
 
 
 def split_queries(queries: Rows, *, validation: float, test: float) -> tuple[Rows, Rows, Rows]:
-    """Return the rows for training, validation and testing; all rows of a query are in one part.
-
-    Args:
-        queries: Query of each row, int64 [n].
-        validation: Share of the queries, from 0 to 1.
-        test: Share of the queries, from 0 to 1.
-    """
+    """Return the rows for training, validation and testing, by shares of the queries; a query is in one part."""
     different = np.unique(queries)
     try:
         parts = split(None, len(different), validation=validation, test=test)
@@ -50,7 +40,7 @@ def split_queries(queries: Rows, *, validation: float, test: float) -> tuple[Row
 
 
 def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, column: str, query: str) -> Matrix:
-    """Return what a model learns of each row, how relevant that is, and its query, float32 [n, 3]."""
+    """Return each row's standardised target, relevance and query, float32 [n, 3]."""
     if (relevance < 0).any():
         row = int(np.argmax(relevance < 0))
         problem = f"found {relevance[row]:g}, allowed: how relevant the row is, a number of at least 0"
@@ -59,10 +49,10 @@ def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, co
 
 
 class Ndcg:
-    """Normalised discounted cumulative gain of the first ten rows, the mean over queries that have a relevant row.
+    """Normalised discounted cumulative gain of the first ten rows: mean over queries with a relevant row.
 
-    The gain is the relevance itself and the discount is log2(1 + rank), as Jarvelin and Kekalainen 2002 have them and
-    scikit-learn's `ndcg_score` does; equal scores share the mean of their gains.
+    The gain is the relevance and the discount log2(1 + rank), as in Jarvelin and Kekalainen 2002 and scikit-learn's
+    `ndcg_score`; equal scores share the mean of their gains.
     """
 
     def __init__(self) -> None:
@@ -74,34 +64,29 @@ class Ndcg:
         self._scores, self._targets = [], []
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in scores [n], and targets as `ranking_targets` has them, [n, 3]."""
+        """Add scores [n], and targets of `ranking_targets`, [n, 3]."""
         self._scores.append(outputs.detach().cpu().double())
         self._targets.append(targets[:, 1:].detach().cpu().double())
 
     def merge_state(self, other: Ndcg) -> None:
-        """Take in the rows of another one."""
+        """Add the rows of another object."""
         self._scores += other._scores
         self._targets += other._targets
 
     def compute(self) -> float:
-        """Return the mean over queries, from 0 to 1; NaN where no row is relevant."""
+        """Return the mean over queries, from 0 to 1; NaN without relevant rows."""
         if not self._scores:
             return float("nan")
         return _mean_ndcg(torch.cat(self._scores).numpy(), torch.cat(self._targets).numpy())
 
 
 def ndcg_without_order(targets: Any) -> dict[str, float]:
-    """Return `val_ndcg` of rows in any order, the mean over all orders; empty where no row is relevant.
-
-    Args:
-        targets: As `ranking_targets` returns them, [n, 3].
-    """
+    """Return the mean `val_ndcg` over all orders of rows with `ranking_targets` [n, 3]; empty without relevant rows."""
     value = _mean_ndcg(np.zeros(len(targets)), targets[:, 1:].astype(np.float64))
     return {} if np.isnan(value) else {"val_ndcg": value}
 
 
 def _mean_ndcg(scores: Any, targets: Any) -> float:
-    """Return the mean NDCG over queries; NaN where no row is relevant."""
     order = np.argsort(targets[:, 1], kind="stable")
     ends = np.flatnonzero(np.diff(targets[order, 1])) + 1
     found = [_ndcg(scores[rows], targets[rows, 0]) for rows in np.split(order, ends)]
@@ -110,7 +95,6 @@ def _mean_ndcg(scores: Any, targets: Any) -> float:
 
 
 def _ndcg(scores: Any, gains: Any) -> float | None:
-    """Return the NDCG of one query; None if no row is relevant."""
     discounts = 1.0 / np.log2(np.arange(len(scores)) + 2.0)
     discounts[MOST_RANKED:] = 0.0
     ideal = np.sort(gains)[::-1] @ discounts

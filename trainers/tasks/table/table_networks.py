@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainers.model.grown_model import GrownModel, grows
+from trainers.contract.task import GrownModel, grows
 from trainers.protocol import Params
 from trainers.tasks.shared import task_options
 from trainers.tasks.shared.data_fingerprint import DataMark
@@ -25,14 +25,11 @@ from trainers.tasks.table.trees import BoostedTrees
 
 
 class FoldModel(nn.Module):
-    """Models of which each one trains on all folds but its own.
+    """Models of which each trains on all folds but its own.
 
-    Input float32 [n, c] of new rows, which are answered by the mean of all models; or [n, c + 1] with the fold of each
-    row in the last column, as training and validation have it. While it trains, a row is answered by the models that
-    it trains, apart: [n, k - 1, o], or [n, k - 1]. Otherwise it is answered by the one model that has not seen it.
-
-    Args:
-        is_number: Whether outputs are numbers, and not logits.
+    New rows, float32 [n, c], get the mean answer of all models. Training and validation rows have their fold in a last
+    column: in training the models that a row trains answer apart, [n, k - 1, o] or [n, k - 1]; otherwise the one that
+    has not seen it.
     """
 
     def __init__(self, models: Sequence[nn.Module], *, columns: int, is_number: bool) -> None:
@@ -41,7 +38,7 @@ class FoldModel(nn.Module):
         self._columns, self._is_number = columns, is_number
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return logits [n, o], or standardised numbers [n]; several of each row while it trains."""
+        """Return logits [n, o], or standardised numbers [n]; several for each row in training."""
         answers = torch.stack([model(rows[:, : self._columns]) for model in self.models], dim=1)
         if rows.shape[1] == self._columns:
             return answers.mean(1) if self._is_number else torch.logsumexp(answers.log_softmax(-1), 1)
@@ -49,20 +46,20 @@ class FoldModel(nn.Module):
         return self._trained(answers, fold) if self.training else _of(answers, fold[:, None])[:, 0]
 
     def _trained(self, answers: Tensor, fold: Tensor) -> Tensor:
-        """Return the answers of the models that each row trains; members of an ensemble stand beside each other."""
+        """Return the answers of the models that each row trains; an ensemble's members are beside each other."""
         others = torch.arange(1, len(self.models), device=fold.device)
         chosen = _of(answers, (fold[:, None] + others) % len(self.models))
         return chosen.flatten(1, 2) if chosen.dim() > (2 if self._is_number else 3) else chosen
 
 
 class GrownFoldModel(FoldModel):
-    """Models that are grown, see `trainers.model.grown_model`, each on all folds but its own."""
+    """Models that are grown (`trainers.contract.task`), each on all folds but its own."""
 
     def grow_epoch(
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
         tick: Callable[[], None],
     ) -> Tensor:  # fmt: skip
-        """Grow each model by an epoch; see `trainers.model.grown_model.GrownModel`."""
+        """Grow each model by an epoch; see `GrownModel`."""
         rows, fold = inputs[:, : self._columns].contiguous(), inputs[:, self._columns].long()
         answers = list[Tensor]()
         for number, model in enumerate(self.models):
@@ -83,13 +80,13 @@ class GrownFoldModel(FoldModel):
 
 
 def _of(answers: Tensor, chosen: Tensor) -> Tensor:
-    """Return some models' answers to each row, [n, j, ...] of [n, k, ...], for their numbers [n, j]."""
+    """Return chosen models' answers to each row, [n, j, ...] of [n, k, ...], for their numbers [n, j]."""
     places = chosen.view(*chosen.shape, *[1] * (answers.dim() - 2)).expand(*chosen.shape, *answers.shape[2:])
     return answers.gather(1, places)
 
 
 def fold_model(models: Sequence[nn.Module], *, columns: int, is_number: bool) -> FoldModel:
-    """Return one model of several; arguments as of `FoldModel`."""
+    """Return one model of several; see `FoldModel`."""
     kind = GrownFoldModel if grows(models[0]) else FoldModel
     return kind(models, columns=columns, is_number=is_number)
 
@@ -105,9 +102,8 @@ def tabular_model(
 ) -> nn.Module:
     """Return the model that `architecture` names; outputs [n, classes], or [n] standardised numbers.
 
-    Args:
-        levels: Which levels of the categories the rows have that this very model trains on, as `trained_levels` says.
-        target: What is learned, and its scale: weights are refused by a model of another one.
+    `levels` are those of the model's own training rows, see `trained_levels`; `target` is part of the weights'
+    fingerprint.
     """
     architecture = task_options.choice(params.get("architecture", "mlp"), "architecture", ARCHITECTURES)
     meaning = (*encoding.meaning, target)
@@ -138,7 +134,6 @@ def tabular_model(
 
 
 def _waves(params: Params, numbers: int) -> Waves | None:
-    """Return the periodic embedding of the numbers, None where there is none."""
     waves = task_options.whole_parameter(params, "waves", 0, low=0, high=256)
     scale = task_options.number_parameter(params, "wave_scale", 0.1, low=1e-3, high=100.0)
     return Waves(numbers, waves, scale) if waves and numbers else None
@@ -153,10 +148,10 @@ _SUMS = 3
 
 
 class TabularNetwork(nn.Module):
-    """An MLP, a residual one, or an ensemble of MLPs, on numbers, their bins, and embedded categories.
+    """An MLP, a residual network, or an ensemble of MLPs, on numbers, their bins, and embedded categories.
 
-    Input float32 [n, d + c], as `Encoding.encode` gives it; output [n, outputs], or [n] for a single number. While an
-    ensemble trains, its members answer apart: [n, k, outputs], or [n, k].
+    Input float32 [n, d + c] of `Encoding.encode`; output [n, outputs], or [n] for a number. In training, the members of
+    an ensemble answer apart: [n, k, outputs], or [n, k].
     """
 
     def __init__(
@@ -212,10 +207,10 @@ class TabularNetwork(nn.Module):
 
 
 class _Members(nn.Module):
-    """What the members of an ensemble within one network do not share: scales of the inputs, and the last layer.
+    """The own parts of an ensemble's members: scales of the inputs, and the last layer.
 
-    TabM-mini of Gorishniy et al. 2024 (arXiv 2410.24210): all other weights are common to the members, which makes them
-    as cheap as one network of a few times the size, and regularises each.
+    TabM-mini of Gorishniy et al. 2024 (arXiv 2410.24210): members share all other weights, which is cheap, and
+    regularises.
     """
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
@@ -226,16 +221,14 @@ class _Members(nn.Module):
         self.bias = nn.Parameter(torch.empty(MEMBERS, outputs).uniform_(-bound, bound))
 
     def inputs(self, shared: Tensor) -> Tensor:
-        """Return each member's inputs, [n, k, inputs], for [n, inputs]."""
         return shared[:, None, :] * self.scales
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Return each member's outputs, [n, k, outputs], for [n, k, width]."""
         return torch.einsum("nkw,kwo->nko", features, self.weight) + self.bias
 
 
 class _Bins(nn.Module):
-    """How far each number has come through each of its bins, from 0 to 1 (Gorishniy et al. 2022, arXiv 2203.05556)."""
+    """The progress of each number through each of its bins, from 0 to 1 (Gorishniy et al. 2022, arXiv 2203.05556)."""
 
     low: Tensor
     width: Tensor
@@ -247,16 +240,16 @@ class _Bins(nn.Module):
         self.register_buffer("width", rising.diff(dim=1))
 
     def forward(self, dense: Tensor) -> Tensor:
-        """Return [n, numbers * b]; marks of what is missing, which follow the numbers, are left out."""
+        """Return [n, numbers * b], without marks of missing values."""
         numbers = dense[:, : len(self.low), None]
         return ((numbers - self.low) / self.width).clamp(0.0, 1.0).flatten(1)
 
 
 class Waves(nn.Module):
-    """What cosines of each number at learned frequencies add up to, a few sums for each.
+    """Sums of cosines of each number at learned frequencies: W cos(2 pi f x + b) + c.
 
-    W cos(2 pi f x + b) + c, the part of RealMLP's PBLD embedding beside the number itself (Holzmüller et al. 2024,
-    arXiv 2407.04491, section 3), which goes back to PLR (Gorishniy et al. 2022, arXiv 2203.05556).
+    Part of RealMLP's PBLD embedding (Holzmüller et al. 2024, arXiv 2407.04491, section 3), after PLR (arXiv
+    2203.05556).
     """
 
     def __init__(self, numbers: int, waves: int, scale: float) -> None:
@@ -269,7 +262,7 @@ class Waves(nn.Module):
         self.bias = nn.Parameter(torch.empty(numbers, _SUMS).uniform_(-bound, bound))
 
     def forward(self, dense: Tensor) -> Tensor:
-        """Return [n, numbers * 3]; marks of what is missing, which follow the numbers, are left out."""
+        """Return [n, numbers * 3], without marks of missing values."""
         numbers = dense[:, : len(self.frequencies), None]
         cosines = torch.cos(2 * math.pi * self.frequencies * numbers + self.phases)
         return (torch.einsum("ndf,dfs->nds", cosines, self.weight) + self.bias).flatten(1)
@@ -278,8 +271,7 @@ class Waves(nn.Module):
 class _Categories(nn.Module):
     """A vector for each level of each category, from one table.
 
-    Training says nothing of a level that no training row has, such as that for the missing where nothing was missing:
-    its vector would be as random as at first, and so would the answer. It gets the mean of its column's other vectors.
+    A level without training rows, such as missing, gets the mean of its column's other vectors: its own stays random.
     """
 
     offsets: Tensor
@@ -311,7 +303,6 @@ class _Categories(nn.Module):
         return vectors.flatten(1)
 
     def _means(self) -> Tensor:
-        """Return the mean vector of each column's levels that training rows have, [c, embedding]."""
         vectors: Tensor = self.table(self.trained)  # not its weight, of which a rank may hold a part alone
         sums = vectors.new_zeros(len(self.offsets), vectors.shape[1]).index_add(0, self.columns, vectors)
         counts = vectors.new_zeros(len(self.offsets)).index_add(0, self.columns, torch.ones_like(vectors[:, 0]))
@@ -331,7 +322,7 @@ def _residual(inputs: int, width: int, depth: int, dropout: float) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """x + f(x); LayerNorm and not BatchNorm, so that k ranks train as one."""
+    """x + f(x), with LayerNorm: BatchNorm would make k ranks train otherwise than one."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -344,6 +335,5 @@ class _Block(nn.Module):
         )
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the shape of `values`."""
         added: Tensor = values + self.inner(values)
         return added

@@ -1,4 +1,4 @@
-"""What the search varies in models of tables, and where it begins."""
+"""Search space, first trials and baselines for tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _TREES: Mapping[str, Any] = {
     "architecture": "trees", "trees": 300, "tree_rate": 0.06, "leaves": 31, "leaf_rows": 20, "row_share": 0.8,
     "column_share": 0.8, "l2": 1.0,
 }  # fmt: skip
-"""Parameters of boosted trees that suit most tables."""
 _NETWORK: Mapping[str, Any] = {
     "architecture": "tabm", "learning_rate": 2e-3, "optimizer": "adamw", "weight_decay": 3e-4, "width": 128, "depth": 2,
     "dropout": 0.1, "embedding": 8, "bins": 16,
@@ -26,11 +25,7 @@ _NETWORK: Mapping[str, Any] = {
 
 
 def tabular_space(rows: int) -> Space:
-    """Return the search space for a table; what suits most tables is expected to be near what suits this one.
-
-    Args:
-        rows: Number of training rows; batches are such that an epoch has some steps.
-    """
+    """Return the search space for a table of `rows` training rows, with priors at parameters that suit most tables."""
     network = {"architecture": list(NETWORKS)}
     space = {
         "learning_rate": Float(low=2e-4, high=5e-3, log=True, prior=_near(_NETWORK["learning_rate"])).when(**network),
@@ -62,13 +57,13 @@ def tabular_space(rows: int) -> Space:
 
 
 def tabular_first_trials(rows: int) -> list[dict[str, Any]]:
-    """Return parameters that are good on most tables: boosted trees, then an ensemble of MLPs."""
+    """Return good parameters for most tables: boosted trees, then an ensemble of MLPs."""
     network = {**_NETWORK, "batch_per_rank": _batches(rows)[-1]}
     return [dict(_TREES), network] if has_lightgbm() else [network]
 
 
 def tabular_baselines() -> list[dict[str, Any]]:
-    """Return the usual baseline for a table, which a search has to beat; none without LightGBM."""
+    """Return the usual baseline for a table; none without LightGBM."""
     return [{"name": "boosted trees with usual parameters", "params": dict(_TREES)}] if has_lightgbm() else []
 
 

@@ -1,4 +1,4 @@
-"""The column that a model of tables learns: what it means, and the losses of what is learned."""
+"""The target column of a table: its meaning, and losses on it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Target:
-    """The column to learn, and its scale.
+    """The target column, with its classes (sorted, empty for a number) or its scale.
 
     Attributes:
-        classes: Class labels, sorted; empty for a number.
-        mean: Mean of the training rows' numbers.
-        deviation: Standard deviation of the training rows' numbers.
-        variance: Variance of the validation rows' numbers in squared units of the target; what R2 compares with.
+        variance: Variance of the validation rows in squared units of the target, for R2.
     """
 
     column: str
@@ -38,7 +35,7 @@ class Target:
     variance: float = 1.0
 
     def __repr__(self) -> str:
-        """Return the text of which `DataMark` makes the mark of weights: with another one, stored ones are refused."""
+        """Return the text that `DataMark` hashes for the weights' fingerprint: a change would refuse stored weights."""
         said = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
         return f"_Target({', '.join(said)})"
 
@@ -90,8 +87,7 @@ def fit_classes(table: Table, column: str) -> tuple[str, ...]:
 def encode_classes(table: Table, column: str, classes: Sequence[str]) -> Rows:
     """Return the class of each row, int64 [rows].
 
-    A label that is no class but is one without the dot at its end counts as that: the test part of UCI's Adult data
-    is written that way.
+    An unknown label counts without a dot at its end: the test part of UCI's Adult data is written that way.
     """
     check_no_gap(table, column)
     labels = texts(table.columns[column])
@@ -108,7 +104,7 @@ def encode_classes(table: Table, column: str, classes: Sequence[str]) -> Rows:
 
 
 def check_no_gap(table: Table, column: str) -> None:
-    """Check that every row has a value."""
+    """Raise TaskError for a row without a value."""
     values = table.columns[column]
     if values.null_count:
         row = pc.index(pc.is_null(values), True).as_py()
@@ -126,11 +122,11 @@ def _sort_key(words: dict[str, int]) -> Callable[[str], Any]:
 
 
 _MOST_WHOLE_CLASSES = 20
-"""A target of whole numbers with more different values than this is one to estimate."""
+"""Largest number of different whole numbers that count as classes."""
 
 
 def mean_of_members(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return each sample's loss, the mean over members where outputs are [n, members, classes]; shape [n]."""
+    """Return each sample's loss, shape [n]; for outputs [n, members, classes] the mean over members."""
     if outputs.dim() == 2:
         return loss(outputs, targets)
     members = outputs.shape[1]
@@ -138,12 +134,12 @@ def mean_of_members(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, t
 
 
 def learned_part(targets: Tensor) -> Tensor:
-    """Return what is learned of each row, [n]; targets of ranked rows say more."""
+    """Return the learned target of each row, [n]; targets of ranked rows have more columns."""
     return targets if targets.dim() == 1 else targets[:, 0]
 
 
 def query_column(table: Table, query: str | int | None, kind: str, target: str) -> str | None:
-    """Return the column of queries; None where rows are not ranked."""
+    """Return the column of queries; None if rows are not ranked."""
     if query is None:
         if kind == "ranking":
             raise TaskError("task_options.query: found nothing, allowed with kind ranking: the column of queries")
@@ -163,10 +159,7 @@ def target_numbers(table: Table, column: str) -> Vector:
 
 
 def has_classes(table: Table, column: str) -> bool:
-    """Whether the target is a class: a word, a boolean, or one of a few whole numbers."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+    """Return whether the target is a class: a word, a boolean, or one of a few whole numbers."""
     cells = table.columns[column]
     if pa.types.is_boolean(cells.type):
         return True
@@ -179,7 +172,7 @@ def has_classes(table: Table, column: str) -> bool:
 
 
 def is_whole(table: Table, column: str) -> bool:
-    """Whether a target could be classes as well as a number."""
+    """Return whether a target could be classes as well as a number."""
     if not _is_numeric(table, column):
         return False
     values = values_of(table, column)
@@ -188,9 +181,6 @@ def is_whole(table: Table, column: str) -> bool:
 
 
 def _is_numeric(table: Table, column: str) -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     cells = table.columns[column]
     if pa.types.is_string(cells.type):
         return bool(pc.all(is_number(cells)).as_py())
@@ -198,7 +188,7 @@ def _is_numeric(table: Table, column: str) -> bool:
 
 
 def feature_columns(table: Table, target: str, ignored: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to learn from."""
+    """Return the feature columns; TaskError if there is none."""
     features = tuple(name for name in table.names if name != target and name not in ignored)
     if not features:
         raise TaskError(f"{table.path}: found no column beside the target {target!r}, allowed: at least one")

@@ -1,7 +1,6 @@
-"""Boosted trees by LightGBM, a few at a time, as plain arrays.
+"""Grows boosted trees with LightGBM, a few at a time, as plain arrays.
 
-Each call begins a new booster at the margins so far, so that nothing of LightGBM's own has to be kept: a training that
-goes on in another process grows the trees that it would have grown.
+Each call starts a new booster at the margins so far, so that a resumed training grows the same trees.
 """
 
 from __future__ import annotations
@@ -20,16 +19,12 @@ Margins = np.ndarray[Any, np.dtype[np.float64]]
 
 
 _SPARE_DEPTH = 3
-"""How much deeper than a balanced tree of as many leaves a tree may be; a pass takes as many steps as it is deep."""
+"""Additional depth over a balanced tree with as many leaves; a pass takes a step for each level."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeOptions:
-    """Parameters of the trees, with defaults that suit most tables.
-
-    Attributes:
-        rate: Learning rate: the part of each tree's estimate that counts.
-    """
+    """Parameters of the trees, with defaults that suit most tables."""
 
     trees: int = 300
     rate: float = 0.06
@@ -41,7 +36,7 @@ class TreeOptions:
 
     @classmethod
     def of(cls, params: Params) -> TreeOptions:
-        """Return the options that a trial's parameters give."""
+        """Return the options in a trial's parameters."""
         default = cls()
         return cls(
             trees=whole_parameter(params, "trees", default.trees, low=1, high=100_000),
@@ -59,7 +54,7 @@ class TreeOptions:
         return min(self.leaves - 1, (self.leaves - 1).bit_length() + _SPARE_DEPTH)
 
     def lightgbm(self, classes: int | None) -> dict[str, Any]:
-        """Return LightGBM's parameters for so many classes; None for a number, whose squared error is the loss."""
+        """Return LightGBM's parameters for a number of classes; None is a number, with squared error as loss."""
         kinds: dict[int | None, dict[str, Any]] = {None: {"objective": "regression"}, 2: {"objective": "binary"}}
         return kinds.get(classes, {"objective": "multiclass", "num_class": classes}) | {
             "learning_rate": self.rate,
@@ -80,12 +75,12 @@ class TreeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """One tree of k nodes, the root first.
+    """One tree of k nodes, root first.
 
     Attributes:
         numbers: Threshold of each split, value of each leaf, float32 [k].
-        columns: Column that each split asks for, int64 [k].
-        children: Nodes to the left and to the right, int64 [k, 2]; a leaf leads to itself.
+        columns: Column of each split, int64 [k].
+        children: Left and right node, int64 [k, 2]; a leaf is its own child.
     """
 
     numbers: Matrix
@@ -95,14 +90,10 @@ class Tree:
 
 
 class Growth:
-    """Grows trees on a table, for as long as a trial is in one process.
-
-    Args:
-        rows: Training rows, [n, columns], without gaps.
-        margins: What the trees before say, float64 [n, m].
+    """Grows trees on training rows [n, columns], as long as a trial is in one process.
 
     Attributes:
-        margins: What all trees so far say, float64 [n, m]; whoever takes up trees adds what they say.
+        margins: Sum of all trees' outputs so far, float64 [n, m]; the caller adds new trees.
     """
 
     def __init__(
@@ -125,11 +116,11 @@ class Growth:
 
     @property
     def _init_score(self) -> Margins:
-        """The margins as LightGBM takes them: a single one without a second dimension."""
+        """The margins in LightGBM's form: a single one without a second dimension."""
         return self.margins[:, 0] if self.margins.shape[1] == 1 else self.margins
 
     def grow(self, trees: int, *, seed: int, threads: int, tick: Callable[[], None]) -> Iterator[Tree]:
-        """Yield further trees, `trees` for each margin, which are not yet part of `margins`."""
+        """Yield further trees, `trees` for each margin, not yet added to `margins`."""
         if trees == 0:
             return
         params = self._params | {"seed": seed & 0x7FFF_FFFF, "num_threads": threads}
@@ -146,7 +137,7 @@ class Growth:
 
 
 def load_lightgbm() -> Any:
-    """Return the package lightgbm."""
+    """Return the package lightgbm; TaskError without it."""
     try:
         import lightgbm
     except (ImportError, OSError) as error:
@@ -159,7 +150,7 @@ def load_lightgbm() -> Any:
 
 
 def has_lightgbm() -> bool:
-    """Return whether trees can be grown here."""
+    """Return whether lightgbm is installed here."""
     try:
         load_lightgbm()
     except TaskError:
@@ -168,7 +159,6 @@ def has_lightgbm() -> bool:
 
 
 def _tree(structure: Mapping[str, Any]) -> Tree:
-    """Return LightGBM's form of a tree as arrays."""
     numbers, columns, children = list[float](), list[int](), list[list[int]]()
     sets: dict[int, Sequence[int]] = {}
 
@@ -198,6 +188,6 @@ def _tree(structure: Mapping[str, Any]) -> Tree:
 
 
 def _at_most(threshold: float) -> float:
-    """Return the largest float32 that is not above a threshold: float32 rows fall to the same sides of both."""
+    """Return the largest float32 not above a threshold: float32 rows fall to the same sides of both."""
     rounded = np.float32(threshold)
     return float(rounded if float(rounded) <= threshold else np.nextafter(rounded, np.float32(-np.inf)))

@@ -21,14 +21,10 @@ _MOST_SET_BYTES = 2**30
 
 
 class BoostedTrees(nn.Module):
-    """Trees whose outputs are added up, grown epoch by epoch; see `trainers.model.grown_model`.
+    """Trees whose outputs are summed, grown epoch by epoch; see `trainers.contract.task`.
 
-    Input float32 [n, d + c], as `Encoding.encode` gives it; output [n, outputs], or [n] for a single number. A tree
-    that has not grown yet adds nothing, so that the tensors keep their shapes from the first epoch to the last.
-
-    Args:
-        outputs: Number of classes; None for a single number.
-        meaning: What decides the encoding of rows, see `DataMark`.
+    Input float32 [n, d + c] of `Encoding.encode`; output [n, outputs], or [n] for a single number (`outputs` None).
+    Trees that have not grown yet add nothing, so that tensors keep their shapes.
     """
 
     branches: Tensor
@@ -77,7 +73,7 @@ class BoostedTrees(nn.Module):
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
         tick: Callable[[], None],
     ) -> Tensor:  # fmt: skip
-        """Add the epoch's trees; see `trainers.model.grown_model.GrownModel`."""
+        """Add the epoch's trees; see `GrownModel`."""
         trees = self._options.trees
         first, last = trees * (epoch - 1) // epochs, trees * epoch // epochs
         growth = self._growth or self._begin(inputs, learned_part(targets).contiguous(), first, tick)
@@ -104,7 +100,6 @@ class BoostedTrees(nn.Module):
         return growth
 
     def _take(self, number: int, tree: Tree) -> None:
-        """Put a tree into the tensors."""
         used, offset = len(tree.numbers), number * self._nodes
         self.numbers[number, :used] = torch.from_numpy(tree.numbers)
         self.branches[number, :used] = torch.from_numpy(tree.children) + offset
@@ -113,7 +108,7 @@ class BoostedTrees(nn.Module):
             self.sets[number, node, levels] = 1
 
     def _add_margins(self, growth: Growth, rows: Tensor, first: int, last: int, tick: Callable[[], None]) -> None:
-        """Add what some trees say to the margins, in their order: a resumed trial comes to the same bits."""
+        """Add trees' outputs to the margins, in their order, so that a resumed trial gets the same bits."""
         levels = self._levels_of(rows)
         for number in range(first * self._margins, last * self._margins):
             leaves = self._leaves_of(rows, levels, self.roots[number : number + 1])
@@ -124,7 +119,7 @@ class BoostedTrees(nn.Module):
         return rows.long() if self._levels else rows
 
     def _leaves_of(self, rows: Tensor, levels: Tensor, roots: Tensor) -> Tensor:
-        """Return the leaf, as its place in the flat tensors, that each row falls into, int64 [n, roots]."""
+        """Return each row's leaf as a place in the flat tensors, int64 [n, roots]."""
         columns, numbers, branches = self.columns.view(-1), self.numbers.view(-1), self.branches.view(-1)
         place = roots.expand(rows.shape[0], -1)  # len(rows) would be a constant in a program
         for _ in range(self._options.depth):
@@ -147,7 +142,6 @@ class BoostedTrees(nn.Module):
 
 
 def _check_size(trees: int, nodes: int, levels: int) -> None:
-    """Refuse tables of levels that no checkpoint should have to hold."""
     size = trees * nodes * levels
     if size > _MOST_SET_BYTES:
         raise TaskError(

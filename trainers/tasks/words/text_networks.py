@@ -21,7 +21,7 @@ _LONGEST_TURN = 10000.0
 
 
 class DecoderNetwork(nn.Module):
-    """Normalisation in front, rotary embeddings, and one matrix for tokens that come in and go out.
+    """A decoder with normalisation first, rotary embeddings, and tied input and output embeddings.
 
     Input: tokens int64 [n, t]; output [n, t, tokens]: at each place the logits of the next token.
     """
@@ -45,7 +45,7 @@ class DecoderNetwork(nn.Module):
 
 
 class _DecoderBlock(nn.Module):
-    """Causal attention and two dense layers, each added to what comes in."""
+    """Causal attention and two dense layers, each added to its input."""
 
     def __init__(self, width: int, depth: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -60,7 +60,6 @@ class _DecoderBlock(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return values [n, t, w] for values of that shape."""
         n, t, w = values.shape
         joined: Tensor = self.attention_in(self.before_attention(values))
         query, key, value = joined.view(n, t, 3, self._heads, w // self._heads).permute(2, 0, 3, 1, 4)
@@ -74,7 +73,6 @@ class _DecoderBlock(nn.Module):
 
 
 def _turned(values: Tensor) -> Tensor:
-    """Return queries or keys [n, h, t, d] turned by angles that grow with their place: rotary embeddings."""
     t, half = values.shape[2], values.shape[3] // 2
     speeds = _LONGEST_TURN ** (-torch.arange(half, device=values.device, dtype=torch.float32) / half)
     angles = torch.arange(t, device=values.device, dtype=torch.float32)[:, None] * speeds
@@ -88,10 +86,7 @@ _DROPOUT = re.compile(r"^(?!att|activation|qa_|.*layerdrop).*drop")
 
 
 class TextNetwork(nn.Module):
-    """A transformer encoder with normalisation in front, pooled over tokens; output [n, outputs].
-
-    Input: tokens int64 [n, longest], filled up with PAD.
-    """
+    """A transformer encoder with normalisation first, pooled over tokens: int64 [n, longest] to [n, outputs]."""
 
     def __init__(
         self,
@@ -134,7 +129,7 @@ class TextNetwork(nn.Module):
 
 
 class _Block(nn.Module):
-    """Self-attention and a feed-forward layer, each added to what came in."""
+    """Self-attention and a feed-forward layer, each added to its input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -147,7 +142,7 @@ class _Block(nn.Module):
         self._heads = heads
 
     def forward(self, values: Tensor, present: Tensor) -> Tensor:
-        """Return values [n, t, w] for values of that shape and where there is a token, bool [n, t]."""
+        """Return values [n, t, w] for values and presence of tokens, bool [n, t]."""
         n, t, w = values.shape
         joined: Tensor = self.attention_in(self.before_attention(values))
         query, key, value = joined.view(n, t, 3, self._heads, w // self._heads).permute(2, 0, 3, 1, 4)
@@ -158,7 +153,7 @@ class _Block(nn.Module):
 
 
 def _trimmed(tokens: Tensor, pad: int) -> Tensor:
-    """Return the tokens up to the end of the longest text; all where they have no values and are only counted."""
+    """Return the tokens up to the end of the longest text; all if they are on the meta device or exported."""
     # A program for everywhere takes the batch as it is: whoever calls it fills up no further than needed.
     if tokens.is_meta or torch.compiler.is_exporting():
         return tokens
@@ -167,7 +162,7 @@ def _trimmed(tokens: Tensor, pad: int) -> Tensor:
 
 
 def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
-    """Return [n, w], or [n, 2 w] for "both": the mean and the largest value over the tokens that are there."""
+    """Return [n, w], or [n, 2 w] for "both": mean and maximum over the tokens."""
     weights = present.unsqueeze(2).to(values.dtype)
     mean = (values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
     if pooling == "mean":
@@ -177,13 +172,9 @@ def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
 
 
 class CheckpointNetwork(nn.Module):
-    """A published transformer with a classifier on top; output [n, outputs].
+    """A published transformer, in float32, with a new classifier on top; output [n, outputs].
 
-    Its weights are read from the checkpoint when it is made, as float32 whatever the file has; the classifier's are
-    drawn.
-
-    Args:
-        dropout: Probability of dropout in all layers but attention; None leaves the checkpoint's own.
+    `dropout` is for all layers but attention; None leaves the checkpoint's own.
     """
 
     def __init__(self, checkpoint: str, *, outputs: int, dropout: float | None, pad: int) -> None:
@@ -211,11 +202,7 @@ class CheckpointNetwork(nn.Module):
 
 
 def _set_dropout(config: Any, dropout: float) -> None:
-    """Set every dropout probability of an architecture but attention's, whatever the architecture calls them.
-
-    BERT and RoBERTa have `hidden_dropout_prob`, DistilBERT `dropout` and `seq_classif_dropout`, GPT-2 `resid_pdrop` and
-    `embd_pdrop`. One that is null follows another one.
-    """
+    """Set all dropout probabilities of a config but attention's; their names differ between architectures."""
     named = [(name, value) for name, value in config.to_dict().items() if _DROPOUT.search(name)]
     names = [name for name, value in named if isinstance(value, int | float) and not isinstance(value, bool)]
     if not names:

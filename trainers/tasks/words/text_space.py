@@ -1,8 +1,7 @@
-"""What the search varies in models of texts, and where it begins.
+"""Search spaces, first trials and baselines for texts.
 
-Learning rates may fall from a model's last layer to its first, for fine-tuning: Howard and Ruder 2018 (arXiv
-1801.06146, section 3.2) call them discriminative fine-tuning; the form with one factor is that of Clark et al. 2020
-(arXiv 2003.10555, appendix B).
+Learning rates may fall from the last layer to the first when fine-tuning (Howard and Ruder 2018, arXiv 1801.06146,
+section 3.2), by one factor as in Clark et al. 2020 (arXiv 2003.10555, appendix B).
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ LAYER_RATE_DECAY = "layer_rate_decay"
 
 
 def layer_rate_factors(model: nn.Module, params: Params) -> dict[str, float] | None:
-    """Return multiples of the learning rate, by names of parameters; None where all layers have the same.
+    """Return multiples of the learning rate by parameter name; None if all layers have the same.
 
-    The layers are the longest list of modules within the model. With decay d, layer i of n, counted from 0, has
-    d^(n - i); what is registered before the layers, embeddings as a rule, has d^(n + 1); what comes after them has 1.
+    The layers are the longest list of modules. With decay d, layer i of n, from 0, has d^(n - i); parameters registered
+    before the layers, mostly embeddings, have d^(n + 1); those after them have 1.
     """
     decay = task_options.number_parameter(params, LAYER_RATE_DECAY, 1.0, low=0.01, high=1.0)
     if decay == 1:
@@ -46,7 +45,6 @@ def layer_rate_factors(model: nn.Module, params: Params) -> dict[str, float] | N
 
 
 def _layers(model: nn.Module) -> tuple[str, int]:
-    """Return the prefix of the layers' names, and their number; 0 where there are none."""
     from torch import nn
 
     lists = [(name, len(one)) for name, one in model.named_modules() if isinstance(one, nn.ModuleList)]
@@ -55,21 +53,18 @@ def _layers(model: nn.Module) -> tuple[str, int]:
 
 
 BUCKETS = 2**15
-"""Number of places that all n-grams of two tokens and more share; those that fall together are told apart by others.
-
-The optimizer of a network goes over all of them in each step, which takes most of a step's time.
-"""
+"""Number of hash buckets for n-grams of two tokens and more; updating all of them takes most of a step's time."""
 MOST_WEIGHTS = 20_000_000
-"""Most weights of TF-IDF: its optimizer keeps some twenty copies of them in double precision, 3 GB."""
+"""Largest number of weights of TF-IDF, of which its optimizer keeps about twenty copies in double precision: 3 GB."""
 
 
 def count_of(vocabulary: int, longest_ngram: int) -> int:
-    """Return the number of different n-grams of up to `longest_ngram` of so many tokens, as they are told apart."""
+    """Return the number of distinguished n-grams of up to `longest_ngram` tokens."""
     return vocabulary + (BUCKETS if longest_ngram > 1 else 0)
 
 
 def fits_tfidf(vocabulary: int, classes: int) -> bool:
-    """Return whether TF-IDF of n-grams of any length has few enough weights for so many tokens and classes."""
+    """Return whether TF-IDF of n-grams of any length has few enough weights."""
     return count_of(vocabulary, 2) * classes <= MOST_WEIGHTS
 
 
@@ -87,7 +82,7 @@ _TRANSFORMER: Mapping[str, Any] = {
 
 
 def text_space(*, has_tfidf: bool) -> Space:
-    """Return the search space for texts, without TF-IDF where it would have too many weights (`fits_tfidf`)."""
+    """Return the search space for texts, without TF-IDF if it has too many weights (`fits_tfidf`)."""
     network, transformer = {"architecture": list(NETWORKS)}, {"architecture": "transformer"}
     space = {
         "learning_rate": Float(low=2e-4, high=4e-3, log=True).when(**network),
@@ -128,13 +123,13 @@ def checkpoint_space() -> Space:
 
 
 def text_first_trials(*, has_tfidf: bool) -> list[dict[str, Any]]:
-    """Return parameters known to be good: the usual baseline, a bag of n-grams, a small transformer."""
+    """Return known good parameters: the usual baseline, n-grams, a small transformer."""
     known = [_TFIDF, _NGRAMS, _TRANSFORMER] if has_tfidf else [_NGRAMS, _TRANSFORMER]
     return [dict(one) for one in known]
 
 
 def text_baselines(*, has_tfidf: bool) -> list[dict[str, Any]]:
-    """Return the usual baseline for texts, which a search has to beat."""
+    """Return the usual baseline for texts."""
     if not has_tfidf:
         return [{"name": "n-grams with usual parameters", "params": dict(_NGRAMS)}]
     return [{"name": "TF-IDF with logistic regression", "params": dict(_TFIDF)}]

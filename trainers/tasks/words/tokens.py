@@ -1,14 +1,8 @@
-"""Texts as rows of token numbers, by a tokenizer learned from the training texts or taken from a checkpoint.
+"""Texts as token numbers, by a tokenizer learned from the training texts or of a checkpoint. Home of `tokenizers`.
 
-This is the home of `tokenizers` (Hugging Face), chosen since it is kept up, installs without other heavy packages,
-trains on tens of thousands of sentences in a second, and reads the `tokenizer.json` of published checkpoints.
-
-Ranks learn their tokenizers apart and must arrive at the same one. BPE without a prefix for the inside of words does.
-WordPiece and Unigram do not in version 0.23: ties are broken by the order of a hash map, so that two ranks had 3,191
-and 3,195 tokens (https://github.com/huggingface/tokenizers/issues/1794). They are not offered.
-
-For language models a byte-pair tokenizer loses nothing: its alphabet is the 256 bytes, so every text has tokens, and
-they give back that text. Ranks learn their tokenizers apart and arrive at the same one.
+Ranks learn their tokenizers apart and must get the same one, so only BPE is used: WordPiece and Unigram break ties by
+the order of a hash map in version 0.23 (https://github.com/huggingface/tokenizers/issues/1794). Language models use
+byte-level BPE, whose alphabet of 256 bytes loses nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +20,9 @@ _USUAL = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
 
 
 def pad_of(tokenizer: Any, checkpoint: str) -> int:
-    """Return the number of a checkpoint's padding token: by a usual name, else as the checkpoint's files say.
+    """Return a checkpoint's padding token: by a usual name, else from the checkpoint's files; TaskError if none.
 
-    No text may have it, since the model does not see it: only added tokens count, not those that words become.
+    Only added tokens count: the model ignores padding, so no text may have it.
     """
     usual = next((number for number in map(tokenizer.token_to_id, _USUAL) if number is not None), None)
     if usual is not None:
@@ -43,7 +37,7 @@ def pad_of(tokenizer: Any, checkpoint: str) -> int:
 
 
 def _said(tokenizer: Any, checkpoint: str) -> Iterator[int]:
-    """Yield the numbers of the tokens that a checkpoint's files name for padding, and for the end of a text."""
+    """Yield the tokens that a checkpoint's files name for padding, and for the end of a text."""
     from transformers import PretrainedConfig
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -61,7 +55,7 @@ def _said(tokenizer: Any, checkpoint: str) -> Iterator[int]:
 
 
 END = 0
-"""Token that stands behind each document."""
+"""Token after each document."""
 _END_TEXT = "<|endoftext|>"
 FEWEST = 257
 """Fewest tokens of a vocabulary: all bytes, and the end of a document."""
@@ -100,11 +94,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[MASK]")
 
 
 def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -> Any:
-    """Return a BPE tokenizer learned from texts; PAD, UNKNOWN and MASK are its first tokens.
-
-    Args:
-        lowercase: Whether capitals are small letters; accents go with them.
-    """
+    """Return a BPE tokenizer learned from texts, which may ignore case and accents; PAD, UNKNOWN, MASK come first."""
     tk = library()
     tokenizer = tk.Tokenizer(tk.models.BPE(unk_token=_SPECIAL[UNKNOWN]))
     forms = [tk.normalizers.NFD(), tk.normalizers.Lowercase(), tk.normalizers.StripAccents()]
@@ -153,7 +143,7 @@ def form_of(
     unknown: int = UNKNOWN,
     first: int | None = None,
 ) -> dict[str, Any]:
-    """Return how texts become tokens as plain values, for `automl.standalone.text_rows`, which says what they mean."""
+    """Return how texts become tokens as plain values, for `automl.standalone.text_rows`."""
     plain = type(tokenizer).from_str(tokenizer.to_str())  # the task's own stays: its text is in the mark of weights
     plain.no_padding()
     plain.no_truncation()
