@@ -199,7 +199,7 @@ def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp
     """The operator would begin it again, on cluster after cluster."""
     out = written(tmp_path, "kuberay")
     space = {**SLOW["space"], "fault": "raise", "at_epoch": 1, "world_size": 1}
-    failing = {"study": "small", "space": space, "budget": {"usd": 1.0, "hours": 0.5, "trials": 1}}
+    failing = {"study": "small", "space": space, "budget": {"usd": 1.0, "hours": 0.5, "trials": 1}, "mlflow": "off"}
     (out / "study" / "small.yaml").write_text(yaml.safe_dump({**SLOW, **failing, "resources": {"slots": 1}}))
     shutil.copy(faulty_tasks.__file__, out / "study")
     (tmp_path / "ray").write_text(RAY.format(file=str(tmp_path / "submitted.json")))
@@ -212,7 +212,7 @@ def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp
 @pytest.mark.timeout(600)
 def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
     """A second one goes on with the study, which has ended."""
-    small = {"budget": {"usd": None, "hours": 0.5, "trials": 1}, "training": {"epochs": 1}}
+    small = {"budget": {"usd": None, "hours": 0.5, "trials": 1}, "training": {"epochs": 1}, "mlflow": "off"}
     out = written(tmp_path, "kuberay", **small)
     space = DIGITS["space"] | {"world_size": {"type": "categorical", "choices": [1]}}
     (out / "study" / "small.yaml").write_text(

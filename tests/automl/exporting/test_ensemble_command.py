@@ -20,8 +20,8 @@ from trainers.data.samples import load_samples
 @pytest.mark.large
 @pytest.mark.ray
 def test_digits_are_answered_by_the_mean_of_probabilities(tmp_path: Path, warm_pool: LentPool) -> None:
-    place = Workplace(tmp_path, warm_pool)
-    place.run("launch", place.spec(DIGITS, training={"epochs": 3}, budget={"usd": 1.0, "trials": 4}))
+    place = Workplace(tmp_path, warm_pool, has_mlflow=False)
+    place.run("launch", place.spec(DIGITS, training={"epochs": 3}, budget={"usd": 1.0, "trials": 4}, mlflow="off"))
     place.run("confirm", "small", "best", "--seeds", "2", "--keep-models")
     made = place.json("ensemble", "small", "--size", "8", "--out", tmp_path / "together")
     assert made["metric"] == "val_error"

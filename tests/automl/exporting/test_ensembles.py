@@ -35,6 +35,7 @@ SPEC: dict[str, Any] = {
     "search": {"sampler": "random", "pruner": {"name": "none"}, "seed": 1},
     "budget": {"usd": 1.0, "trials": 2},
     "resources": {"slots": 2},
+    "mlflow": "off",
 }
 
 
@@ -48,15 +49,18 @@ def rows_of(place: Workplace, count: int) -> list[dict[str, str]]:
         return [row for _, row in zip(range(count), csv.DictReader(file), strict=False)]
 
 
-@pytest.mark.large
-@pytest.mark.timeout(600)
-def test_models_are_kept_where_asked_for_and_answer_together(tmp_path: Path, warm_pool: LentPool) -> None:
-    place = Workplace(tmp_path, warm_pool)
+@pytest.fixture
+def place(tmp_path: Path, warm_pool: LentPool) -> Workplace:
+    workplace = Workplace(tmp_path, warm_pool, has_mlflow=False)
     write(tmp_path / "people.csv", [HEADER, *people(300)])
-    place.spec(SPEC, task_options={"train": "people.csv", "target": "age", "kind": "regression"})
-    place.run("launch", tmp_path / "ages.yaml")
+    workplace.spec(SPEC, task_options={"train": "people.csv", "target": "age", "kind": "regression"})
+    workplace.run("launch", tmp_path / "ages.yaml")
+    return workplace
+
+
+@pytest.mark.large
+def test_all_seeds_answer_together_and_are_candidates_of_the_command(place: Workplace) -> None:
     check_what_cannot_be(place)
-    check_models_are_kept_only_where_asked_for(place)
     check_all_seeds_answer_together(place)
     check_the_command(place)
 
@@ -103,7 +107,7 @@ def check_what_cannot_be(place: Workplace) -> None:
     assert not out.exists()
 
 
-def check_models_are_kept_only_where_asked_for(place: Workplace) -> None:
+def test_models_are_kept_only_where_asked_for(place: Workplace) -> None:
     place.run("confirm", "ages", "0", "--seeds", "1")
     assert [run.checkpoint for run in record_of(place).confirmations] == [None]
     assert not list(place.folder.rglob("trial-*-seed-*"))

@@ -101,7 +101,7 @@ def confirming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Confirming:
     return Confirming(tmp_path, monkeypatch)
 
 
-@pytest.mark.large
+@pytest.mark.medium
 def test_a_job_that_was_drained_trains_what_is_left(confirming: Confirming) -> None:
     confirming.submit("0@4")
     first = confirming.begin()
@@ -138,7 +138,7 @@ def test_a_confirmation_that_automl_stop_ends_spends_nothing_more(confirming, mo
     assert isinstance(confirming.queue.take_turn(confirming.worker, 2), Start) == (state == "queued")
 
 
-@pytest.mark.large
+@pytest.mark.medium
 def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming: Confirming) -> None:
     confirming.submit("0@2", "0@4")
     first = confirming.begin()
@@ -150,7 +150,7 @@ def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming:
     assert (len(confirming.started), len(record.confirmations), record.cost_nano_usd) == (3, 6, cost)
 
 
-@pytest.mark.large
+@pytest.mark.medium
 def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(confirming: Confirming) -> None:
     confirming.submit("0@4", limit_nano_usd=NANO * 15 // 100)  # of 0.24
     first = confirming.begin()
@@ -175,7 +175,7 @@ def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(confirming: Con
     assert len(load_study(confirming.study.store, "small").confirmations) == 3
 
 
-@pytest.mark.large
+@pytest.mark.medium
 def test_another_job_and_whoever_calls_the_command_again_have_all_trained_again(confirming: Confirming) -> None:
     for _ in range(2):
         confirm(confirming.study.store, "small", ["0@4"], seeds=3, keeps_models=False, say=lambda _line: None)

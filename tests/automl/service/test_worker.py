@@ -106,6 +106,13 @@ def outcomes(service: TestedService) -> list[str | None]:
         return list(connection.execute(sa.select(t.job_runs.c.outcome).order_by(t.job_runs.c.id)).scalars())
 
 
+def started(service: TestedService, slots: int = 1, device: str = "cpu") -> Start:
+    """The turn of a worker that is given a job."""
+    turn = service.queue.take_turn(service.queue.register("w", device=device, slots=slots), slots)
+    assert isinstance(turn, Start)
+    return turn
+
+
 def ended_process(one: Worker) -> None:
     """Wait until the only process of a worker has ended, and let the worker see it."""
     for running in one._running.values():
@@ -181,8 +188,7 @@ def test_a_process_that_the_store_does_not_answer_gives_its_job_back(service: Te
 
 def test_a_store_that_is_away_for_a_moment_hears_how_a_run_ended(service: TestedService) -> None:
     job = service.queue.submit(plain_submission("vision.a"))
-    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=1), 1)
-    assert isinstance(turn, Start)
+    turn = started(service)
     assert turn.job.run is not None
     left = [1]
 
@@ -491,8 +497,7 @@ def test_a_job_has_the_slots_and_the_price_that_launch_would_give_it(service, mo
     monkeypatch.setattr(available_slots, "available_cpus", lambda: 8.0)
     resources = {"slots": slots, "cpus_per_rank": 4, "device": "cpu"}
     service.studies().submit(spec_of("a", resources=resources))
-    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=8), 8)
-    assert isinstance(turn, Start)
+    turn = started(service, slots=8)
     launched = prepare(parse_spec(spec_of("a", resources=resources)), source="a", base_folder=service.folder)
     assert job_process._prepared(service.queue, turn.job).place == launched.place
 
@@ -500,8 +505,7 @@ def test_a_job_has_the_slots_and_the_price_that_launch_would_give_it(service, mo
 def test_what_is_kept_of_a_cap_is_a_share_of_what_is_left_of_it(service: TestedService) -> None:
     """Confirmations of a study are in its ledger, and in its cap."""
     service.studies().submit(spec_of("a"))
-    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=1), 1)
-    assert isinstance(turn, Start)
+    turn = started(service)
     assert turn.job.run is not None
     run = replace(turn.job.run, cap_nano_usd=NANO)
     job = replace(turn.job, run=run, limit_nano_usd=None, confirmed_nano_usd=NANO * 99 // 100)
@@ -519,6 +523,5 @@ def test_a_job_sees_the_gpus_of_its_slots_and_none_of_a_worker_on_cpus(service, 
         devices=devices,
     )  # fmt: skip
     service.studies().submit(spec_of("a"))
-    turn = service.queue.take_turn(service.queue.register("w", device=device, slots=2), 2)
-    assert isinstance(turn, Start)
+    turn = started(service, slots=2, device=device)
     assert one._environment(replace(turn, slot_numbers=(1,)))["CUDA_VISIBLE_DEVICES"] == seen
