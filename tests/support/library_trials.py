@@ -3,9 +3,9 @@
 import torch
 import torch.distributed as dist
 
-from tests.support.function_trials import trained
+from tests.support.function_trials import in_attempts, on, trained
 from tests.support.trainer_pool import HERE
-from trainers.protocol import TrialSpec
+from trainers.protocol import TrainingError, TrialSpec
 
 MODULE = "tests.support.library_functions"
 
@@ -30,3 +30,27 @@ def gang_is_usable(group, spec=None):
     ranks = torch.ones(1)
     dist.all_reduce(ranks)
     return dist.group.WORLD is before and ranks.item() == group.world_size
+
+
+def with_equal_bits(ranks, spec):
+    """Train a trial whole and paused after each epoch, with the same bits on all ranks; returns what each measured."""
+    whole, attempts = on(ranks, spec), in_attempts(ranks, spec)
+    for one in (*whole[1:], attempts[-1]):
+        for name, value in whole[0]["weights"].items():
+            assert torch.equal(value, one["weights"][name]), name
+    assert [one.epoch for one in whole[0]["measurements"]] == [1, 2, 3]
+    assert [one["facts"].start_epoch for one in attempts] == [0, 1, 2]
+    return whole[0]["measurements"], [one["measurements"][0] for one in attempts]
+
+
+def serve_one_trial_after_another(ranks, function, ends):
+    """Run trials of a number of ranks each, which end after an epoch, by a fault, or by themselves."""
+    for number, (world_size, ends_with, fault) in enumerate(ends):
+        spec = spec_of(function, world_size, trial=number, task_options={"fault": fault})
+        for one in ranks.run(world_size, trained, spec, 1000, ends_with):
+            if fault == "raises":
+                assert isinstance(one, TrainingError)
+                assert "the user's own mistake" in str(one)
+            else:
+                assert len(one["measurements"]) == (ends_with or 3)
+        assert all(ranks.run(world_size, gang_is_usable))

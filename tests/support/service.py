@@ -13,7 +13,7 @@ from automl.service.operator_policy import Policy
 from automl.service.team_studies import TeamStudies
 from studies.queueing import access_tokens
 from studies.queueing.access_tokens import Identity, Role
-from studies.queueing.job_queue import JobQueue
+from studies.queueing.job_queue import JobQueue, Submission
 from studies.storage.study_store import Store
 from tests.support.databases import empty_database
 
@@ -69,3 +69,9 @@ def with_policy(service: TestedService, **changes: Any) -> TestedService:
     service.policy = replace(service.policy, **changes)
     service.context = ServiceContext(store=service.store, policy=service.policy)
     return service
+
+
+def plain_submission(study: str, **more: Any) -> Submission:
+    """A job of Ann without a spec, and with no bound of its own."""
+    given = {"project": "vision", "user": "ann", "spec": {}, "base_folder": "/", "slots": 1, "limit_nano_usd": None}
+    return Submission(study=study, **given | more)

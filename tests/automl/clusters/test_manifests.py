@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -22,7 +21,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from automl.cli import COMMANDS, cli
+from automl.cli import cli
 from automl.clusters.manifests import Machines, Target, write_manifests
 from automl.clusters.study_image import code_beside
 from automl.exporting.export_errors import ExportError
@@ -31,6 +30,8 @@ from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support import faulty_tasks, optional
 from tests.support.command_line import AUTOML, DIGITS, SLOW, Workplace
 from tests.support.databases import create_database
+from tests.support.served import free_port
+from tests.support.waiting import wait_until
 
 SCHEMAS = Path(__file__).parent / "schemas"
 TARGETS: tuple[Target, ...] = ("kuberay", "pytorchjob", "compose", "kustomize")
@@ -70,7 +71,7 @@ def check_kubernetes(document: dict[str, Any]) -> None:
 
 
 def check_pod(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a pod template as the pod that is made of it, and return its container."""
+    """The container of a pod template, which is checked as a pod."""
     check_kubernetes({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "any"}, "spec": template["spec"]})
     spec = template["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -153,15 +154,9 @@ def test_kuberay_takes_its_job(tmp_path: Path) -> None:
     assert worker["resources"]["limits"]["nvidia.com/gpu"] == "4"
     assert "nvidia.com/gpu" not in head["resources"]["limits"]
     assert head["image"] == worker["image"] == "registry.example:5000/team/study:7"
-
-
-@pytest.mark.parametrize("wrong", [{"entrypoints": "x"}, {"submissionMode": "Http"}, {"backoffLimit": "3"}])
-def test_the_schema_of_kuberay_finds_what_is_wrong(wrong: dict[str, Any], tmp_path: Path) -> None:
-    jsonschema = optional.module("jsonschema")
-    job, _ = documents(written(tmp_path, "kuberay") / "rayjob.yaml")
-    job["spec"] |= wrong
-    with pytest.raises(jsonschema.ValidationError):
-        check_by("rayjob.json", job)
+    for wrong in ({"entrypoints": "x"}, {"submissionMode": "Http"}, {"backoffLimit": "3"}):
+        with pytest.raises(optional.module("jsonschema").ValidationError):
+            check_by("rayjob.json", job | {"spec": job["spec"] | wrong})
 
 
 # The operator's submitter runs a script of this shape, with the entrypoint unquoted: `ray job submit` gets its words,
@@ -182,6 +177,21 @@ elif verb == "logs":
 """
 
 
+def entrypoint_run(out: Path, ray_address: str, script: str = "{entrypoint}") -> str:
+    """Run the entrypoint of a job with the variables that Ray gives it, and return what it says."""
+    job, _ = documents(out / "rayjob.yaml")
+    path = f"{out.parent}:{Path(AUTOML).parent}:{os.environ['PATH']}"
+    store = f"sqlite:///{out.parent}/store.db"
+    done = subprocess.run(
+        ["bash", "-c", script.format(entrypoint=job["spec"]["entrypoint"])], cwd=out / "study", text=True,
+        env={**os.environ, "RAY_ADDRESS": ray_address, "AUTOML_STORE": store, "PATH": path},
+        capture_output=True, check=False, timeout=WAIT_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "small is closed" in done.stdout, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
@@ -189,48 +199,27 @@ def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp
     """The operator would begin it again, on cluster after cluster."""
     out = written(tmp_path, "kuberay")
     space = {**SLOW["space"], "fault": "raise", "at_epoch": 1, "world_size": 1}
-    failing = {"study": "small", "space": space, "budget": {"usd": 1.0, "hours": 0.5, "trials": 1}}
+    failing = {"study": "small", "space": space, "budget": {"usd": 1.0, "hours": 0.5, "trials": 1}, "mlflow": "off"}
     (out / "study" / "small.yaml").write_text(yaml.safe_dump({**SLOW, **failing, "resources": {"slots": 1}}))
     shutil.copy(faulty_tasks.__file__, out / "study")
     (tmp_path / "ray").write_text(RAY.format(file=str(tmp_path / "submitted.json")))
     (tmp_path / "ray").chmod(0o755)
-    job, _ = documents(out / "rayjob.yaml")
-    variables = {
-        "RAY_ADDRESS": ray_address,
-        "AUTOML_STORE": f"sqlite:///{tmp_path}/store.db",
-        "PATH": f"{tmp_path}:{Path(AUTOML).parent}:{os.environ['PATH']}",
-    }
-    done = subprocess.run(
-        ["bash", "-c", SUBMITTER.format(entrypoint=job["spec"]["entrypoint"])], cwd=out / "study",
-        env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=WAIT_SECONDS,
-    )  # fmt: skip
-    assert "small is closed" in done.stdout, done.stdout + done.stderr
-    assert "1 failed" in done.stdout, done.stdout
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 failed" in entrypoint_run(out, ray_address, SUBMITTER)
 
 
 @pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
-    """Ray gives the entrypoint of a job RAY_ADDRESS; a second one goes on with the study, which has ended."""
-    small = {"budget": {"usd": None, "hours": 0.5, "trials": 1}, "training": {"epochs": 1}}
+    """A second one goes on with the study, which has ended."""
+    small = {"budget": {"usd": None, "hours": 0.5, "trials": 1}, "training": {"epochs": 1}, "mlflow": "off"}
     out = written(tmp_path, "kuberay", **small)
-    (out / "study" / "small.yaml").write_text(yaml.safe_dump({**DIGITS, **small, "resources": {"slots": 1}, "space": {
-        **DIGITS["space"], "world_size": {"type": "categorical", "choices": [1]}}}))  # fmt: skip
-    job, _ = documents(out / "rayjob.yaml")
-    variables = {
-        "RAY_ADDRESS": ray_address,
-        "AUTOML_STORE": f"sqlite:///{tmp_path}/store.db",
-        "PATH": f"{Path(AUTOML).parent}:{os.environ['PATH']}",
-    }
+    space = DIGITS["space"] | {"world_size": {"type": "categorical", "choices": [1]}}
+    (out / "study" / "small.yaml").write_text(
+        yaml.safe_dump({**DIGITS, **small, "resources": {"slots": 1}, "space": space})
+    )
     for _ in range(2):
-        done = subprocess.run(
-            ["bash", "-c", job["spec"]["entrypoint"]], cwd=out / "study", env={**os.environ, **variables},
-            capture_output=True, text=True, check=False, timeout=WAIT_SECONDS,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "small is closed" in done.stdout
+        entrypoint_run(out, ray_address)
     assert (out / "study" / "artifacts" / "small").is_dir()
 
 
@@ -258,11 +247,11 @@ def test_the_pods_of_kubeflow_train_together(tmp_path: Path) -> None:
     out = written(tmp_path, "pytorchjob", machines, training={"epochs": 2})
     job, _ = documents(out / "pytorchjob.yaml")
     replicas = job["spec"]["pytorchReplicaSpecs"]
-    address, port = "127.0.0.1", _free_port()
+    port = str(free_port())
     pods = []
     for rank, name in enumerate(("Master", "Worker")):
         (container,) = replicas[name]["template"]["spec"]["containers"]
-        given = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": str(port)}
+        given = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         arguments = [_expanded(one, given) for one in container["args"]]
         (program,) = container["command"]
         pods.append(
@@ -357,20 +346,14 @@ def test_compose_has_one_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["service", "worker"])
 def test_the_commands_of_compose_are_ours(name: str, tmp_path: Path) -> None:
     (composed,) = documents(written(tmp_path, "compose") / "compose.yaml")
-    program, command, *arguments = composed["services"][name]["command"]
+    program, command, *given = composed["services"][name]["command"]
     assert program == "automl"
-    if command not in COMMANDS:
-        pytest.skip(f"this version has no `automl {command}`")
-    own = {
-        "/home/automl/study": str(tmp_path),
-        "/home/automl/uploads": str(tmp_path),
-        "/run/secrets/automl/tokens": str(tmp_path / "small.yaml"),
-    }
-    given = [arguments[0], *arguments[1:]] if arguments else []
-    for there, here in own.items():
-        given = [one.replace(there, here) for one in given]
-    found = cli.get_command(click.Context(cli), command)
-    found.make_context(command, given)
+    for there, here in (
+        ("/home/automl/study", tmp_path), ("/home/automl/uploads", tmp_path),
+        ("/run/secrets/automl/tokens", tmp_path / "small.yaml"),
+    ):  # fmt: skip
+        given = [one.replace(there, str(here)) for one in given]
+    cli.get_command(click.Context(cli), command).make_context(command, given)
 
 
 class Composed:
@@ -382,7 +365,7 @@ class Composed:
     def __init__(self, file: Path, folder: Path, database: str) -> None:
         (self.file,) = documents(file)
         self.folder, self.database = folder, database
-        self.ports = {name: _free_port() for name in self.file["services"] if name != "postgres"}
+        self.ports = {name: free_port() for name in self.file["services"] if name != "postgres"}
 
     def _here(self, text: str) -> str:
         """A text of the file as it is on this machine."""
@@ -426,11 +409,21 @@ class Composed:
         assert kind == "CMD"
         program, *arguments = [self._here(one) for one in check]
         assert program == "python"
-        deadline = time.monotonic() + WAIT_SECONDS
-        while subprocess.run([sys.executable, *arguments], capture_output=True, check=False).returncode:
-            log = (self.folder / f"{name}.log").read_text()
-            assert process.poll() is None, log
-            assert time.monotonic() < deadline, log
+        log = self.folder / f"{name}.log"
+
+        def listens() -> bool:
+            """Whether somebody takes connections, which is cheaper to ask than a process that checks."""
+            assert process.poll() is None, log.read_text()
+            with socket.socket() as client:
+                client.bind(("127.0.0.2", 0))  # from the server's own address it might connect to itself
+                return client.connect_ex(("127.0.0.1", self.ports[name])) == 0
+
+        def is_healthy() -> bool:
+            assert process.poll() is None, log.read_text()
+            return not subprocess.run([sys.executable, *arguments], capture_output=True, check=False).returncode
+
+        wait_until(listens, f"{name} does not listen", WAIT_SECONDS)
+        wait_until(is_healthy, f"{name} is not healthy", WAIT_SECONDS)
 
 
 @pytest.fixture
@@ -454,8 +447,6 @@ def test_the_services_of_compose_run_as_plain_processes(composed: Composed) -> N
         composed.wait_until_healthy("mlflow", mlflow)
         with urlopen(f"http://127.0.0.1:{composed.ports['mlflow']}/mlflow/health") as answer:
             assert answer.read() == b"OK"
-        if "serve" not in COMMANDS:
-            pytest.skip("MLflow runs; this version has no `automl serve`")
         service = running.enter_context(composed.running("service"))
         composed.wait_until_healthy("service", service)
         worker = running.enter_context(composed.running("worker"))
@@ -481,23 +472,13 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     ("target", "sections", "problem"),
     [
         ("pytorchjob", {"task": {"command": ["true"]}}, "found a command"),
-        (
-            "kuberay",
-            {"resources": {"autoscale": True, "ray_address": "auto", "slots": 2, "device": "cpu"}},
-            "autoscale",
-        ),
+        ("kuberay", {"resources": AUTOSCALED}, "autoscale"),
     ],
 )
 def test_what_a_target_cannot_do_is_said(target: Target, sections: Any, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=problem):
         written(tmp_path, target, **sections)
     assert not (tmp_path / target).exists()
-
-
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:

@@ -246,25 +246,8 @@ def test_the_state_of_a_job(answer: str, state: JobState, tmp_path: Path, monkey
     assert state_of("7") == state
 
 
-def test_a_job_is_followed_through_its_runs() -> None:
-    states = [JobState(state=name) for name in ("PENDING", "RUNNING", "RUNNING", "PENDING", "RUNNING", "COMPLETED")]
-    waits: list[float] = []
-    told: list[str] = []
-    coming = iter(states)
-    job, record = follow(
-        lambda: next(coming), lambda: None, told.append, Lines(Console(file=sys.stderr)), sleep=waits.append
-    )
-    assert (job.state, record) == ("COMPLETED", None)
-    assert told == ["pending", "running", "pending", "running", "completed"]
-    assert len(waits) == 5
-
-
 class Silence:
-    """SLURM's controller, which is silent at some looks at the job, and a clock.
-
-    Args:
-        states: State that each look finds, one after the other; none while SLURM is silent.
-    """
+    """SLURM's controller, whose looks at a job find these states, or nothing while it is silent, and a clock."""
 
     def __init__(self, states: Iterable[str | None]) -> None:
         self.now, self.told, self._states = 1000.0, list[str](), iter(states)
@@ -272,7 +255,10 @@ class Silence:
     def followed(self) -> str:
         """Follow the job to its end; returns its state then."""
         lines = Lines(Console(file=sys.stderr))
-        job, _ = follow(self._look, lambda: None, self.told.append, lines, sleep=self._pass, clock=lambda: self.now)
+        job, record = follow(
+            self._look, lambda: None, self.told.append, lines, sleep=self._pass, clock=lambda: self.now
+        )
+        assert record is None
         return job.state
 
     def _pass(self, seconds: float) -> None:
@@ -283,6 +269,13 @@ class Silence:
         if state is None:
             raise RunError("SLURM: squeue: slurm_load_jobs error: Unable to contact slurm controller")
         return JobState(state=state)
+
+
+def test_a_job_is_followed_through_its_runs() -> None:
+    slurm = Silence(["PENDING", "RUNNING", "RUNNING", "PENDING", "RUNNING", "COMPLETED"])
+    assert slurm.followed() == "COMPLETED"
+    assert slurm.told == ["pending", "running", "pending", "running", "completed"]
+    assert slurm.now == 1000.0 + 5 * 5.0
 
 
 def test_slurm_may_be_silent_for_ten_minutes_at_a_time() -> None:

@@ -1,4 +1,4 @@
-"""`automl confirm --keep-models` and `automl export --ensemble`: the models of all seeds, whose answers are means."""
+"""The models of all seeds, by `automl export --ensemble`, and those that a study keeps, by `automl ensemble`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from automl.standalone.programs import TorchProgram
 from automl.stored.open_store import open_store
 from studies.records.records import StudyRecord
 from studies.storage.reading.reader import load_study
+from tests.support import optional
 from tests.support.command_line import Workplace
 from tests.support.ray_pool import LentPool
 from tests.support.task_files import HEADER, people, write
@@ -34,16 +35,8 @@ SPEC: dict[str, Any] = {
     "search": {"sampler": "random", "pruner": {"name": "none"}, "seed": 1},
     "budget": {"usd": 1.0, "trials": 2},
     "resources": {"slots": 2},
+    "mlflow": "off",
 }
-
-
-@pytest.fixture
-def place(tmp_path: Path, warm_pool: LentPool) -> Workplace:
-    workplace = Workplace(tmp_path, warm_pool)
-    write(tmp_path / "people.csv", [HEADER, *people(300)])
-    workplace.spec(SPEC, task_options={"train": "people.csv", "target": "age", "kind": "regression"})
-    workplace.run("launch", tmp_path / "ages.yaml")
-    return workplace
 
 
 def record_of(place: Workplace) -> StudyRecord:
@@ -51,11 +44,29 @@ def record_of(place: Workplace) -> StudyRecord:
         return load_study(store, "ages")
 
 
+def rows_of(place: Workplace, count: int) -> list[dict[str, str]]:
+    with (place.folder / "people.csv").open() as file:
+        return [row for _, row in zip(range(count), csv.DictReader(file), strict=False)]
+
+
+@pytest.fixture
+def place(tmp_path: Path, warm_pool: LentPool) -> Workplace:
+    workplace = Workplace(tmp_path, warm_pool, has_mlflow=False)
+    write(tmp_path / "people.csv", [HEADER, *people(300)])
+    workplace.spec(SPEC, task_options={"train": "people.csv", "target": "age", "kind": "regression"})
+    workplace.run("launch", tmp_path / "ages.yaml")
+    return workplace
+
+
 @pytest.mark.large
-def test_all_seeds_answer_together(place: Workplace) -> None:
+def test_all_seeds_answer_together_and_are_candidates_of_the_command(place: Workplace) -> None:
+    check_what_cannot_be(place)
+    check_all_seeds_answer_together(place)
+    check_the_command(place)
+
+
+def check_all_seeds_answer_together(place: Workplace) -> None:
     folder = place.folder
-    refused = place.run("export", "ages", "0", "--ensemble", "--out", folder / "early", code=2)
-    assert "--ensemble: found no kept models of the seeds of trial 0" in refused.stderr
     place.run("confirm", "ages", "0", "--seeds", "3", "--keep-models")
     assert place.json("gc", "ages")["bytes"] == 0, "what was kept is no orphan"
     place.audit("ages")
@@ -70,8 +81,7 @@ def test_all_seeds_answer_together(place: Workplace) -> None:
     assert manifest["answers"]["mse"] < manifest["metrics"]["val_mse"], "the mean errs less than its models"
     assert manifest["cost_usd"] == pytest.approx(sum(run.cost_nano_usd for run in runs) / 1e9)
     assert "3 models of one configuration" in (folder / "ages" / "README.md").read_text()
-    with (folder / "people.csv").open() as file:
-        rows = [row for _, row in zip(range(20), csv.DictReader(file), strict=False)]
+    rows = rows_of(place, 20)
     together = load(folder / "ages").predict(rows)
     apart = [Model(manifest, [TorchProgram(folder / "ages" / name)]).predict(rows) for name in manifest["programs"]]
     for number, answer in enumerate(together):
@@ -83,9 +93,10 @@ def test_all_seeds_answer_together(place: Workplace) -> None:
         assert answer["high"] - answer["value"] == pytest.approx(1.959964 * math.sqrt(variance))
 
 
-def test_what_cannot_be_is_one_line(place: Workplace) -> None:
+def check_what_cannot_be(place: Workplace) -> None:
     out = place.folder / "out"
     for arguments, words in (
+        (("0", "--out", out), "--ensemble: found no kept models of the seeds of trial 0"),
         (("0@2", "--out", out), "--ensemble: found no kept models of the seeds of trial 0 after epoch 2"),
         (("0", "--out", f"{out}.onnx"), "--ensemble: found --format onnx, which holds one model"),
         (("0", "--out", f"{out}.pt"), "--ensemble: found --format weights, which holds one model"),
@@ -107,3 +118,30 @@ def test_models_are_kept_only_where_asked_for(place: Workplace) -> None:
     assert manifest["seeds"] == [run.seed], "one seed is no model of the search"
     assert manifest["values"]["val_mse"] == run.metrics["val_mse"]
     assert manifest["cost_usd"] == run.cost_nano_usd / 1e9
+
+
+def check_the_command(place: Workplace) -> None:
+    said = place.run("ensemble", "ages").stdout
+    assert "validation: val_mse" in said
+    assert "its best member (" in said
+    manifest = read_manifest(place.folder / "ages-ensemble")
+    assert manifest["answers"]["mse"] == manifest["metrics"]["val_mse"] == manifest["values"]["val_mse"]
+    row = rows_of(place, 1)[0]
+    (answer,) = load(place.folder / "ages-ensemble").predict([row])
+    assert answer["low"] < answer["value"] < answer["high"]
+    again = place.run("ensemble", "ages", code=2)
+    assert "which is there already, allowed: a folder that is new or empty" in again.stderr
+    for option in ("--format", "--out"):
+        refused = place.run("ensemble", "ages", "--docker", "image", option, "mlflow", code=2)
+        assert "--docker: found --format or --out beside it" in refused.stderr
+    said = place.run("ensemble", "ages", "--format", "mlflow", "--out", "for-mlflow").stdout
+    assert "mlflow models serve --model-uri" in said
+    loaded = optional.module("mlflow").pyfunc.load_model(str(place.folder / "for-mlflow"))
+    assert loaded.predict([row]) == [answer]
+    made = place.json("ensemble", "ages", "--docker", "image")
+    assert (made["format"], made["out"]) == ("docker", str(place.folder / "image"))
+    assert (
+        f"an ensemble of {len(made['members'])} models, as a service"
+        in (place.folder / "image" / "README.md").read_text()
+    )
+    assert load(place.folder / "image" / "model").predict([row]) == [answer]

@@ -18,17 +18,11 @@ def squares(answers: tuple[float, ...]) -> tuple[float]:
     return (sum((one - target) ** 2 for one, target in zip(answers, TARGETS, strict=True)),)
 
 
-def test_the_example_by_hand() -> None:
+def test_examples_by_hand() -> None:
     """Errors alone: A 2, B 8, C 27. A first; A + B has 2 (-0.5)² = 0.5; A + B + A has 0, since 1 - 2 + 1 = 0."""
     assert selected([B, A, C], mean, squares, 1) == [0, 1, 0]
     assert selected([B, A, C], mean, squares, 2) == [1, 1, 0]
     assert selected([B, A, C], mean, squares, 3) == [1, 2, 0]
-
-
-def test_more_members_than_help_are_left_out() -> None:
     assert selected([B, A, C], mean, squares, 20) == [1, 2, 0], "the best beginning, and the smaller of equal ones"
     assert selected([(0.0, 0.0, 0.0), A], mean, squares, 5) == [1, 0]
-
-
-def test_of_equal_members_the_first_is_taken() -> None:
-    assert selected([A, A], mean, squares, 1) == [1, 0]
+    assert selected([A, A], mean, squares, 1) == [1, 0], "of equal members the first"

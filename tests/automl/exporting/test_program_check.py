@@ -98,41 +98,35 @@ def pickled_weights(content: Content, marker: Path) -> None:
     in_json(WEIGHTS, lambda value: next(iter(value["config"].values())).update(use_pickle=True))(content)
 
 
+def in_model(change: Callable[[Any], None]) -> Callable[[Content, Path], None]:
+    return lambda content, _: in_json(MODEL, change)(content)
+
+
+def in_signature(**values: Any) -> Callable[[Content, Path], None]:
+    return in_model(lambda model: model["graph_module"]["module_call_graph"][0]["signature"].update(values))
+
+
+def container(kind: str, context: str) -> str:
+    return json.dumps([1, {"type": kind, "context": context, "children_spec": []}])
+
+
 HOSTILE: dict[str, Callable[[Content, Path], Any]] = {
     "pickled weights": pickled_weights,
     "pickled examples": lambda c, marker: c.update({"m/data/sample_inputs/model.pt": pickled(marker)}),
     "an expression": lambda c, marker: in_json(
         MODEL, lambda m: first_length(m).update(expr_str=f"__import__('os').mkdir({str(marker)!r})")
     )(c),
-    "an operator": lambda c, _: in_json(MODEL, lambda m: first_node(m).update(target="torch.hub.load"))(c),
-    "an operator that maps files": lambda c, _: in_json(
-        MODEL, lambda m: first_node(m).update(target="torch.ops.aten.from_file.default")
-    )(c),
-    "an operator below an operator": lambda c, _: in_json(
-        MODEL, lambda m: first_node(m).update(target="torch.ops.aten.add.__class__.mro")
-    )(c),
-    "guards": lambda c, _: in_json(MODEL, lambda m: m.update(guards_code=["print(1)"]))(c),
-    "a name that is code": lambda c, _: in_json(
-        MODEL,
-        lambda m: m["graph_module"]["module_call_graph"][0]["signature"].update(forward_arg_names=["x=print(1)"]),
-    )(c),
-    "a container that imports": lambda c, _: in_json(
-        MODEL,
-        lambda m: m["graph_module"]["module_call_graph"][0]["signature"].update(
-            in_spec=json.dumps(
-                [1, {"type": "collections.defaultdict", "context": "{}", "children_spec": []}]
-            )
-        ),
-    )(c),
-    "keys that import": lambda c, _: in_json(
-        MODEL,
-        lambda m: m["graph_module"]["module_call_graph"][0]["signature"].update(
-            in_spec=json.dumps(
-                [1, {"type": "builtins.dict", "context": '[{"__enum__": 1, "fqn": "os:x", "name": "y"}]',
-                     "children_spec": []}]
-            )
-        ),
-    )(c),
+    "an operator": in_model(lambda m: first_node(m).update(target="torch.hub.load")),
+    "an operator that maps files": in_model(lambda m: first_node(m).update(target="torch.ops.aten.from_file.default")),
+    "an operator below an operator": in_model(
+        lambda m: first_node(m).update(target="torch.ops.aten.add.__class__.mro")
+    ),
+    "guards": in_model(lambda m: m.update(guards_code=["print(1)"])),
+    "a name that is code": in_signature(forward_arg_names=["x=print(1)"]),
+    "a container that imports": in_signature(in_spec=container("collections.defaultdict", "{}")),
+    "keys that import": in_signature(
+        in_spec=container("builtins.dict", '[{"__enum__": 1, "fqn": "os:x", "name": "y"}]')
+    ),
     "a compiled library": lambda c, _: c.update({"m/data/aotinductor/model/model.so": b"ELF"}),
     "a file outside": lambda c, _: c.update({"other/models/model.json": b"{}"}),
     "the format of torch 2.7": lambda c, marker: (

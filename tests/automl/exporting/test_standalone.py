@@ -6,6 +6,7 @@ import csv
 import importlib
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ session = onnxruntime.InferenceSession("model.onnx")
 print(json.dumps(session.run(None, {session.get_inputs()[0].name: numpy.load("inputs.npy")})[0].tolist()))
 """
 PARAMS = {"learning_rate": 0.01, "batch_per_rank": 16, "optimizer": "adamw"}
+PREDICT_ONNX = PREDICT.replace("'.'", "'model.onnx'") + "\nassert 'torch' not in sys.modules"
 WORDS = ("good", "bad", "fine", "awful", "film", "plot", "the", "a")
 
 
@@ -79,6 +81,24 @@ def trained(
     else:
         measured = run_trial(Group(), spec)["measurements"][-1]
     return Trained(spec, measured, source_of(measured.checkpoint, task, spec.python_path))
+
+
+def by_onnx(model: Trained, rows: Sequence[Any], *packages: str) -> list[dict[str, Any]]:
+    """Answers of the ONNX file, by the predictor, where there are ONNX Runtime and some packages alone."""
+    optional.module("onnxscript")
+    optional.module("onnxruntime")
+    out = model.written(Path(model.spec.checkpoint_folder).parent / "by onnx")
+    (out / "model.pt2").unlink()
+    model.written(out / "model.onnx", "onnx")
+    answers: list[dict[str, Any]] = run_alone(PREDICT_ONNX, out, rows, "onnxruntime", *packages)
+    return answers
+
+
+def gives_the_recorded_metrics(model: Trained, answers: list[dict[str, Any]], labels: Sequence[str]) -> None:
+    wrong = sum(one["label"] != label for one, label in zip(answers, labels, strict=True))
+    assert wrong / len(labels) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+    chances = torch.tensor([one["probabilities"][label] for one, label in zip(answers, labels, strict=True)])
+    assert -chances.double().log().mean().item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-4)
 
 
 def texts(path: Path, count: int, seed: int) -> list[list[str]]:
@@ -149,8 +169,13 @@ def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("params", [{"heads": 2, "pooling": "both"}, {"architecture": "ngrams", "longest_ngram": 3}])
-def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "params",
+    [{"heads": 2, "pooling": "both"}, {"architecture": "ngrams", "longest_ngram": 3}, {"architecture": "tfidf"}],
+)
+def test_a_classifier_of_texts_needs_tokenizers_and_torch_or_onnx_runtime(
+    tmp_path: Path, params: dict[str, Any]
+) -> None:
     optional.module("tokenizers")
     train, held = tmp_path / "train.tsv", tmp_path / "held.tsv"
     texts(train, 200, 0)
@@ -158,12 +183,16 @@ def test_a_classifier_of_texts_needs_torch_and_tokenizers(tmp_path: Path, params
     options = {"train": str(train), "validation": str(held), "vocabulary": 200, "longest": 24}
     model = trained(tmp_path, "text", options, {"width": 32, **params})
     code = "from predictor.model import load\nm = load('.')\none_by_one = [m.predict([one])[0] for one in given[:9]]"
+    labels, sentences = zip(*rows, strict=True)
+    if "longest_ngram" not in params:
+        gives_the_recorded_metrics(model, by_onnx(model, sentences, "tokenizers"), labels)
+    if params.get("architecture") == "tfidf":
+        return
     answers, one_by_one = run_alone(
         f"{code}\nprint(json.dumps([m.predict(given), one_by_one]))",
-        model.written(tmp_path / "out"), [text for _, text in rows], "torch", "tokenizers",
+        model.written(tmp_path / "out"), sentences, "torch", "tokenizers",
     )  # fmt: skip
-    wrong = sum(answer["label"] != label for answer, (label, _) in zip(answers, rows, strict=True))
-    assert wrong / len(rows) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+    gives_the_recorded_metrics(model, answers, labels)
     for alone, together in zip(one_by_one, answers, strict=False):
         assert alone["label"] == together["label"]
         assert alone["confidence"] == pytest.approx(together["confidence"], abs=1e-5)
@@ -182,14 +211,15 @@ def test_texts_are_answered_by_several_models_of_a_study(tmp_path: Path) -> None
 
 
 @pytest.mark.large
-def test_a_classifier_of_images_needs_torch_and_pillow(tmp_path: Path) -> None:
+def test_a_classifier_of_images_needs_pillow_and_torch_or_onnx_runtime(tmp_path: Path) -> None:
     pictures(tmp_path / "train", 80, 0)
     rows = pictures(tmp_path / "held", 30, 1)
     options = {"train": str(tmp_path / "train"), "validation": str(tmp_path / "held"), "size": 16}
-    model = trained(tmp_path, "vision", options, {"architecture": "cnn", "channels": 8})
-    answers = run_alone(PREDICT, model.written(tmp_path / "out"), [path for path, _ in rows], "torch", "pillow")
-    wrong = sum(answer["label"] != label for answer, (_, label) in zip(answers, rows, strict=True))
-    assert wrong / len(rows) == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
+    model = trained(tmp_path, "vision", options, {"architecture": "residual", "channels": 8})
+    paths, labels = zip(*rows, strict=True)
+    answers = run_alone(PREDICT, model.written(tmp_path / "out"), paths, "torch", "pillow")
+    gives_the_recorded_metrics(model, answers, labels)
+    gives_the_recorded_metrics(model, by_onnx(model, paths, "pillow"), labels)
 
 
 @pytest.mark.large
@@ -209,6 +239,13 @@ def test_a_language_model_goes_on_with_a_text(tmp_path: Path) -> None:
     answers = run_alone(PREDICT, out, prompts, "torch", "tokenizers")
     assert answers[0]["token"].strip() in "five"
     assert answers[1]["token"].strip() in "eight"
+    (answer,) = by_onnx(model, prompts[:1], "tokenizers")
+    assert answer["token"].strip() in "five"
+    numpy = optional.module("numpy")
+    numpy.save(tmp_path / "by onnx" / "inputs.npy", inputs.numpy())
+    outputs = torch.tensor(run_alone(RUN_ONNX, tmp_path / "by onnx", None, "onnxruntime"))
+    loss = cross_entropy(outputs.flatten(0, 1).double(), targets.flatten())
+    assert loss.item() == pytest.approx(model.measured.metrics["val_loss"], rel=1e-4)
 
 
 @pytest.mark.large
@@ -253,34 +290,19 @@ def test_a_training_function_leaves_in_every_format(tmp_path: Path, form: str) -
     model = trained(tmp_path, "training_function:train", {}, {"width": 8}, folder)
     moons = importlib.import_module("own_task").moons  # the function has put its folder on the path
     inputs, targets = moons(300, seed=1)
-    name = {"package": "out", "torch-export": "out.pt2", "onnx": "out.onnx", "mlflow": "ml"}[form]
-    out = model.written(tmp_path / name, form)
+    out = model.written(tmp_path / ("out.onnx" if form == "onnx" else "out"), form)
     if form == "mlflow":
-        outputs = [one["outputs"] for one in _by_mlflow(out, inputs.numpy())]
-    elif form == "package":
-        outputs = [one["outputs"] for one in load(out).predict(inputs.tolist())]
+        answers = optional.module("mlflow").pyfunc.load_model(str(out)).predict(inputs.numpy())
     else:
-        outputs = [one["outputs"] for one in load(out).predict(inputs.tolist())]
-        papers = _papers_in(out)
-        assert f'("{out.name}")' in papers["README.md"], "how to load it"
+        answers = load(out).predict(inputs.tolist())
+    if form == "onnx":
+        papers = {one.key: one.value for one in optional.module("onnx").load(str(out)).metadata_props}
+        assert '("out.onnx")' in papers["README.md"], "how to load it"
         (row,) = json.loads(papers["input_example.json"])
         assert len(load(out).predict([row])) == 1
+    outputs = [one["outputs"] for one in answers]
     wrong = (torch.tensor(outputs).argmax(dim=1) != targets).double().mean().item()
     assert wrong == pytest.approx(model.measured.metrics["val_error"], abs=1e-9)
-
-
-def _papers_in(file: Path) -> dict[str, str]:
-    """The texts that a model of a single file has beside its program."""
-    if file.suffix == ".onnx":
-        return {one.key: one.value for one in optional.module("onnx").load(str(file)).metadata_props}
-    papers = {"README.md": "", "input_example.json": ""}
-    torch.export.load(str(file), extra_files=papers)
-    return papers
-
-
-def _by_mlflow(folder: Path, rows: Any) -> Any:
-    mlflow = optional.module("mlflow")
-    return mlflow.pyfunc.load_model(str(folder)).predict(rows)
 
 
 @pytest.mark.medium

@@ -6,10 +6,8 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,9 @@ from automl.text_templates import cluster_name
 from tests.automl.exporting.test_standalone import Trained, trained
 from tests.support import optional
 from tests.support.alone import site_with
-from tests.support.served import Client
+from tests.support.served import Client, free_port
 from tests.support.task_files import HEADER, people, write
+from tests.support.waiting import wait_until
 
 TOKEN = "only-for-this-test-0123456789"
 
@@ -108,15 +107,10 @@ def test_each_package_has_one_version(folder: Path) -> None:
 def server(folder: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
     """The image's command in the folder that it copies, with the packages of its requirements alone."""
     names = [Requirement(line).name for line in (folder / "requirements.txt").read_text().splitlines()]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    own = environment(folder) | {"AUTOML_SERVE_PORT": str(port), "AUTOML_SERVE_TOKEN": TOKEN}
-    variables = own | {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(site_with(tmp_path, *names, exactly=True)),
-        "HOME": str(tmp_path),
-    }
+    variables = environment(folder) | {
+        "AUTOML_SERVE_PORT": str(free_port()), "AUTOML_SERVE_TOKEN": TOKEN, "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(site_with(tmp_path, *names, exactly=True)), "HOME": str(tmp_path),
+    }  # fmt: skip
     (command,) = told(folder, "CMD")
     python, *rest = json.loads(command)
     assert python == "python"
@@ -139,18 +133,17 @@ def test_its_command_answers_where_nothing_else_is(server, folder, tmp_path):
         asked = subprocess.run([sys.executable, *check], env=variables, capture_output=True, check=False, timeout=30)
         return asked.returncode == 0
 
-    end = time.monotonic() + 240
-    while not is_healthy():
+    def has_begun() -> bool:
         assert process.poll() is None, (tmp_path / "log").read_text()
-        assert time.monotonic() < end, (tmp_path / "log").read_text()
+        return is_healthy()
+
+    wait_until(has_begun, "the server is not healthy", 240)
     row = json.loads((folder / "model" / "input_example.json").read_text())[0]
-    stranger = Client(int(variables["AUTOML_SERVE_PORT"]))
-    assert stranger.ask("/predict", {"row": row}).status == 401
-    stranger.close()
-    client = Client(int(variables["AUTOML_SERVE_PORT"]), TOKEN)
-    reply = client.ask("/predict", {"row": row})
-    client.close()
-    assert reply.status == 200
+    for token, status in ((None, 401), (TOKEN, 200)):
+        client = Client(int(variables["AUTOML_SERVE_PORT"]), token)
+        reply = client.ask("/predict", {"row": row})
+        client.close()
+        assert reply.status == status
     assert reply.body["label"] in {"yes", "no"}
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0

@@ -6,12 +6,11 @@ import gc
 import tempfile
 
 import pytest
-import torch
 
 from tests.support import optional
 from tests.support.function_trials import in_attempts, on, trained
-from tests.support.library_trials import gang_is_usable, spec_of
-from trainers.protocol import TaskError, TrainingError
+from tests.support.library_trials import gang_is_usable, serve_one_trial_after_another, spec_of, with_equal_bits
+from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
 optional.installed("transformers", "accelerate")
@@ -21,18 +20,10 @@ pytestmark = pytest.mark.filterwarnings("default")  # what transformers warns of
 @pytest.mark.large
 def test_a_trial_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_is_not(ranks, tmp_path):
     spec = spec_of("by_hugging_face", 2, task_options={"bf16": True}, checkpoint_folder=str(tmp_path))
-    whole = on(ranks, spec)
-    assert [one.epoch for one in whole[0]["measurements"]] == [1, 2, 3]
-    for one in whole[1:]:
-        for name, value in whole[0]["weights"].items():
-            assert torch.equal(value, one["weights"][name]), f"{name} differs between ranks"
-    attempts = in_attempts(ranks, spec)
-    assert [one["facts"].start_epoch for one in attempts] == [0, 1, 2]
-    for name, value in whole[0]["weights"].items():
-        assert torch.equal(value, attempts[-1]["weights"][name]), name
-    seen = [one["measurements"][0].metrics for one in attempts]
+    whole, paused = with_equal_bits(ranks, spec)
+    seen = [one.metrics for one in paused]
     for metric in ("eval_error", "eval_loss"):
-        assert [one[metric] for one in seen] == [one.metrics[metric] for one in whole[0]["measurements"]]
+        assert [one[metric] for one in seen] == [one.metrics[metric] for one in whole]
     assert set(seen[0]) == {"eval_error", "eval_loss", "model_parameters", "peak_memory_bytes"}
 
 
@@ -65,16 +56,7 @@ def test_a_rank_that_sees_several_gpus_trains_on_its_own():
 def test_ranks_serve_one_trial_after_another_whatever_ends_them(ranks, tmp_path):
     """A trial that is cut, one that fails, and wider and narrower ones: Accelerate remembers gangs in globals."""
     ends = [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, 1, "evaluates"), (1, None, ""), (2, None, "")]
-    for number, (world_size, ends_with, fault) in enumerate(ends):
-        spec = spec_of("by_hugging_face", world_size, trial=number, task_options={"fault": fault})
-        done = ranks.run(world_size, trained, spec, 1000, ends_with)
-        for one in done:
-            if fault == "raises":
-                assert isinstance(one, TrainingError)
-                assert "the user's own mistake" in str(one)
-            else:
-                assert len(one["measurements"]) == (ends_with or 3)
-        assert all(ranks.run(world_size, gang_is_usable))
+    serve_one_trial_after_another(ranks, "by_hugging_face", ends)
     assert all(ranks.run(2, gang_is_usable, spec_of("by_hugging_face", 2)))
 
 

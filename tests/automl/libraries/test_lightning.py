@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.support import optional
-from tests.support.function_trials import in_attempts, on, trained
-from tests.support.library_trials import gang_is_usable, spec_of
+from tests.support.function_trials import in_attempts, trained
+from tests.support.library_trials import gang_is_usable, serve_one_trial_after_another, spec_of, with_equal_bits
 from trainers.functions.trial import Trial
 from trainers.loop.step_counter import StepCounter
-from trainers.protocol import TaskError, TrainingError
+from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 from trainers.trial_settings import settings_of
 
@@ -25,18 +25,10 @@ def test_a_trial_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_
 ):
     options = {"precision": precision}
     spec = spec_of("by_lightning", world_size, task_options=options, checkpoint_folder=str(tmp_path))
-    whole = on(ranks, spec)
-    assert [one.epoch for one in whole[0]["measurements"]] == [1, 2, 3]
-    for one in whole[1:]:
-        for name, value in whole[0]["weights"].items():
-            assert torch.equal(value, one["weights"][name]), f"{name} differs between ranks"
-    attempts = in_attempts(ranks, spec)
-    assert [one["facts"].start_epoch for one in attempts] == [0, 1, 2]
-    for name, value in whole[0]["weights"].items():
-        assert torch.equal(value, attempts[-1]["weights"][name]), name
-    seen = [one["measurements"][0].metrics for one in attempts]
+    whole, paused = with_equal_bits(ranks, spec)
+    seen = [one.metrics for one in paused]
     for metric in ("val_error", "train_loss"):
-        assert [one[metric] for one in seen] == [one.metrics[metric] for one in whole[0]["measurements"]]
+        assert [one[metric] for one in seen] == [one.metrics[metric] for one in whole]
     assert seen[0]["model_parameters"] == 4 * 8 + 8 + 8 + 8 + 8 * 3 + 3
 
 
@@ -58,30 +50,18 @@ def test_a_metric_is_reported_for_the_epochs_that_have_logged_it(tmp_path):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_loaders_of_the_trial_go_on_with_the_same_bits_and_validate_on_each_sample_once(ranks, tmp_path, world_size):
     spec = spec_of("by_lightning", world_size, task_options={"loaders": "the trial's"}, checkpoint_folder=str(tmp_path))
-    whole = on(ranks, spec)[0]
-    for one in whole["measurements"]:
+    whole, _ = with_equal_bits(ranks, spec)
+    for one in whole:
         assert one.metrics["seen"] == 29
         assert one.metrics["exact_error"] == pytest.approx(one.metrics["wrong"] / 29)
         # Lightning takes the mean number of samples of a rank for a whole number, here 14 for 14.5: not exact.
         assert one.metrics["val_error"] == pytest.approx(one.metrics["wrong"] / 29, rel=0.05)
-    last = in_attempts(ranks, spec)[-1]
-    for name, value in whole["weights"].items():
-        assert torch.equal(value, last["weights"][name]), name
 
 
 def test_ranks_serve_one_trial_after_another_whatever_ends_them(ranks, tmp_path):
     """A trial that is cut, one that fails, and wider and narrower ones: Lightning remembers ranks in globals."""
     ends = [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, 1, "tests"), (1, None, ""), (2, None, "")]
-    for number, (world_size, ends_with, fault) in enumerate(ends):
-        spec = spec_of("by_lightning", world_size, trial=number, task_options={"fault": fault})
-        done = ranks.run(world_size, trained, spec, 1000, ends_with)
-        for one in done:
-            if fault == "raises":
-                assert isinstance(one, TrainingError)
-                assert "the user's own mistake" in str(one)
-            else:
-                assert len(one["measurements"]) == (ends_with or 3)
-        assert all(ranks.run(world_size, gang_is_usable))
+    serve_one_trial_after_another(ranks, "by_lightning", ends)
 
 
 @pytest.mark.parametrize(("visible", "device"), [(1, 0), (2, 1)], ids=["a study's rank", "automl train"])

@@ -12,10 +12,10 @@ import torch
 
 from tests.support import optional
 from tests.support.function_trials import in_attempts, on, trained
-from tests.support.library_trials import gang_is_usable, spec_of
+from tests.support.library_trials import serve_one_trial_after_another, spec_of, with_equal_bits
 from tests.support.paths import EXAMPLES, ROOT
 from trainers.checkpoints.checkpoint import read_checkpoint
-from trainers.protocol import TaskError, TrainingError
+from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -73,33 +73,19 @@ def test_a_loop_with_accelerate_goes_on_with_the_same_bits(ranks, tmp_path, worl
     optional.module("accelerate")
     options = {"mixed_precision": precision}
     spec = spec_of("by_accelerate", world_size, task_options=options, checkpoint_folder=str(tmp_path))
-    whole = on(ranks, spec)
-    for one in whole[1:]:
-        for name, value in whole[0]["weights"].items():
-            assert torch.equal(value, one["weights"][name]), f"{name} differs between ranks"
-    last = in_attempts(ranks, spec)[-1]
-    for name, value in whole[0]["weights"].items():
-        assert torch.equal(value, last["weights"][name]), name
+    with_equal_bits(ranks, spec)
 
 
 def test_ranks_serve_loops_with_accelerate_whatever_ends_them(ranks):
     optional.module("accelerate")
-    for number, (world_size, ends_with, fault) in enumerate(
-        [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, None, "")]
-    ):
-        spec = spec_of("by_accelerate", world_size, trial=number, task_options={"fault": fault})
-        for one in ranks.run(world_size, trained, spec, 1000, ends_with):
-            assert isinstance(one, TrainingError) if fault else len(one["measurements"]) == (ends_with or 3)
-        assert all(ranks.run(world_size, gang_is_usable))
+    ends = [(2, 1, ""), (1, 1, ""), (2, None, "raises"), (2, None, "")]
+    serve_one_trial_after_another(ranks, "by_accelerate", ends)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_library_that_calls_back_becomes_the_loop_of_a_trial(ranks, tmp_path, world_size):
     spec = spec_of("by_another", world_size, checkpoint_folder=str(tmp_path))
-    whole, attempts = on(ranks, spec)[0], in_attempts(ranks, spec)
-    assert [one["facts"].start_epoch for one in attempts] == [0, 1, 2]
-    for name, value in whole["weights"].items():
-        assert torch.equal(value, attempts[-1]["weights"][name])
+    with_equal_bits(ranks, spec)
 
 
 def test_a_library_that_wants_more_epochs_is_refused():

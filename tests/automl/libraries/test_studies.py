@@ -27,7 +27,7 @@ SEARCH: dict[str, Any] = {
 
 @pytest.fixture
 def place(tmp_path: Path, warm_pool: LentPool) -> Iterator[Workplace]:
-    place = Workplace(tmp_path, warm_pool)
+    place = Workplace(tmp_path, warm_pool, has_mlflow=False)
     yield place
     place.end_processes()
 
@@ -56,7 +56,7 @@ def test_trials_are_pruned_paused_and_thawed(place, monkeypatch, example, librar
     spec = yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text())
     spec["space"] |= {"world_size": {"type": "categorical", "choices": list(ranks)}}
     changed = {"training": {"epochs": 9}, "search": SEARCH, "budget": {"usd": 1.0, "hours": 0.5, "trials": 10}}
-    summary = place.json("launch", place.spec(spec, **changed, resources={"slots": 2}))
+    summary = place.json("launch", place.spec(spec, **changed, resources={"slots": 2}, mlflow="off"))
     assert summary["trials"].get("failed", 0) == 0
     assert summary["trials"]["complete"] >= 1
     assert summary["trials"]["pruned"] >= 1

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 import yaml
 from click.testing import CliRunner, Result
 
@@ -17,6 +18,7 @@ from automl.remote.client import RefusedError, ServiceClient, UnreachableError
 from automl.remote.connection import token
 from search_spaces.user_errors import UserError
 from studies.queueing.job_queue import JobQueue, Submission
+from studies.storage.schema import tables as t
 from tests.support.stored_study import StoredStudy
 from tests.support.team_service import SPEC, TeamService, team_service
 
@@ -43,10 +45,6 @@ def study(service: TeamService) -> str:
 
 def _job(queue: JobQueue, name: str) -> Any:
     """A job of a study that is there: a submission refuses its name, so it gets it afterwards."""
-    import sqlalchemy as sa
-
-    from studies.storage.schema import tables as t
-
     made = queue.submit(
         Submission(study="other", project="red", user="ann", spec=SPEC, base_folder="/", slots=1, limit_nano_usd=None)
     )

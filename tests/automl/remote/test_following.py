@@ -23,12 +23,7 @@ def status(state: str) -> str:
 
 
 class Service:
-    """A service that answers one connection after the other as it is told, and a clock that goes as it is told.
-
-    Args:
-        connections: What each connection brings, one after the other: texts, and seconds that go by. Nothing at all is
-            a service that is away.
-    """
+    """A service, and a clock: each connection brings texts, and seconds that go by, or nothing where it is away."""
 
     def __init__(self, *connections: tuple[str | float, ...]) -> None:
         self.now, self.asked, self._connections = 1000.0, 0, iter(connections)

@@ -25,7 +25,7 @@ from studies.records.records import NANO
 from studies.spec.spec_errors import SpecError
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError
-from tests.support.service import TestedService
+from tests.support.service import TestedService, plain_submission
 from tests.support.simulated_study import smooth_curve
 from tests.support.stored_study import StoredStudy
 from trainers.protocol import TrialSpec
@@ -55,13 +55,15 @@ class Confirming:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         price = {"slots": 2, "price_per_slot_hour": 36.0}
-        self.study = StoredStudy(folder, resources=price)
+        self.study = StoredStudy(folder, resources=price, mlflow="off")
         self.study.trial(epochs=4, checkpoints=(2, 4), state="complete")
         self.queue = JobQueue(self.study.store)
         self.worker = self.queue.register("w", device="cpu", slots=2)
         self.started: list[int] = []
         self.pool = Pool(self.started)
         monkeypatch.setattr("automl.confirming.pool_of", lambda _prepared: self._new_pool())
+        for module in ("automl.confirming", "automl.service.workers.confirm_jobs"):
+            monkeypatch.setattr(f"{module}.refresh", lambda *_: True)  # reports take seconds each
 
     def _new_pool(self) -> Pool:
         self.pool = Pool(self.started)
@@ -99,7 +101,7 @@ def confirming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Confirming:
     return Confirming(tmp_path, monkeypatch)
 
 
-@pytest.mark.large
+@pytest.mark.medium
 def test_a_job_that_was_drained_trains_what_is_left(confirming: Confirming) -> None:
     confirming.submit("0@4")
     first = confirming.begin()
@@ -136,7 +138,7 @@ def test_a_confirmation_that_automl_stop_ends_spends_nothing_more(confirming, mo
     assert isinstance(confirming.queue.take_turn(confirming.worker, 2), Start) == (state == "queued")
 
 
-@pytest.mark.large
+@pytest.mark.medium
 def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming: Confirming) -> None:
     confirming.submit("0@2", "0@4")
     first = confirming.begin()
@@ -148,9 +150,8 @@ def test_a_job_that_was_lost_behind_its_last_training_trains_nothing(confirming:
     assert (len(confirming.started), len(record.confirmations), record.cost_nano_usd) == (3, 6, cost)
 
 
-@pytest.mark.large
-def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(confirming, monkeypatch):
-    monkeypatch.setattr(confirm_jobs, "refresh", lambda *_: True)
+@pytest.mark.medium
+def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(confirming: Confirming) -> None:
     confirming.submit("0@4", limit_nano_usd=NANO * 15 // 100)  # of 0.24
     first = confirming.begin()
     outcome, reason = confirming.run(first)
@@ -174,7 +175,7 @@ def test_a_confirmation_whose_money_is_used_up_goes_on_with_more(confirming, mon
     assert len(load_study(confirming.study.store, "small").confirmations) == 3
 
 
-@pytest.mark.large
+@pytest.mark.medium
 def test_another_job_and_whoever_calls_the_command_again_have_all_trained_again(confirming: Confirming) -> None:
     for _ in range(2):
         confirm(confirming.study.store, "small", ["0@4"], seeds=3, keeps_models=False, say=lambda _line: None)
@@ -184,11 +185,15 @@ def test_another_job_and_whoever_calls_the_command_again_have_all_trained_again(
     assert len(confirming.started) == 9
 
 
+def ended_study(service: TestedService, slots: int | None = 2, **sections: Any) -> None:
+    """Let there be a study of Ann that was stopped, with a complete trial."""
+    service.queue.ask(service.queue.submit(plain_submission("small", slots=slots, limit_nano_usd=1)), "stop")
+    StoredStudy(service.folder, **sections).trial(epochs=4, checkpoints=(2, 4), state="complete")
+
+
 def test_a_job_keeps_the_points_that_were_meant_when_it_was_submitted(service: TestedService) -> None:
     """What its first run confirms may change which model is recommended."""
-    plain = Submission(study="small", project="vision", user="ann", spec={}, base_folder="/", slots=2, limit_nano_usd=1)
-    service.queue.ask(service.queue.submit(plain), "stop")
-    StoredStudy(service.folder).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    ended_study(service)
     with pytest.raises(StoreError, match="trial: found 7, allowed: 0 to 0"):
         confirm_jobs.submit(service.studies(), "small", ["7"], 3, 1.0)
     asked, _ = service.queue.spec_of(confirm_jobs.submit(service.studies(), "small", (), 3, 1.0))
@@ -198,9 +203,7 @@ def test_a_job_keeps_the_points_that_were_meant_when_it_was_submitted(service: T
 def test_a_study_that_is_being_confirmed_is_not_resumed(service: TestedService) -> None:
     """Nor changed, and a confirmation is not resumed beside another one or beside the study."""
     ann = service.studies()
-    plain = Submission(study="small", project="vision", user="ann", spec={}, base_folder="/", slots=2, limit_nano_usd=1)
-    service.queue.ask(service.queue.submit(plain), "stop")
-    StoredStudy(service.folder).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    ended_study(service)
     first = confirm_jobs.submit(ann, "small", (), 3, 1.0).study
     before = service.store.require("small").spec
     for overrides in ((), ("budget.trials=99",)):
@@ -219,20 +222,13 @@ def test_a_study_that_is_being_confirmed_is_not_resumed(service: TestedService) 
 
 def test_a_resume_looks_for_confirmations_in_its_own_transaction(service, monkeypatch):
     ann = service.studies()
-    plain = Submission(study="small", project="vision", user="ann", spec={}, base_folder="/", slots=2, limit_nano_usd=1)
-    service.queue.ask(service.queue.submit(plain), "stop")
-    StoredStudy(service.folder).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    ended_study(service)
     monkeypatch.setattr(JobQueue, "check_may_go_on", lambda *_: confirm_jobs.submit(ann, "small", (), 3, 1.0))
     with pytest.raises(ConflictError, match="while small:confirm-1 is queued; wait for its end"):
         ann.resume("small")
 
 
 def test_a_job_that_confirms_needs_a_worker_on_which_its_study_fits(service: TestedService) -> None:
-    plain = Submission(
-        study="small", project="vision", user="ann", spec={}, base_folder="/", slots=None, limit_nano_usd=1
-    )
-    service.queue.ask(service.queue.submit(plain), "stop")
-    resources = {"cpus_per_rank": 2}
-    StoredStudy(service.folder, space=WIDE, resources=resources).trial(epochs=4, checkpoints=(2, 4), state="complete")
+    ended_study(service, slots=None, space=WIDE, resources={"cpus_per_rank": 2})
     job = confirm_jobs.submit(service.studies(), "small", (), 3, 1.0)
     assert (job.least_slots, job.cpus_per_rank) == (2, 2)

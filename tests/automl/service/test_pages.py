@@ -19,7 +19,6 @@ from automl.service.pages.study_view import view_of
 from automl.service.pages.submit_pages import FURTHER, SHOWN, columns_of, fields, offered_tasks, spec_of
 from automl.service.workers import confirm_jobs
 from studies.queueing.access_tokens import Role
-from studies.queueing.job_queue import Submission
 from studies.queueing.jobs import Job
 from studies.records.records import NANO, ConfirmationRecord
 from studies.results import analysis
@@ -355,7 +354,7 @@ def test_the_yaml_of_a_check_can_be_submitted(service: TestedService, client: Te
 
 def confirmed_study(service: TestedService) -> Job:
     """A study that has ended, whose job confirms its models in the queue."""
-    plain = Submission(study="small", project="vision", user="ann", spec={}, base_folder="/", slots=2, limit_nano_usd=1)
+    plain = support.plain_submission("small", slots=2, limit_nano_usd=1)
     service.queue.ask(service.queue.submit(plain), "stop")
     StoredStudy(service.folder).trial(epochs=4, checkpoints=(2, 4), state="complete")
     return confirm_jobs.submit(service.studies(), "small", (), 3, 1.0)

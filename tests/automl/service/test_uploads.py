@@ -22,6 +22,10 @@ OTHERS_PART = ".other.part"
 REAL_SCANDIR = os.scandir
 
 
+async def one_byte() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
 @pytest.fixture
 def uploading(service: TestedService) -> TestedService:
     return with_policy(service, uploads=service.folder / "uploads", upload_bytes=MOST)
@@ -128,10 +132,7 @@ def test_parts_of_a_killed_service_go_and_others_stay(tmp_path: Path) -> None:
     long_ago = time.time() - 2 * STALE_SECONDS
     os.utime(old, (long_ago, long_ago))
 
-    async def chunks() -> AsyncIterator[bytes]:
-        yield b"x"
-
-    asyncio.run(Uploads(tmp_path, 1000).keep("a.csv", chunks()))
+    asyncio.run(Uploads(tmp_path, 1000).keep("a.csv", one_byte()))
     assert sorted(path.name for path in tmp_path.iterdir()) == [".new.part", "a.csv"]
 
 
@@ -160,12 +161,9 @@ def test_a_project_has_so_many_files_at_most(tmp_path: Path) -> None:
     for number in range(MOST_FILES):
         (tmp_path / f"{number}.csv").touch()
 
-    async def chunks() -> AsyncIterator[bytes]:
-        yield b"x"
-
     with pytest.raises(TooLargeError, match="delete some"):
-        asyncio.run(Uploads(tmp_path, 1000).keep("more.csv", chunks()))
-    asyncio.run(Uploads(tmp_path, 1000).keep("1.csv", chunks()))
+        asyncio.run(Uploads(tmp_path, 1000).keep("more.csv", one_byte()))
+    asyncio.run(Uploads(tmp_path, 1000).keep("1.csv", one_byte()))
 
 
 def test_projects_see_nothing_of_each_other_and_viewers_change_nothing(uploading, client):

@@ -26,7 +26,6 @@ from automl.service.workers.job_process import INTERRUPTED, MARGIN_SHARE
 from automl.service.workers.queue_worker import AWAY_SECONDS, BEAT_SECONDS, Worker
 from automl.stored.auditing import audit
 from studies.gangs import available_slots
-from studies.queueing.job_queue import Submission
 from studies.queueing.jobs import Run
 from studies.queueing.turns import Start, Wait
 from studies.queueing.worker_heartbeats import EXPIRY_SECONDS
@@ -35,9 +34,10 @@ from studies.spec.study_spec import parse_spec
 from studies.storage.reading.reader import load_study
 from studies.storage.schema import tables as t
 from tests.support import waiting
-from tests.support.service import TestedService, spec_of, with_policy
+from tests.support.service import TestedService, plain_submission, spec_of, with_policy
 
 pytestmark = pytest.mark.timeout(600)
+AWAY = OperationalError("SELECT 1", None, sqlite3.OperationalError("the server closed the connection"))
 wait_until = partial(waiting.wait_until, seconds=540.0)
 
 
@@ -91,10 +91,7 @@ def worker_here(service: TestedService, **more: Any) -> Worker:
 
 
 def test_a_job_whose_process_cannot_start_fails_and_its_worker_goes_on(service: TestedService) -> None:
-    job = service.queue.submit(
-        Submission(study="team/vision.a", project="team/vision", user="ann", spec={}, base_folder="/", slots=1,
-                   limit_nano_usd=None)
-    )  # fmt: skip
+    job = service.queue.submit(plain_submission("team/vision.a", project="team/vision"))
     one = worker_here(service)
     one.step()
     ended = service.queue.require(job.study)
@@ -107,6 +104,13 @@ def test_a_job_whose_process_cannot_start_fails_and_its_worker_goes_on(service: 
 def outcomes(service: TestedService) -> list[str | None]:
     with service.store.snapshot() as connection:
         return list(connection.execute(sa.select(t.job_runs.c.outcome).order_by(t.job_runs.c.id)).scalars())
+
+
+def started(service: TestedService, slots: int = 1, device: str = "cpu") -> Start:
+    """The turn of a worker that is given a job."""
+    turn = service.queue.take_turn(service.queue.register("w", device=device, slots=slots), slots)
+    assert isinstance(turn, Start)
+    return turn
 
 
 def ended_process(one: Worker) -> None:
@@ -183,19 +187,15 @@ def test_a_process_that_the_store_does_not_answer_gives_its_job_back(service: Te
 
 
 def test_a_store_that_is_away_for_a_moment_hears_how_a_run_ended(service: TestedService) -> None:
-    job = service.queue.submit(
-        Submission(study="vision.a", project="vision", user="ann", spec={}, base_folder="/", slots=1,
-                   limit_nano_usd=None)
-    )  # fmt: skip
-    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=1), 1)
-    assert isinstance(turn, Start)
+    job = service.queue.submit(plain_submission("vision.a"))
+    turn = started(service)
     assert turn.job.run is not None
     left = [1]
 
     def refuse(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("UPDATE automl_job_runs") and left:
             left.pop()
-            raise OperationalError(statement, None, sqlite3.OperationalError("the server closed the connection"))
+            raise AWAY
 
     sa.event.listen(service.store.engine, "before_cursor_execute", refuse)
     assert job_process.run(service.store, turn.job.run.id) == "failed"
@@ -220,7 +220,7 @@ def test_a_worker_that_leaves_hands_that_on_and_ends_while_the_store_is_away(ser
     (running,) = one._running.values()
 
     def away(*_: Any) -> Any:
-        raise OperationalError("SELECT 1", None, sqlite3.OperationalError("the server closed the connection"))
+        raise AWAY
 
     for name in ("beat", "end_run", "leave"):
         monkeypatch.setattr(service.queue, name, away)
@@ -242,9 +242,8 @@ def test_what_the_store_does_not_answer_or_refuses_is_told_once(service, monkeyp
     now, told = [0.0], []
     one = worker_here(service, clock=lambda: now[0])
     one.log = lambda line, level="info", **_: told.append((level, line))
-    away = OperationalError("SELECT 1", None, sqlite3.OperationalError("the server closed the connection"))
     refused = ProgrammingError("SELECT 1", None, sqlite3.ProgrammingError("no such column: nobody"))
-    found = iter([away, away, refused, refused, None, away])
+    found = iter([AWAY, AWAY, refused, refused, None, AWAY])
 
     def beat(_worker_id: int) -> Any:
         if problem := next(found):
@@ -323,10 +322,7 @@ def team(service: TestedService) -> Iterator[Callable[[str, str], Team]]:
 
     def make(names: str, jobs: str) -> Team:
         for job in jobs:
-            service.queue.submit(
-                Submission(study=job, project="vision", user=job, spec={}, base_folder="/", slots=1,
-                           limit_nano_usd=None)
-            )  # fmt: skip
+            service.queue.submit(plain_submission(job, user=job))
         made.append(Team(service, names))
         return made[-1]
 
@@ -355,7 +351,7 @@ def test_a_worker_that_was_given_up_starts_nothing_on_slots_where_its_old_jobs_s
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("seconds", [9.0, 12.0, 600.0])
+@pytest.mark.parametrize("seconds", [12.0, 600.0])
 def test_no_run_is_lost_by_a_time_in_which_nobody_reaches_the_database(team, seconds):
     one = team("uvw", "abcd")
     one.step()
@@ -501,8 +497,7 @@ def test_a_job_has_the_slots_and_the_price_that_launch_would_give_it(service, mo
     monkeypatch.setattr(available_slots, "available_cpus", lambda: 8.0)
     resources = {"slots": slots, "cpus_per_rank": 4, "device": "cpu"}
     service.studies().submit(spec_of("a", resources=resources))
-    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=8), 8)
-    assert isinstance(turn, Start)
+    turn = started(service, slots=8)
     launched = prepare(parse_spec(spec_of("a", resources=resources)), source="a", base_folder=service.folder)
     assert job_process._prepared(service.queue, turn.job).place == launched.place
 
@@ -510,8 +505,7 @@ def test_a_job_has_the_slots_and_the_price_that_launch_would_give_it(service, mo
 def test_what_is_kept_of_a_cap_is_a_share_of_what_is_left_of_it(service: TestedService) -> None:
     """Confirmations of a study are in its ledger, and in its cap."""
     service.studies().submit(spec_of("a"))
-    turn = service.queue.take_turn(service.queue.register("w", device="cpu", slots=1), 1)
-    assert isinstance(turn, Start)
+    turn = started(service)
     assert turn.job.run is not None
     run = replace(turn.job.run, cap_nano_usd=NANO)
     job = replace(turn.job, run=run, limit_nano_usd=None, confirmed_nano_usd=NANO * 99 // 100)
@@ -529,6 +523,5 @@ def test_a_job_sees_the_gpus_of_its_slots_and_none_of_a_worker_on_cpus(service, 
         devices=devices,
     )  # fmt: skip
     service.studies().submit(spec_of("a"))
-    turn = service.queue.take_turn(service.queue.register("w", device=device, slots=2), 2)
-    assert isinstance(turn, Start)
+    turn = started(service, slots=2, device=device)
     assert one._environment(replace(turn, slot_numbers=(1,)))["CUDA_VISIBLE_DEVICES"] == seen

@@ -51,12 +51,7 @@ def lasting(length: int) -> dict[str, Any]:
 
 
 class Expected:
-    """What each version of a model answers to each of some rows.
-
-    Args:
-        models: Folders of the models, by version.
-        rows: The rows.
-    """
+    """What each version of a model answers to each of some rows."""
 
     def __init__(self, models: Mapping[str, Path], rows: Sequence[Row]) -> None:
         self._answers = {
