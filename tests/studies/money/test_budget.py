@@ -147,13 +147,7 @@ def test_a_late_watchdog_cuts_before_the_deadline_and_a_stall_is_recorded(
         folder = tmp_path / str(seed)
         folder.mkdir()
         study = SimulatedStudy(
-            folder,
-            slots=slots,
-            seed=seed,
-            pool=pool,
-            curve=growing,
-            policy=Policy(pruner=NoPruner()),
-            faults=DAY,
+            folder, slots=slots, seed=seed, pool=pool, curve=growing, policy=Policy(pruner=NoPruner()), faults=DAY
         )
         # Epochs end after 13.2, 22.8 and 39.2 s: the money, for 31 to 38.5 s, is gone within the last of them.
         usd = (0.031 + 0.0015 * seed) * slots

@@ -370,11 +370,7 @@ BAD = [
         "space.width.when.widht",
         ["found 'widht'", "a parent among"],
     ),
-    (
-        CIRCLE,
-        "space.width.when.dropout",
-        ["found the circle width -> dropout -> width", "lead to a parameter without"],
-    ),
+    (CIRCLE, "space.width.when.dropout", ["found the circle width -> dropout -> width", "lead to a parameter without"]),
     (
         "task: d\nspace: {learningrate: {type: float, low: 0, high: 1}}",
         "space.learningrate",

@@ -16,10 +16,7 @@ from studies.search.samplers.optuna_mirror import OptunaMirror
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 
 SPACE = Space.from_dict(
-    {
-        "rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
-        "width": {"type": "int", "low": 1, "high": 64},
-    }
+    {"rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}, "width": {"type": "int", "low": 1, "high": 64}}
 )
 OUTCOMES: tuple[Outcome, ...] = ("running", "finished", "failed", "infeasible")
 
