@@ -635,8 +635,7 @@ def test_a_sampler_that_raises_ends_the_study_as_failed_and_resumable(tmp_path: 
 # ---------------------------------------------------------------------- mixed world sizes, promotion
 
 
-@pytest.mark.parametrize("variant", ["stopping", "promotion"])
-@pytest.mark.parametrize("slots", [4, 5, 7])
+@pytest.mark.parametrize(("slots", "variant"), [(4, "stopping"), (4, "promotion"), (5, "promotion"), (7, "stopping")])
 def test_mixed_world_sizes_neither_block_nor_starve_each_other(tmp_path: Path, slots: int, variant: Any) -> None:
     study = SimulatedStudy(
         tmp_path, slots=slots, space=MIXED, policy=Policy(pruner=MoAsha(variant=variant)), seed=slots

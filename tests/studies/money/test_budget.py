@@ -275,8 +275,15 @@ def check_portions(folder: Path, budgets: list[float], **of_study: Any) -> int:
     return interrupted
 
 
-@pytest.mark.parametrize("budgets", [[0.031], [0.004, 0.0041, 0.0399, 0.04, 0.11]])
-@pytest.mark.parametrize(("sampler", "variant"), [("random", "stopping"), ("tpe", "stopping"), ("random", "promotion")])
+@pytest.mark.parametrize(
+    ("budgets", "sampler", "variant"),
+    [
+        ([0.031], "random", "stopping"),
+        ([0.031], "tpe", "stopping"),
+        ([0.004, 0.0041, 0.0399, 0.04, 0.11], "random", "stopping"),
+        ([0.004, 0.0041, 0.0399, 0.04, 0.11], "random", "promotion"),
+    ],
+)
 def test_one_slot_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, budgets: list[float], *, sampler: str, variant: str
 ) -> None:
