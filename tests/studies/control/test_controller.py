@@ -1094,17 +1094,6 @@ def test_a_second_session_stands_by_until_it_is_told_to_stop(new_study: Store, m
 
 
 @pytest.mark.medium
-def test_a_session_that_stood_by_takes_over(new_study: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("studies.control.session.STAND_BY_SECONDS", 0.01)
-    held = leases.acquire(new_study, new_study.require("simulated").id)
-    assert isinstance(held, leases.Lease)
-    session = session_of(new_study, on_stand_by=lambda holder: leases.release(new_study, held))
-    machine = session.run()
-    assert machine is not None
-    assert machine.state == "closed"
-
-
-@pytest.mark.medium
 def test_a_drain_that_comes_before_the_controller_is_not_forgotten(new_study: Store) -> None:
     session = session_of(new_study)
     session.drain("interrupted")
