@@ -49,8 +49,10 @@ def of_baseline(record: StudyRecord) -> Baseline:
     return found
 
 
-@pytest.mark.parametrize("pruner", [Stopping(), Pausing(), MoAsha(), MoAsha(variant="promotion"), Median()])
-@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize(
+    ("pruner", "slots"),
+    [(Stopping(), 4), (Pausing(), 1), (MoAsha(), 1), (MoAsha(variant="promotion"), 4), (Median(), 4), (Median(), 1)],
+)
 def test_no_pruner_pauses_or_stops_a_baseline(tmp_path: Path, pruner: StoppingPruner, slots: int) -> None:
     study = study_with(tmp_path, policy=Policy(pruner=pruner), slots=slots)
     study.run(Limits(trials=12))

@@ -131,32 +131,29 @@ def test_a_lost_rank_costs_the_work_since_the_last_checkpoint_and_nothing_else(t
     assert trial.epochs[-1].metrics["cost_usd"] == trial.paid_nano_usd / NANO, "lost money is not the trial's"
 
 
-def test_a_trial_that_is_lost_three_times_has_failed(tmp_path: Path) -> None:
-    study = study_with(tmp_path, {0: faults("lost", "lost", "lost", "lost")})
-    study.run(Limits(trials=3))
+def test_each_failure_ends_its_trial_as_the_fault_table_says(tmp_path: Path) -> None:
+    changes = {0: faults("lost", "lost", "lost", "lost"), 1: faults("error"), 2: faults("out_of_memory")}
+    changes |= {3: faults("diverged"), 4: {"metrics": ({"val_loss": 1.0},) * 9}}
+    study = study_with(tmp_path, changes)
+    study.run(Limits(trials=7))
     record = check(study)
-    trial = record.started[0]
-    assert (trial.state, trial.failure, len(trial.attempts)) == ("failed", "lost", 3)
-    assert "lost in 3 attempts" in trial.reason
-    assert [e.epoch for e in trial.epochs] == [1, 2, 3, 4], "what was measured is kept"
-    assert [one.state for one in record.started[1:]] == ["complete", "complete"]
-
-
-@pytest.mark.parametrize("failure", ["error", "out_of_memory"])
-def test_what_would_fail_again_gets_one_attempt_and_keeps_its_traceback(tmp_path: Path, failure: str) -> None:
-    study = study_with(tmp_path, {0: faults(failure)})
-    study.run(Limits(trials=3))
-    record = check(study)
-    trial = record.started[0]
-    assert (trial.state, trial.failure, len(trial.attempts)) == ("failed", failure, 1)
-    assert trial.error == "Traceback of a simulated fault\nin epoch 5"
-    assert trial.reason == f"{failure}: in epoch 5"
+    lost, error, out_of_memory, diverged, unnamed, *others = record.started
+    assert (lost.state, lost.failure, len(lost.attempts)) == ("failed", "lost", 3)
+    assert "lost in 3 attempts" in lost.reason
+    assert [e.epoch for e in lost.epochs] == [1, 2, 3, 4], "what was measured is kept"
+    for trial, failure in ((error, "error"), (out_of_memory, "out_of_memory")):
+        assert (trial.state, trial.failure, len(trial.attempts)) == ("failed", failure, 1)
+        assert trial.error == "Traceback of a simulated fault\nin epoch 5"
+        assert trial.reason == f"{failure}: in epoch 5"
+    assert (diverged.state, diverged.failure, len(diverged.attempts)) == ("failed", "diverged", 1)
+    assert "lost" not in by_kind(study, diverged), "a configuration that diverges was tried and paid for"
+    assert (unnamed.state, unnamed.failure) == ("failed", "error")
+    assert "no metric 'val_error'" in unnamed.reason
     assert record.state == "closed"
-    assert [one.state for one in record.started[1:]] == ["complete", "complete"]
+    assert [one.state for one in others] == ["complete", "complete"]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("at", [1, 5, 9])
+@pytest.mark.parametrize(("value", "at"), [(math.nan, 1), (math.inf, 5), (-math.inf, 9)])
 def test_an_objective_that_is_not_finite_makes_the_trial_diverged(tmp_path: Path, value: float, at: int) -> None:
     metrics = tuple({"val_error": value if epoch == at else 0.5} for epoch in range(1, 10))
     study = study_with(tmp_path, {0: {"metrics": metrics}})
@@ -168,22 +165,6 @@ def test_an_objective_that_is_not_finite_makes_the_trial_diverged(tmp_path: Path
     assert len(trial.epochs) == at - 1
     assert all(math.isfinite(v) for v in trial.values(record.objectives).values())
     assert [one.state for one in record.started[1:]] == ["complete", "complete"]
-
-
-def test_a_diverged_gang_is_not_tried_again(tmp_path: Path) -> None:
-    study = study_with(tmp_path, {0: faults("diverged")})
-    study.run(Limits(trials=2))
-    trial = check(study).started[0]
-    assert (trial.state, trial.failure, len(trial.attempts)) == ("failed", "diverged", 1)
-    assert "lost" not in by_kind(study, trial), "a configuration that diverges was tried and paid for"
-
-
-def test_a_metric_that_the_task_does_not_give_is_named(tmp_path: Path) -> None:
-    study = study_with(tmp_path, {0: {"metrics": ({"val_loss": 1.0},) * 9}})
-    study.run(Limits(trials=2))
-    trial = check(study).started[0]
-    assert (trial.state, trial.failure) == ("failed", "error")
-    assert "no metric 'val_error'" in trial.reason
 
 
 def test_the_watchdog_ends_a_gang_that_hangs(tmp_path: Path) -> None:
@@ -654,8 +635,7 @@ def test_a_sampler_that_raises_ends_the_study_as_failed_and_resumable(tmp_path: 
 # ---------------------------------------------------------------------- mixed world sizes, promotion
 
 
-@pytest.mark.parametrize("variant", ["stopping", "promotion"])
-@pytest.mark.parametrize("slots", [4, 5, 7])
+@pytest.mark.parametrize(("slots", "variant"), [(4, "stopping"), (4, "promotion"), (5, "promotion"), (7, "stopping")])
 def test_mixed_world_sizes_neither_block_nor_starve_each_other(tmp_path: Path, slots: int, variant: Any) -> None:
     study = SimulatedStudy(
         tmp_path, slots=slots, space=MIXED, policy=Policy(pruner=MoAsha(variant=variant)), seed=slots
@@ -1111,17 +1091,6 @@ def test_a_second_session_stands_by_until_it_is_told_to_stop(new_study: Store, m
     assert session.run() is None
     assert told == [f"process {os.getpid()} on {socket.gethostname()}"]
     assert not load_study(new_study, "simulated").trials, "it did nothing"
-
-
-@pytest.mark.medium
-def test_a_session_that_stood_by_takes_over(new_study: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("studies.control.session.STAND_BY_SECONDS", 0.01)
-    held = leases.acquire(new_study, new_study.require("simulated").id)
-    assert isinstance(held, leases.Lease)
-    session = session_of(new_study, on_stand_by=lambda holder: leases.release(new_study, held))
-    machine = session.run()
-    assert machine is not None
-    assert machine.state == "closed"
 
 
 @pytest.mark.medium

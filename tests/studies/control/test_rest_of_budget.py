@@ -41,9 +41,14 @@ def curve_of_seconds(*epoch_seconds: float) -> Curve:
     return Curve(metrics=metrics, epoch_seconds=epoch_seconds)
 
 
-@pytest.mark.parametrize("limit", ["usd", "hours"])
-@pytest.mark.parametrize("slots", [1, 2, 4])
-@pytest.mark.parametrize("seconds", [25.0, 60.0, 150.0])
+@pytest.mark.parametrize(
+    ("seconds", "slots", "limit"),
+    [
+        *((25.0, 1, "usd"), (25.0, 2, "hours"), (25.0, 4, "usd")),
+        *((60.0, 1, "hours"), (60.0, 2, "usd"), (60.0, 4, "hours")),
+        *((150.0, 1, "usd"), (150.0, 2, "hours"), (150.0, 4, "usd")),
+    ],
+)
 def test_a_small_budget_is_spent_and_never_passed(tmp_path: Path, seconds: float, slots: int, limit: str) -> None:
     study = SimulatedStudy(
         tmp_path,

@@ -147,13 +147,7 @@ def test_a_late_watchdog_cuts_before_the_deadline_and_a_stall_is_recorded(
         folder = tmp_path / str(seed)
         folder.mkdir()
         study = SimulatedStudy(
-            folder,
-            slots=slots,
-            seed=seed,
-            pool=pool,
-            curve=growing,
-            policy=Policy(pruner=NoPruner()),
-            faults=DAY,
+            folder, slots=slots, seed=seed, pool=pool, curve=growing, policy=Policy(pruner=NoPruner()), faults=DAY
         )
         # Epochs end after 13.2, 22.8 and 39.2 s: the money, for 31 to 38.5 s, is gone within the last of them.
         usd = (0.031 + 0.0015 * seed) * slots
@@ -281,8 +275,15 @@ def check_portions(folder: Path, budgets: list[float], **of_study: Any) -> int:
     return interrupted
 
 
-@pytest.mark.parametrize("budgets", [[0.031], [0.004, 0.0041, 0.0399, 0.04, 0.11]])
-@pytest.mark.parametrize(("sampler", "variant"), [("random", "stopping"), ("tpe", "stopping"), ("random", "promotion")])
+@pytest.mark.parametrize(
+    ("budgets", "sampler", "variant"),
+    [
+        ([0.031], "random", "stopping"),
+        ([0.031], "tpe", "stopping"),
+        ([0.004, 0.0041, 0.0399, 0.04, 0.11], "random", "stopping"),
+        ([0.004, 0.0041, 0.0399, 0.04, 0.11], "random", "promotion"),
+    ],
+)
 def test_one_slot_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, budgets: list[float], *, sampler: str, variant: str
 ) -> None:

@@ -20,10 +20,6 @@ def store(either_url: str) -> Iterator[Store]:
     one.close()
 
 
-def repr_of(text: str) -> str:
-    return ascii(text)[:12]
-
-
 def made(store: Store, days: float | None = None) -> tuple[str, access_tokens.TokenLine]:
     return access_tokens.create(store, name="laptop", user="ann", project="vision", role="member", days=days)
 
@@ -54,10 +50,10 @@ def test_the_store_does_not_hold_it(store: Store) -> None:
     assert token not in map(str, row)
 
 
-@pytest.mark.parametrize("wrong", ["", "automl_", "\x00", "automl_" + "x" * 10_000, "\udcff"], ids=repr_of)
-def test_anything_else_stands_for_nobody(store: Store, wrong: str) -> None:
+def test_anything_else_stands_for_nobody(store: Store) -> None:
     made(store)
-    assert access_tokens.identify(store, wrong) is None
+    for wrong in ("", "automl_", "\x00", "automl_" + "x" * 10_000, "\udcff"):
+        assert access_tokens.identify(store, wrong) is None
 
 
 def test_a_rotated_token_lasts_for_its_grace(store: Store) -> None:
@@ -80,32 +76,30 @@ def test_a_secret_of_somebody_else_takes_the_place_of_the_one_before(store: Stor
     assert [line.is_valid for line in access_tokens.listed(store)] == [False, True]
 
 
-@pytest.mark.parametrize("token_id", [7, 2**63, -(2**70)])
-def test_only_tokens_that_are_there_are_revoked(store: Store, token_id: int) -> None:
-    with pytest.raises(StoreError, match=f"token: found {token_id}, allowed: the id of a token"):
-        access_tokens.revoke(store, token_id)
+def test_only_tokens_that_are_there_are_revoked(store: Store) -> None:
+    for token_id in (7, 2**63, -(2**70)):
+        with pytest.raises(StoreError, match=f"token: found {token_id}, allowed: the id of a token"):
+            access_tokens.revoke(store, token_id)
 
 
-@pytest.mark.parametrize(
-    ("user", "project", "place"),
-    [
-        ("ann", "team/vision", "project: found 'team/vision', allowed: letters, digits, - and _, at most 60 of them"),
-        ("ann", "..", "project: found '..'"),
-        ("ann", "vision.a", "project: found 'vision.a'"),  # its studies would be those of the project `vision`
-        ("ann", "a team", "project: found 'a team'"),
-        ("ann", "vision\n", "project: found"),
-        ("ann", "", "project: found ''"),
-        ("ann", "x" * 61, "project: found"),
-        ("../ann", "vision", "user: found '../ann', allowed: letters, digits, - _ @ and ., at most 100 of them"),
-        (".ann", "vision", "user: found '.ann'"),
-        ("", "vision", "user: found ''"),
-    ],
-)
-def test_names_that_cannot_stand_in_paths_and_names_of_studies_are_refused(
-    store: Store, user: str, project: str, place: str
-) -> None:
-    with pytest.raises(StoreError, match=place):
-        access_tokens.create(store, name="laptop", user=user, project=project, role="member", days=None)
+WRONG_NAMES = [
+    ("ann", "team/vision", "project: found 'team/vision', allowed: letters, digits, - and _, at most 60 of them"),
+    ("ann", "..", "project: found '..'"),
+    ("ann", "vision.a", "project: found 'vision.a'"),  # its studies would be those of the project `vision`
+    ("ann", "a team", "project: found 'a team'"),
+    ("ann", "vision\n", "project: found"),
+    ("ann", "", "project: found ''"),
+    ("ann", "x" * 61, "project: found"),
+    ("../ann", "vision", "user: found '../ann', allowed: letters, digits, - _ @ and ., at most 100 of them"),
+    (".ann", "vision", "user: found '.ann'"),
+    ("", "vision", "user: found ''"),
+]
+
+
+def test_names_that_cannot_stand_in_paths_and_names_of_studies_are_refused(store: Store) -> None:
+    for user, project, place in WRONG_NAMES:
+        with pytest.raises(StoreError, match=place):
+            access_tokens.create(store, name="laptop", user=user, project=project, role="member", days=None)
     assert access_tokens.listed(store) == []
 
 

@@ -95,12 +95,7 @@ def test_a_slot_of_several_cpus_takes_as_many_slots_of_a_worker_without_gpus() -
 
 @pytest.mark.parametrize(
     ("device", "given", "slots"),
-    [
-        ("cpu", {}, 4),
-        ("cpu", {"cpus_per_rank": 20}, 1),
-        ("cuda", {}, 16),
-        ("cuda", {"device": "cpu"}, 16),
-    ],
+    [("cpu", {}, 4), ("cpu", {"cpus_per_rank": 20}, 1), ("cuda", {}, 16), ("cuda", {"device": "cpu"}, 16)],
 )
 def test_a_study_has_its_own_slots_on_those_of_a_worker(device: str, given: dict[str, Any], slots: int) -> None:
     one = running(1, tuple(range(16)), **({"cpus_per_rank": 4} | given))

@@ -58,11 +58,7 @@ MANY = "space.width={type: categorical, choices: [16, 32, 64, 128, 256, 512, 102
             f"task_options.notes={'a' * 99}, the second",
             "task_options.notes: ... aaaaaaaaa, the first' in the store, ... aaaaaaaaa, the second' given",
         ),
-        (
-            "task_options.rows=[]",
-            "task_options.rows={}",
-            "task_options.rows: [] in the store, {} given",
-        ),
+        ("task_options.rows=[]", "task_options.rows={}", "task_options.rows: [] in the store, {} given"),
     ],
 )
 def test_a_difference_is_found_wherever_it_stands_in_a_long_value(before: str, after: str, told: str) -> None:

@@ -51,11 +51,7 @@ class FarAway:
 
 
 @pytest.fixture
-def far_away(
-    tmp_path: Path,
-    mlflow_template: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[tuple[str, FarAway]]:
+def far_away(tmp_path: Path, mlflow_template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FarAway]]:
     """Address of MLflow's own server on a file, and what it saw."""
     from mlflow import server
     from mlflow.server import constants

@@ -89,10 +89,7 @@ def test_ranks_equal_a_plain_reference(values: dict[int, tuple[float, ...]], eta
 
 
 @patient
-@given(
-    st.dictionaries(st.sampled_from([3, 9, 27]), histories(2, 2), min_size=1),
-    st.data(),
-)
+@given(st.dictionaries(st.sampled_from([3, 9, 27]), histories(2, 2), min_size=1), st.data())
 def test_promotion_takes_the_best_that_waits_from_the_highest_rung(
     at_rung: dict[int, Any], data: st.DataObject
 ) -> None:

@@ -16,10 +16,7 @@ from studies.search.samplers.optuna_mirror import OptunaMirror
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 
 SPACE = Space.from_dict(
-    {
-        "rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
-        "width": {"type": "int", "low": 1, "high": 64},
-    }
+    {"rate": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}, "width": {"type": "int", "low": 1, "high": 64}}
 )
 OUTCOMES: tuple[Outcome, ...] = ("running", "finished", "failed", "infeasible")
 
@@ -45,9 +42,7 @@ def contents(study: optuna.Study) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("objectives", [1, 2])
-@pytest.mark.parametrize("bounds", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("objectives", "bounds", "seed"), [(1, False, 0), (2, True, 0), (1, True, 1), (2, False, 2)])
 def test_a_study_that_follows_is_the_study_that_is_made_anew(objectives: int, seed: int, *, bounds: bool) -> None:
     """Trials start, end, are paused, go on, fail and diverge; asking in between leaves nothing behind."""
     rng = random.Random(seed)
