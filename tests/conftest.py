@@ -140,8 +140,10 @@ def postgres_template(postgres_server: str) -> str:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: str, postgres_template: str) -> str:
-    """The URL of an empty store of its own on a real PostgreSQL."""
+def postgres_url(postgres_process: Any, postgres_server: str, postgres_template: str) -> str:
+    """The URL of an empty store of its own on a real PostgreSQL, started anew if somebody has ended it."""
+    if not postgres_process.get_postmaster_info().is_running():  # it was killed once, nobody knows by whom
+        postgres_process.start()
     name = f"copied_{next(_databases)}"
     create_database(postgres_server, name, template=postgres_template)
     return database_of(postgres_server, name)

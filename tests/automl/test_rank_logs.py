@@ -151,6 +151,14 @@ def test_losses_are_read_about_once_a_second_and_not_at_each_batch(tmp_path, mon
     assert [float(row["loss"]) for row in rows] == [0.5 * step for step in range(1, 5001)]
 
 
+def test_the_rows_of_an_epoch_are_in_the_file_when_it_ends(tmp_path: Path) -> None:
+    """The pool may end the process of a rank as soon as the last epoch is reported."""
+    with BatchLog(tmp_path / "rank-0.csv", torch.device("cpu"), 0) as log:
+        log.add(epoch=1, step=1, samples=4, loss=torch.tensor(0.5), seconds=0.001)
+        log.end_epoch()
+        assert len((tmp_path / "rank-0.csv").read_text().splitlines()) == 2
+
+
 def test_a_disk_that_is_full_ends_the_log_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rank-0.csv"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

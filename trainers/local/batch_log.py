@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 import time
 from pathlib import Path
@@ -69,6 +70,11 @@ class BatchLog:
         self._losses.add(loss)
         if self._losses.is_full or time.monotonic() - self._flushed_at >= _FLUSH_SECONDS:
             self._write()
+
+    def end_epoch(self) -> None:
+        """Write all rows to the file: once the last epoch is reported, the pool may end this process at any moment."""
+        self._flushed_at = -math.inf
+        self._write()
 
     def _write(self) -> None:
         if self._file is None:

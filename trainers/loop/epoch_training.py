@@ -134,6 +134,8 @@ class EpochTraining:
         if self._group.device.type == "cuda":
             torch.cuda.synchronize(self._group.device)  # else the seconds would be those of launching kernels
         sums.seconds += time.perf_counter() - started
+        if self.log is not None:
+            self.log.end_epoch()
 
     def gradient_norm(self) -> float | None:
         """Return the root mean square of the steps' norms before clipping, or None where they are not measured."""
