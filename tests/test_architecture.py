@@ -171,6 +171,7 @@ def layer(name: str) -> int:
     return max(fitting)[1]
 
 
+@pytest.mark.medium
 def test_imports_point_down() -> None:
     upward = [
         f"{name} ({LAYERS[layer(name)][0]}) imports {imported} ({LAYERS[layer(imported)][0]})"
@@ -230,6 +231,7 @@ def test_what_goes_into_exported_models_stands_alone() -> None:
                 assert is_in(name, SERVING) or not is_in(imported, SERVING), f"{name} imports {imported}"
 
 
+@pytest.mark.medium
 def test_there_is_no_cycle() -> None:
     """Imports inside functions count: they only hide a cycle."""
     graph = {name: {one for one, _ in imports(name) if one in modules() and one != name} for name in modules()}
@@ -246,6 +248,7 @@ def test_there_is_no_cycle() -> None:
         visit(name, ())
 
 
+@pytest.mark.medium
 def test_modules_and_classes_can_be_read_at_a_sitting() -> None:
     long = []
     for name, path in modules().items():
@@ -267,6 +270,7 @@ def test_nobody_imports_a_facade_of_ours() -> None:
     assert not [one for one, at_import in imports("automl") if at_import and one.split(".")[0] in DOORS]
 
 
+@pytest.mark.medium
 def test_a_heavy_library_stays_behind_its_doors() -> None:
     for library, named in DOORS.items():
         doors = set(named)

@@ -23,6 +23,7 @@ QUICK = (
 """A share of the record that takes seconds; `make test-slow` and `python -m tests.support.golden` compare all of it."""
 
 
+@pytest.mark.medium
 def test_a_share_of_the_decisions_suggestions_and_charges_are_the_recorded_ones() -> None:
     assert list(differences(recorded_here(QUICK), json.loads(RECORD.read_text()))) == []
 

@@ -216,6 +216,7 @@ def test_what_can_never_become_feasible_is_stopped_before_its_last_epoch() -> No
         )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sampler", ["tpe", "cokriging"])
 def test_suggestions_stay_where_it_is_feasible(sampler: str) -> None:
     """The best rate is 0.03; the lower third of the range, on its scale, is allowed."""
@@ -266,6 +267,7 @@ def optimised(pruner: Any, *, sampler: optuna.samplers.BaseSampler, jobs: int = 
     return study
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("pruner", ["mo_asha", {"name": "mo_asha", "variant": "promotion"}, "median", "break_even"])
 def test_an_optuna_study_with_two_objectives_is_pruned(pruner: Any) -> None:
     study = optimised(pruner, sampler=optuna.samplers.RandomSampler(seed=0), space=SPACE)

@@ -89,6 +89,7 @@ FAULTS: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.medium
 def test_a_study_in_order_has_no_findings_and_each_fault_is_found(study: SimulatedStudy) -> None:
     """One study for all faults: each is undone before the next one."""
     assert audit(study.store, NAME)["findings"] == []
@@ -240,6 +241,7 @@ def test_a_checkpoint_that_a_controller_replaces_during_an_audit_is_no_finding(a
     assert [one for one in findings(store, "small") if one[0] == "checkpoints"] == [("checkpoints", "trial 0 @ 2")]
 
 
+@pytest.mark.medium
 def test_revisions_of_views_are_compared_with_the_studys_of_the_same_moment(study, monkeypatch):
     require = study.store.require
 
@@ -296,6 +298,7 @@ def _damaged(artifacts: Artifacts, damage: Callable[[Path], object]) -> list[tup
     return findings(artifacts.study.store, "small")
 
 
+@pytest.mark.medium
 def test_a_store_is_copied_whole_and_its_studies_go_on_there(study, request, tmp_path):
     """SQLite to PostgreSQL and back."""
     if study.store.engine.dialect.name == "sqlite":
@@ -321,6 +324,7 @@ def test_a_store_is_copied_whole_and_its_studies_go_on_there(study, request, tmp
     target.close()
 
 
+@pytest.mark.medium
 def test_a_store_with_a_study_that_runs_is_not_copied(study: SimulatedStudy, tmp_path: Path) -> None:
     (tmp_path / "target.db").write_bytes(empty_database())
     target = Store(f"sqlite:///{tmp_path}/target.db")

@@ -233,6 +233,7 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_spec_is_refused_in_one_line(mistyped: Mistyped, mistake: str) -> None:
     (mistyped.folder / "broken_task.py").write_text("import no_such_package\n")
@@ -352,6 +353,7 @@ def test_a_file_that_is_no_database(mistyped: Mistyped) -> None:
     assert "notes.txt" in mistyped.refused("launch", "s.yaml")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -613,6 +615,7 @@ def test_init_for_a_task_that_is_not_written_yet_says_so(mistyped: Mistyped) -> 
 OWN_TASK = Path(__file__).parents[2] / "examples" / "own_task.py"
 
 
+@pytest.mark.medium
 def test_init_writes_the_space_and_the_metrics_of_ones_own_task(mistyped: Mistyped) -> None:
     (mistyped.folder / "own_task.py").write_text(OWN_TASK.read_text())
     assert mistyped.run("init", "own_task:Moons") == (
@@ -655,6 +658,7 @@ def train(trial):
 """
 
 
+@pytest.mark.medium
 def test_init_takes_the_metric_that_a_function_reports(mistyped: Mistyped) -> None:
     (mistyped.folder / "mine.py").write_text(FUNCTION)
     assert mistyped.run("init", "mine:train")[0] == 0
@@ -666,6 +670,7 @@ def test_init_takes_the_metric_that_a_function_reports(mistyped: Mistyped) -> No
     assert "latency_ms" not in written
 
 
+@pytest.mark.medium
 def test_init_for_a_task_that_raises_says_why_its_space_is_a_general_one(mistyped: Mistyped) -> None:
     (mistyped.folder / "my_other.py").write_text("raise RuntimeError('no data today')")
     code, out, err = mistyped.run("init", "my_other:Task")

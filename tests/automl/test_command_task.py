@@ -286,6 +286,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("wrong", REFUSED)
 def test_a_spec_with_a_wrong_command_is_refused_with_one_line(place: Workplace, wrong: str) -> None:
     given, words = REFUSED[wrong]

@@ -54,6 +54,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return InProcess(tmp_path, capsys, monkeypatch)
 
 
+@pytest.mark.large
 def test_data_may_be_read_by_other_processes(place: InProcess) -> None:
     arguments = ["--world-sizes", "1,2", "--epochs", "1", "--param", "batch_per_rank=6", "--param", "data_workers=1"]
     code, out, err = place.run("compare", "mine:Read", *arguments, "--json")

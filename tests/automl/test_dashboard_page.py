@@ -102,6 +102,7 @@ def test_only_loopback_names_get_the_page(study: StoredStudy, own: str) -> None:
     storage.engine.dispose()
 
 
+@pytest.mark.medium
 def test_the_command_says_where_the_page_is(study, tmp_path, capsys, monkeypatch):
     def interrupted(_server: object) -> None:
         raise KeyboardInterrupt

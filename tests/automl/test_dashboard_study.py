@@ -97,6 +97,7 @@ def test_notes_carry_the_reason_of_each_decision_and_what_was_confirmed(record: 
     assert reasons(replace(record, confirmations=(fresh,)), trial) == f"{note}\n\nconfirmed val_error: 25 %, test"
 
 
+@pytest.mark.medium
 def test_the_dashboard_has_plots_and_notes_and_leaves_the_users_own(study: SimulatedStudy, record: StudyRecord) -> None:
     assert catch_up(study.store, NAME, ("optuna",)) == {"optuna": None}
     storage = open_storage(study.store.url)
@@ -127,6 +128,7 @@ def test_the_dashboard_has_plots_and_notes_and_leaves_the_users_own(study: Simul
     storage.engine.dispose()
 
 
+@pytest.mark.medium
 def test_a_study_that_is_launched_while_the_dashboard_runs_gets_plots_too(tmp_path, monkeypatch):
     monkeypatch.setattr(dashboard_server, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(polling, "RESTS_PER_LOOK", 0.0)  # the first look imports a good deal

@@ -221,6 +221,7 @@ def test_a_study_that_is_not_there(place: Place) -> None:
     assert "found 'none', allowed: a study of this store (small, other)" in place.refusal("delete", "none", "--yes")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("is_registered", [False, True])
 def test_copies_in_optuna_and_mlflow_go_and_those_of_others_stay(tmp_path, capsys, monkeypatch, is_registered):
     (tmp_path / "mlflow.db").write_bytes(mlflow_database())
@@ -254,6 +255,7 @@ def test_copies_in_optuna_and_mlflow_go_and_those_of_others_stay(tmp_path, capsy
     assert client.get_experiment_by_name("other").lifecycle_stage == "active"
 
 
+@pytest.mark.medium
 def test_an_mlflow_that_does_not_answer_keeps_no_study_and_the_user_hears_what_to_do(tmp_path, capsys, monkeypatch):
     study = StoredStudy(tmp_path, mlflow="http://127.0.0.1:9")
     study.change(state="closed")

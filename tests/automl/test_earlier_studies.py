@@ -260,6 +260,7 @@ def history(count: int, *, turned: bool = False) -> tuple[Observation, ...]:
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2", "gp"])
 def test_every_sampler_takes_earlier_trials(sampler: str) -> None:
     with warnings.catch_warnings():
@@ -419,6 +420,7 @@ def test_bounded_metrics_of_an_optuna_study_are_its_objectives_or_user_attribute
     assert first == pytest.approx([1.0, 10**-0.5] if place == "nowhere" else [1e-2, 10**-2.5])
 
 
+@pytest.mark.medium
 def test_objectives_are_matched_by_name_or_by_place(here: InProcess) -> None:
     optuna_study("sqlite:///named.db", names=["loss", "val_error"])
     said = here.refused(*DRY, "--from-study", "sqlite:///named.db#old")

@@ -148,6 +148,7 @@ def test_a_trial_enqueued_after_the_last_one_hears_that_the_budget_has_no_trial_
     ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("trials", [3, pytest.param(16, marks=pytest.mark.slow)])
 def test_after_a_drain_or_a_close_it_is_the_next_trial(tmp_path: Path, trials: int) -> None:
     once = study(tmp_path)
@@ -167,7 +168,7 @@ def test_after_a_drain_or_a_close_it_is_the_next_trial(tmp_path: Path, trials: i
     assert place_of_mine(once) == started
 
 
-@pytest.mark.medium
+@pytest.mark.large
 @pytest.mark.parametrize(("pruner", "state", "count"), [(BreakEven, "paused", 5), (AlwaysThaws, "complete", 3)])
 def test_in_a_running_study_it_goes_before_paused_trials(tmp_path, pruner, state, count):
     running = study(tmp_path, pruner)

@@ -54,6 +54,7 @@ def test_samples_count_as_in_the_study(two: tuple[Trained, Trained], tmp_path: P
 NUMBERS: list[list[object]] = [["a", "b"], *([one % 13, one % 7] for one in range(60))]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("rows", "target"), [([HEADER, *people(60)], "rich"), (NUMBERS, "b")])
 def test_a_table_is_compared_with_its_own_package(tmp_path: Path, rows: list[list[object]], target: str) -> None:
     options = {"train": write(tmp_path / "people.csv", rows), "target": target}

@@ -58,6 +58,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return InProcess(tmp_path, capsys, monkeypatch)
 
 
+@pytest.mark.medium
 def test_launch_says_how_to_turn_a_guess(place: InProcess) -> None:
     turned = "objectives=[{metric: gain, direction: maximize}, {metric: cost_usd, direction: minimize}]"
     code, out, err = place.run("launch", "mine.py:train", "--dry-run")
@@ -69,6 +70,7 @@ def test_launch_says_how_to_turn_a_guess(place: InProcess) -> None:
     assert (code, "gain (maximize)" in said, "is a guess" in said) == (0, True, False)
 
 
+@pytest.mark.medium
 def test_init_marks_a_guess(place: InProcess) -> None:
     assert place.run("init", "mine:train")[0] == 0
     written = (place.folder / "mine.yaml").read_text()

@@ -92,6 +92,7 @@ def test_what_would_go_is_listed_and_nothing_is_deleted(place: Place) -> None:
     assert load_study(place.store, "small") == rows
 
 
+@pytest.mark.medium
 def test_the_archive_is_kept_and_the_rest_goes(place: Place) -> None:
     orphan = place.write(7, 1)
     code, out, err = place.run("prune-checkpoints", "small", "--yes", "--json")
@@ -196,6 +197,7 @@ def test_a_file_that_cannot_be_deleted_is_found_by_the_next_call(place: Place, m
     assert place.left() == {place.best[0]}
 
 
+@pytest.mark.medium
 def test_a_pruned_study_goes_on_with_more_budget(tmp_path: Path) -> None:
     """On the simulated pool: trials that lost their checkpoints stay pruned, and nothing goes on from a lost one."""
     study = SimulatedStudy(tmp_path, slots=2, epochs=9)

@@ -119,6 +119,7 @@ def test_bars_of_spending_are_those_of_the_page() -> None:
         assert all(str(text).split(" (")[0] in page for text in bars.text)
 
 
+@pytest.mark.medium
 def test_figures_hide_passwords_and_name_what_there_is() -> None:
     gallery = Gallery(hostile())
     texts = "".join(gallery[name].to_json() for name in gallery)

@@ -57,6 +57,7 @@ def test_the_name_of_a_column_writes_nothing_but_a_comment_of_a_saved_spec(place
 TABULAR = ("--task", "tabular", "--data", "people.csv", "--target", "rich")
 
 
+@pytest.mark.medium
 def test_a_study_is_picked_from_the_data_and_said(place: Place) -> None:
     plan = place.plan(*TABULAR)
     spec = plan["spec"]

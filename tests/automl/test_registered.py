@@ -32,6 +32,7 @@ def register(folder: Path, *names: str) -> None:
     client.create_model_version(names[-1], str(folder))
 
 
+@pytest.mark.medium
 def test_a_study_without_mlflow_has_its_models_where_models_looks(folder: Path) -> None:
     register(folder, "here")
     register(folder / "specs", "there")
@@ -63,6 +64,7 @@ def test_a_champion_that_came_meanwhile_is_seen(folder: Path) -> None:
     assert found.number == second.number
 
 
+@pytest.mark.medium
 def test_models_beyond_the_first_page_are_there(folder: Path) -> None:
     register(folder, *(f"model-{number:03d}" for number in range(102)))
     (version,) = Registry(None).versions()
@@ -93,6 +95,7 @@ def test_who_asks_for_one_version_is_not_told_all(folder: Path, monkeypatch: pyt
         assert asked == {"get_model_version_by_alias": 2, "get_model_version": 1}, number
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("uri", "allowed"), [
     ("models:/moons@nobody", "versions 1"),
     ("models:/moons/7", "versions 1"),

@@ -77,6 +77,7 @@ def test_progress_and_summary_are_told_without_options(run: Run) -> None:
     assert err.splitlines() == ["warning: a warning", "a file stays"]
 
 
+@pytest.mark.medium
 def test_quiet_leaves_warnings_and_the_exit_code(run: Run) -> None:
     assert run(Talk(quiet=True)) == (0, "", "warning: a warning\na file stays\n")
 

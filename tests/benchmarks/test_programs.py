@@ -40,12 +40,13 @@ def test_contestants_search_the_same_trials(tmp_path: Path) -> None:
     assert lightning["hypervolume"] == pytest.approx(function["hypervolume"], rel=0.03)
 
 
-@pytest.mark.medium
+@pytest.mark.large
 def test_contestants_that_nobody_knows_are_refused() -> None:
     assert "--only: found torchrun, allowed: task, function, lightning" in ran("--only", "torchrun", code=2).stderr
     assert "found 'other', allowed: NAME=TASK" in ran("--also", "other", code=2).stderr
 
 
+@pytest.mark.medium
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_hostile_input_gets_an_answer_or_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))

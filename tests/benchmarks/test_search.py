@@ -127,6 +127,7 @@ def contest(folder: Path, name: str, **changes: Any) -> SimulatedStudy:
     )  # fmt: skip
 
 
+@pytest.mark.medium
 def test_every_contestant_plays(tmp_path: Path) -> None:
     from search_peers.policies import CONTESTANTS, available
 
@@ -147,6 +148,7 @@ def test_contestants_of_other_environments_play(tmp_path: Path, name: str) -> No
     assert len({len(trial.epochs) for trial in study.record.started}) > 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "objectives"),
     [
@@ -278,6 +280,7 @@ def test_tpe_told_of_finished_trials_hears_of_no_others(tmp_path: Path) -> None:
     assert heard[-1]
 
 
+@pytest.mark.medium
 def test_forecasts_are_compared_with_what_would_have_come(tmp_path: Path) -> None:
     from search_peers.calibration import Calibration
 
@@ -321,7 +324,7 @@ def test_tasks_are_single_tables_and_a_pooled_one(tmp_path: Path) -> None:
         search.tasks_in(curves, "9")
 
 
-@pytest.mark.medium
+@pytest.mark.large
 def test_who_has_studied_other_tasks_starts_with_what_was_good_there(tmp_path: Path) -> None:
     import search
     from search_peers.policies import CONTESTANTS

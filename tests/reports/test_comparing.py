@@ -94,6 +94,7 @@ def test_studies_without_anything_found_have_a_page(studies: list[StudyRecord]) 
     assert "studies compared" in render_comparison(studies)
 
 
+@pytest.mark.medium
 def test_stairs_go_through_the_best_of_the_plane_and_one_objective_has_columns() -> None:
     objectives = (ERROR, LATENCY, ACCURACY, COST)
     studies = [replace(study, objectives=objectives) for study in two()]

@@ -289,6 +289,7 @@ def test_values_of_any_size_are_drawn(low: float, high: float) -> None:
     assert "inf" not in drawn
 
 
+@pytest.mark.medium
 def test_of_many_trials_a_sample_is_drawn_and_of_none_nothing() -> None:
     study = build_study(1200, states=("complete",))
     assert drawn_of(study).count('class="dot"') == 500

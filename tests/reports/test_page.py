@@ -106,6 +106,7 @@ def unpacked_part(page: str, name: str) -> str:
     return unpacked(found[1]) if found else ""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", unusual())
 def test_every_study_gets_a_page_and_plotly_accepts_its_figures(name: str) -> None:
     page = render(unusual()[name])
@@ -152,6 +153,7 @@ def test_models_of_those_who_follow_the_schedule_are_early(facts, training, foll
     assert ("mid-schedule" in page) == follows
 
 
+@pytest.mark.medium
 def test_states_and_ends_are_said_in_words() -> None:
     study = build_study(9, state="running", stop_reason=None, ended_at=None)
     assert "It is running." in render(replace(study, driven=True))
@@ -196,6 +198,7 @@ def test_the_spec_of_the_page_can_be_launched_and_nothing_is_loaded_from_elsewhe
     assert "@import" not in page
 
 
+@pytest.mark.medium
 def test_texts_of_users_never_become_markup_and_passwords_are_hidden() -> None:
     page = render(hostile())
     reader = read(page)
@@ -239,6 +242,7 @@ def test_write_report_replaces_the_file_at_once(tmp_path: Path) -> None:
     assert [p.name for p in out.parent.iterdir()] == ["report.html"]
 
 
+@pytest.mark.medium
 def test_pages_stay_small_and_rows_beyond_the_first_are_packed() -> None:
     assert len(render(build_study(60)).encode()) < 2e6
     assert len(render(build_study(1000, objectives=FOUR)).encode()) < 8e6
@@ -275,6 +279,7 @@ def test_panels_have_the_scale_and_the_order_of_the_space() -> None:
     assert {round(x) for trace in panel["data"] for x in trace["x"]} == {0, 1}
 
 
+@pytest.mark.medium
 def test_every_dollar_and_every_failure_is_counted() -> None:
     study = build_study(60)
     assert [sum(bar.share for bar in some) > 0 for some in bars.money_bars(study)] == [True, True]
@@ -366,6 +371,7 @@ def test_in_a_browser_without_network(page: Any, tmp_path: Path) -> None:
     assert troubles == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["empty", "all diverged", "one", pytest.param("four", marks=pytest.mark.slow)])
 def test_unusual_studies_in_a_browser(page: Any, tmp_path: Path, name: str) -> None:
     troubles = opened(page, unusual()[name], tmp_path)
@@ -455,6 +461,7 @@ def opened_at(browser: Any, path: Path, *, width: int = 1280, scheme: str = "lig
     return page
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     axe: Any = optional.module("axe_playwright_python.sync_playwright")

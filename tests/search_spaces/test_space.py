@@ -115,6 +115,7 @@ def chooser(seed: int):
     return choose
 
 
+@pytest.mark.medium
 @patient
 @given(space_forms())
 def test_a_space_survives_the_round_trip_in_order(form: dict[str, dict[str, object]]) -> None:
@@ -132,6 +133,7 @@ def _canonical(entry: dict[str, object]) -> dict[str, object]:
     return {key: entry[key] for key in order if key in entry}
 
 
+@pytest.mark.medium
 @patient
 @given(space_forms(), st.integers(0, 2**32))
 def test_every_walk_passes_the_check_and_names_what_is_active(form: dict[str, dict[str, object]], seed: int) -> None:
@@ -151,6 +153,7 @@ def test_every_walk_passes_the_check_and_names_what_is_active(form: dict[str, di
                 assert list(params).index(parent) < list(params).index(name)
 
 
+@pytest.mark.medium
 @patient
 @given(space_forms(), st.integers(0, 2**32), st.randoms())
 def test_a_walk_with_one_change_fails_the_check(form, seed, source) -> None:

@@ -44,6 +44,7 @@ def study_of(*trials: TrialRecord, **changes: object) -> StudyRecord:
     return replace(build_study(0), trials=trials, **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("objectives", [(ERROR,), (ERROR, COST), (ACCURACY, COST), (ACCURACY, COST, ERROR)])
 def test_front_equals_optunas_best_trials(objectives: tuple[Objective, ...]) -> None:
     study = build_study(60, objectives=objectives)

@@ -230,6 +230,7 @@ def test_every_trial_has_every_bound_also_those_that_failed() -> None:
     assert not asker("random")._study_with((told(0, params, excesses={}),)).trials[0].constraints
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sampler", ["tpe", pytest.param("nsga2", marks=pytest.mark.slow), "gp"])
 def test_samplers_of_optuna_stay_where_it_is_feasible(sampler: str) -> None:
     """The smaller the error, the wider; but only a fifth of the widths is allowed."""
@@ -396,6 +397,7 @@ def check_feasible(record: StudyRecord, *constraints: Constraint) -> None:
                 assert epoch.checkpoint is None, "no file of it is kept"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("pruner", [*PRUNERS, "break_even"])
 def test_what_is_too_large_is_stopped_at_its_first_rung_under_every_pruner(tmp_path: Path, pruner: str) -> None:
     study = study_of(tmp_path, SMALL, pruner=PRUNERS.get(pruner), epochs=9, pool=FilePool,
@@ -438,6 +440,7 @@ def test_a_trial_that_becomes_too_dear_is_stopped_and_its_cheap_milestones_count
     assert {point.trial for point in analysis.archive(record)} & {trial.number for trial in stopped}
 
 
+@pytest.mark.medium
 def test_a_loss_that_is_too_large_may_still_fall(tmp_path: Path) -> None:
     accurate = Constraint(metric="val_loss", max=0.3)
     study = study_of(tmp_path, accurate, pruner=NoPruner())
@@ -484,6 +487,7 @@ def share_of_small(folder: Path, sampler: str, pruner: Pruner | None, trials: in
     return float(np.mean(late))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("sampler", "pruner"),
     [
@@ -621,6 +625,7 @@ def test_confirm_takes_feasible_models_of_the_archive() -> None:
     assert {(point.trial, point.epoch) for point in chosen} <= feasible
 
 
+@pytest.mark.medium
 def test_the_report_draws_the_infeasible_open_and_leaves_them_out_of_the_archive() -> None:
     for objectives in (TWO, (ERROR,), (ERROR, COST, Objective(metric="model_parameters"))):
         study = built(LOW, objectives=objectives)

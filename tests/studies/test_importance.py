@@ -33,6 +33,7 @@ def fanova(study: StudyRecord) -> dict[str, float]:
     return dict(optuna.importance.get_param_importances(theirs, evaluator=evaluator))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [0, 3])
 def test_importance_agrees_with_functional_anova_on_the_same_trials(seed: int) -> None:
     study = build_study(150, seed=seed)

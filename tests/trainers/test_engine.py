@@ -417,6 +417,7 @@ class Numbers(BaseTask):
         return self.data
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_gives_what_it_was_asked_for(workers):
     samples = load_samples(Numbers(Squares()), "train", {}, CPU, workers)

@@ -33,6 +33,7 @@ class Samples(BaseTask):
     train_data = validation_data
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("classes", "sizes"),
     [(3, [16, 128, 128, 28]), (2**14, [16] + [64] * 4 + [28]), (2**18, [16] * 18 + [12])],

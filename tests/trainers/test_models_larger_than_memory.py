@@ -120,6 +120,7 @@ def warmed_up(pool, optimizer, tmp_path):
     pool.run(1, export, path, tmp_path / "small.pt")
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_four_ranks_train_save_resume_and_export_what_none_of_them_could_hold(fresh, tmp_path, optimizer):
     warmed_up(fresh, optimizer, tmp_path)
@@ -144,6 +145,7 @@ def test_four_ranks_train_save_resume_and_export_what_none_of_them_could_hold(fr
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.large
 def test_a_model_that_is_built_whole_and_a_state_that_is_gathered_on_one_rank_do_not_fit(tmp_path):
     pool = Pool()
     try:

@@ -276,6 +276,7 @@ def boxes(world_size=1, *, training=None, **options):
     return replace(spec, task=TASK, params={**spec.params, "batch_per_rank": 4 // world_size})
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("world_size", "options", "training"),
     [

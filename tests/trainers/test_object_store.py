@@ -228,6 +228,7 @@ def test_copies_that_are_damaged_or_of_an_object_written_again_are_not_read(obje
     assert data_fetches(object_store) == 3
 
 
+@pytest.mark.medium
 def test_copies_take_no_more_room_than_they_may_and_leave_half_of_a_small_disk(tmp_path: Path) -> None:
     cache = CheckpointCache(tmp_path / "cache", most_bytes=250)
     kept: dict[str, Content] = {}

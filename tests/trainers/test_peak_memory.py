@@ -54,7 +54,7 @@ def peaks(measured):
     return [one.metrics["peak_memory_bytes"] for one in measured]
 
 
-@pytest.mark.medium
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("changes", "more"),
     [

@@ -19,6 +19,7 @@ compiler 20 MiB more. Ten models of 7 MB with gradients and moments would be 280
 """
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("names", "before"),
     [

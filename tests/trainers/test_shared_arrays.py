@@ -59,6 +59,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.name != "lock")
 
 
+@pytest.mark.medium
 def test_what_an_object_holds_stays_the_same_and_comes_from_files(tmp_path):
     before, holder = Holder(), Holder()
     share_arrays(holder, tmp_path / "arrays")
@@ -75,6 +76,7 @@ def test_what_an_object_holds_stays_the_same_and_comes_from_files(tmp_path):
     assert (tmp_path / "arrays").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.medium
 def test_writing_into_an_array_is_seen_by_nobody_else(tmp_path):
     one, other = Holder(), Holder()
     share_arrays(one, tmp_path)
@@ -86,6 +88,7 @@ def test_writing_into_an_array_is_seen_by_nobody_else(tmp_path):
     assert torch.equal(other.tensor.view(torch.uint8), Holder().tensor.view(torch.uint8))
 
 
+@pytest.mark.medium
 def test_files_that_nobody_holds_are_deleted_and_where_none_can_be_written_all_stays(tmp_path, caplog, monkeypatch):
     holder = Holder()
     share_arrays(holder, tmp_path)

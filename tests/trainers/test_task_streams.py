@@ -92,6 +92,7 @@ def test_a_stream_trains_to_the_bits_of_a_dataset_in_the_same_order(monkeypatch,
     assert_same_weights(streamed, plain)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("training", "workers"), [({}, 1), (KNOWN_END, 2)])
 def test_worker_processes_change_no_bit(training, workers):
     options, training = {"n": 49, "dropout": 0.3, "validation": "stream"}, {"epochs": 2, **training}
@@ -110,6 +111,7 @@ def read_by(rank, workers, *, number=1, skip=0):
     return [[batch[0][:, 0].tolist() for one, batch in step if not one.is_empty] for step in steps]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("number", "workers"), [(1, 2), (2, 1)])
 def test_ranks_read_the_same_shares_whatever_their_worker_processes(number, workers):
     by_rank = [read_by(rank, 0, number=number) for rank in range(3)]
@@ -240,6 +242,7 @@ def test_what_cannot_be_trained_is_one_line(options, training, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_that_raises_fails_with_its_own_error(workers):
     spec = stream_spec(options={"fault": "raises"}, training={"data_workers": workers})
@@ -261,6 +264,7 @@ def test_a_rank_without_samples_is_named(ranks, options, training, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.medium
 def test_a_stream_is_tried_out_and_counted_without_reading_all_of_it():
     answer = probe(STREAMED, {"fault": "raises", "validation": "raises"}, [HERE], {})
     assert (answer["error"], answer["samples"]) == (None, None)

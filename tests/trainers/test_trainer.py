@@ -85,6 +85,7 @@ class Ended(Dataset):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.medium
 def test_a_killed_reader_is_lost_and_a_failed_allocation_is_out_of_memory():
     with pytest.raises(RuntimeError) as caught:
         next(DatasetSamples(Ended(), CPU, workers=1).batches([torch.tensor([0, 1])]))
@@ -325,6 +326,7 @@ def test_digits_are_scikit_learns_split_without_overlap():
     assert len(everything.unique(dim=0)) == len(np.unique(images, axis=0))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "params",
     [

@@ -144,6 +144,7 @@ def exchanges(group, settings):
     return [after - before for before, after in pairwise(begun)]
 
 
+@pytest.mark.medium
 def test_a_gradient_is_clipped_and_a_searched_optimizer_is_made():
     settings = Settings(clip_norm=0.25, optimizer="sgd", momentum=0.0, learning_rate=1.0)
     steps, weight = Steps(settings, Group(), 1.0, is_sharded=False), nn.Parameter(torch.zeros(4))
@@ -168,6 +169,7 @@ def test_losses_that_were_not_summed_up_are_refused(precision, accumulate):
     assert weight.grad is None
 
 
+@pytest.mark.medium
 def test_losses_of_half_precision_are_scaled_and_the_scale_is_kept():
     settings = Settings(precision="fp16", loss_scale=1024.0, loss_scale_growth_steps=1, momentum=0.0)
     steps, model = Steps(settings, Group(), 0.5, is_sharded=False), nn.Linear(1, 1, bias=False)

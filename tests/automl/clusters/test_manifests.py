@@ -267,6 +267,7 @@ def test_the_pods_of_kubeflow_train_together(tmp_path: Path) -> None:
     assert any((out / "study" / "artifacts").iterdir()), "it goes on from there"
 
 
+@pytest.mark.medium
 def test_kubernetes_takes_the_base(tmp_path: Path) -> None:
     out = written(tmp_path, "kustomize")
     (base,) = documents(out / "kustomization.yaml")

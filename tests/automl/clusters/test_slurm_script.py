@@ -231,6 +231,7 @@ def test_without_slurm_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "small.sbatch").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("answer", "state"),
     [

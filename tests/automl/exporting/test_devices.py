@@ -55,6 +55,7 @@ def of_images(_folder: Path, _: str) -> Made:
     return network, torch.zeros(2, 1, 8, 8, dtype=torch.uint8), None
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("made", "architecture"),
     [

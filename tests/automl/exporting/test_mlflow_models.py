@@ -21,6 +21,7 @@ def loaded(model: Trained, folder: Path) -> tuple[Any, Any]:
     return mlflow.pyfunc.load_model(str(out)), load(out / "artifacts" / "model")
 
 
+@pytest.mark.medium
 def test_rows_of_a_table(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", [HEADER, *people(200)])
     model, package = loaded(trained(tmp_path, "tabular", {"train": train}, {}), tmp_path)
@@ -35,6 +36,7 @@ def test_rows_of_a_table(tmp_path: Path) -> None:
         model.predict([{"age": 39, "city": "Oslo"}])
 
 
+@pytest.mark.medium
 def test_texts(tmp_path: Path) -> None:
     optional.module("tokenizers")
     texts(tmp_path / "train.tsv", 120, 0)
@@ -45,6 +47,7 @@ def test_texts(tmp_path: Path) -> None:
     assert len(model.predict(model.input_example)) == 1
 
 
+@pytest.mark.medium
 def test_images_by_their_files_and_their_content(tmp_path: Path) -> None:
     made = pictures(tmp_path / "train", 40, 0)
     options = {"train": str(tmp_path / "train"), "size": 16}

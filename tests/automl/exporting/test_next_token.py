@@ -26,6 +26,7 @@ PAPERS: dict[str, Any] = {
 """What a manifest says beside rows and answers."""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
 def test_only_the_last_place_becomes_numbers_of_python(tmp_path, ending, monkeypatch):
     optional.module("tokenizers")

@@ -45,6 +45,7 @@ class Choosing(nn.Module):
         return torch.where(rows > 0, rows < 1, rows > -1).float()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("model", "words"),
     [

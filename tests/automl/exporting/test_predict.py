@@ -86,6 +86,7 @@ def test_answers_as_csv_parquet_and_on_stdout_are_the_same(model: Path, tmp_path
         assert float(row["confidence"]) == answer["confidence"] == stored["confidence"]
 
 
+@pytest.mark.medium
 def test_a_file_without_names_is_read_as_the_training_file_was(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", people(200))
     model = trained(tmp_path, "tabular", {"train": train, "header": False}, {}).written(tmp_path / "model")
@@ -138,6 +139,7 @@ def test_a_file_in_another_encoding_than_the_training_file_is_one_line(tmp_path:
         list(rows_in(path, {"kind": "table", "encoding": "utf-99"}))
 
 
+@pytest.mark.medium
 def test_texts_come_from_lines_and_from_columns(tmp_path: Path) -> None:
     optional.module("tokenizers")
     rows = texts(tmp_path / "train.tsv", 100, 0)

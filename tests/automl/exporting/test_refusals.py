@@ -96,6 +96,7 @@ class Several(nn.Module):
         return self.container(rows.sum(dim=1), rows)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "container", [lambda *both: both, lambda *both: dict(zip("ab", both, strict=True)), lambda *both: list(both)]
 )

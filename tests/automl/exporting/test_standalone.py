@@ -150,7 +150,7 @@ def test_a_classifier_of_rows_needs_torch_alone(tmp_path: Path) -> None:
         assert sum(answer["probabilities"].values()) == pytest.approx(1)
 
 
-@pytest.mark.medium
+@pytest.mark.large
 def test_an_estimate_of_a_number_comes_with_an_interval(tmp_path: Path) -> None:
     train, held = tmp_path / "train.csv", tmp_path / "held.csv"
     table_of_numbers(train, 300, 0)

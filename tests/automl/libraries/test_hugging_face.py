@@ -27,6 +27,7 @@ def test_a_trial_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_
     assert set(seen[0]) == {"eval_error", "eval_loss", "model_parameters", "peak_memory_bytes"}
 
 
+@pytest.mark.medium
 def test_a_trial_on_a_stream_goes_on_with_the_next_epoch(tmp_path):
     spec = spec_of("by_hugging_face", task_options={"fault": "stream"}, checkpoint_folder=str(tmp_path))
     whole = [one.metrics["eval_loss"] for one in trained(Group(), spec)["measurements"]]
@@ -45,6 +46,7 @@ def test_ranks_learn_together(ranks):
     assert losses[0] == pytest.approx(losses[1], rel=0.2)
 
 
+@pytest.mark.medium
 def test_a_rank_that_sees_several_gpus_trains_on_its_own():
     """Transformers would spread the batch of a single process over all GPUs that it sees, by DataParallel."""
     faults = ("", "sees four GPUs")
@@ -60,11 +62,13 @@ def test_ranks_serve_one_trial_after_another_whatever_ends_them(ranks, tmp_path)
     assert all(ranks.run(2, gang_is_usable, spec_of("by_hugging_face", 2)))
 
 
+@pytest.mark.medium
 def test_a_trainer_that_has_enough_ends_its_trial():
     done = trained(Group(), spec_of("by_hugging_face", task_options={"fault": "has enough"}))
     assert [(one.epoch, one.complete) for one in done["measurements"]] == [(1, True)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -77,6 +81,7 @@ def test_what_is_wrong_is_said(fault, words):
         trained(Group(), spec_of("by_hugging_face", task_options={"fault": fault}))
 
 
+@pytest.mark.medium
 def test_a_trainer_that_saves_nothing_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -32,6 +32,7 @@ def test_a_trial_that_is_paused_after_each_epoch_ends_with_the_bits_of_one_that_
     assert seen[0]["model_parameters"] == 4 * 8 + 8 + 8 + 8 + 8 * 3 + 3
 
 
+@pytest.mark.medium
 def test_a_data_loader_with_worker_processes_goes_on_with_the_same_order(tmp_path):
     spec = spec_of("by_lightning", task_options={"workers": 2}, checkpoint_folder=str(tmp_path))
     whole = trained(Group(), spec)["measurements"]
@@ -39,6 +40,7 @@ def test_a_data_loader_with_worker_processes_goes_on_with_the_same_order(tmp_pat
     assert seen == [one.metrics["train_loss"] for one in whole]
 
 
+@pytest.mark.medium
 def test_a_metric_is_reported_for_the_epochs_that_have_logged_it(tmp_path):
     spec = spec_of("by_lightning", checkpoint_folder=str(tmp_path))
     whole = trained(Group(), spec)["measurements"]

@@ -28,6 +28,7 @@ def example_spec(name, tmp_path, world_size=1):
     return replace(spec, checkpoint_folder=str(tmp_path), task=f"with_{name}:train", python_path=(str(EXAMPLES),))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "library", "metric"),
     [
@@ -109,6 +110,7 @@ def test_keras_trains_on_arrays_with_the_batches_of_the_trial_and_reports_what_c
     assert [one.metrics["batches"] for one in done["measurements"]] == [4] * 3, "54 samples in batches of 16"
 
 
+@pytest.mark.medium
 def test_an_estimator_with_unknown_types_is_refused(tmp_path):
     optional.module("skops")
     (tmp_path / "odd.py").write_text(

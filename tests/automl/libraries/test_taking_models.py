@@ -38,6 +38,7 @@ def printed_command(facts: TrialFacts) -> list[str]:
     return shlex.split(command_of(replace(study, trials=trials), point))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("example", "library", "options"),
     [

@@ -98,6 +98,7 @@ def test_weights_come_as_a_file_that_says_how_to_load_it(run: Any) -> None:
     assert str(Path("weights.pt").absolute()) in content["how_to_load"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

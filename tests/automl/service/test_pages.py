@@ -179,7 +179,7 @@ def test_unknown_studies_are_told_on_a_page(service: TestedService, client: Test
         assert (answer.status_code, problem(answer.text)) == (404, "There is no such page.")
 
 
-@pytest.mark.medium
+@pytest.mark.large
 def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedService, client: TestClient) -> None:
     table(service)
     logged_in(service, client)
@@ -198,6 +198,7 @@ def test_a_table_becomes_the_study_that_quickstart_chooses(service: TestedServic
     assert spec["task_options"]["train"] == str(service.folder / "uploads/vision/churn.csv")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("form", "said"),
     [

@@ -381,6 +381,7 @@ def test_a_worker_that_stays_away_after_such_a_time_is_given_up(team: Callable[[
     gone.kill_all()
 
 
+@pytest.mark.large
 @pytest.mark.ray
 def test_a_study_runs_to_its_end_within_its_users_money(service: TestedService) -> None:
     """Slots cost so much that the user's limit ends the study; what is late on a busy machine is no cent."""

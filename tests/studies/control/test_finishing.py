@@ -61,6 +61,7 @@ def best_at_rung(record: StudyRecord) -> TrialRecord:
     return min(record.started, key=lambda trial: trial.epochs[min(RUNG, len(trial.epochs)) - 1].metrics["val_error"])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("limit", ["usd", "hours"])
 @pytest.mark.parametrize("slots", [1, 2, 4])
 def test_the_leader_is_finished_before_the_budget_ends(tmp_path: Path, slots: int, limit: str) -> None:

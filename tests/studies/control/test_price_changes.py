@@ -85,6 +85,7 @@ def test_the_budget_holds_and_is_used_whatever_the_price_becomes(tmp_path: Path,
     assert 0.95 < study.record().cost_nano_usd / NANO <= 1.0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("commits", [200, 320])
 def test_a_dead_pool_is_charged_at_the_prices_that_it_had(tmp_path: Path, commits: int) -> None:
     study, at = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE), list[float]()

@@ -423,6 +423,7 @@ def test_a_study_that_is_over_settles_what_a_confirmation_that_was_killed_has_le
     assert record.state == "closed"
 
 
+@pytest.mark.medium
 def test_what_a_search_knows_of_trials_is_always_up_to_date(tmp_path: Path) -> None:
     """Only trials that changed are read anew; what is known of all is the same as if each were read."""
     study = SimulatedStudy(tmp_path, policy=Policy(pruner=MoAsha(variant="promotion")), curve=noisy_curve)

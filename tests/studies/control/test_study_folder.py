@@ -110,6 +110,7 @@ def reopen(store: Store) -> None:
     store.change_spec(row.id, {**row.spec, "budget": {"trials": 8}})
 
 
+@pytest.mark.medium
 def test_studies_of_two_stores_with_one_name_have_folders_of_their_own(new_store: Any, place: str) -> None:
     one, other = new_store("one"), new_store("other")
     for store in (one, other):
@@ -124,6 +125,7 @@ def test_studies_of_two_stores_with_one_name_have_folders_of_their_own(new_store
     assert not is_there(kept)
 
 
+@pytest.mark.medium
 def test_checkpoints_of_a_study_of_an_earlier_version_stay_and_go_with_it(new_store: Any, place: str) -> None:
     """Its folder had the name of the study alone, which others may have had as well."""
     store = new_store("one")
@@ -138,6 +140,7 @@ def test_checkpoints_of_a_study_of_an_earlier_version_stay_and_go_with_it(new_st
     assert is_there(of_others)
 
 
+@pytest.mark.large
 def test_a_copy_of_a_store_and_its_source_delete_nothing_of_each_other(new_store: Any) -> None:
     source, target = new_store("a"), new_store("b", is_empty=True)
     assert session_of(source).run() is not None
@@ -169,6 +172,7 @@ def test_a_copy_of_a_store_and_its_source_delete_nothing_of_each_other(new_store
     assert not is_there(of_source)
 
 
+@pytest.mark.medium
 def test_a_backup_of_a_running_study_deletes_nothing_of_it(new_store: Any) -> None:
     """The source goes on for days under the lease that it had when the backup was made."""
     source, backup = new_store("a"), new_store("b", is_empty=True)
@@ -186,6 +190,7 @@ def test_a_backup_of_a_running_study_deletes_nothing_of_it(new_store: Any) -> No
     source.commit(row.id, lease.token, [])
 
 
+@pytest.mark.medium
 def test_a_study_whose_checkpoints_were_moved_away_is_refused_before_its_spec_changes(
     new_store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +263,7 @@ def test_a_deleted_study_leaves_no_folder(new_store: Any, tmp_path: Path) -> Non
     assert not Path(folder).exists()
 
 
+@pytest.mark.medium
 def test_a_folder_that_cannot_be_marked_stops_no_study(
     new_store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

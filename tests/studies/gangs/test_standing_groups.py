@@ -291,6 +291,7 @@ def _run_sequences(seeds: range) -> None:
         assert pool.communicators.most_held <= 1, "memory of two communicators at once"
 
 
+@pytest.mark.medium
 def test_mixed_gangs_deaths_and_retirements_never_hang_by_the_rules_of_nccl() -> None:
     _run_sequences(range(60))
 

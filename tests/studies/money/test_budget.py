@@ -130,6 +130,7 @@ def test_spent_and_reserved_never_pass_the_budget(tmp_path: Path, seed: int, slo
     assert record.cost_nano_usd > usd * NANO
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("pool", [LatePool, StalledPool])
 def test_a_late_watchdog_cuts_before_the_deadline_and_a_stall_is_recorded(
@@ -200,6 +201,7 @@ def test_an_epoch_that_outlasts_the_budget_is_cut_and_goes_on_later(tmp_path: Pa
     check_ledger(study)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("slots", [1, 3, 8])
 @pytest.mark.parametrize("pruner", [MoAsha(), NoPruner()])
 def test_a_budget_of_ten_full_trials_is_used_to_nine_tenths(
@@ -275,6 +277,7 @@ def check_portions(folder: Path, budgets: list[float], **of_study: Any) -> int:
     return interrupted
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("budgets", "sampler", "variant"),
     [
@@ -299,6 +302,7 @@ def test_one_slot_goes_on_as_if_nothing_had_happened(
     assert check_portions(tmp_path, budgets, **of_study)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("slots", "sampler", "variant", "seed"),
     [
@@ -334,6 +338,7 @@ any_portions = given(
 )
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=4)
 @any_portions
 def test_wherever_the_budget_ends_equal_epochs_go_on_equally(
@@ -369,6 +374,7 @@ def test_a_used_up_budget_starts_nothing(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- other limits
 
 
+@pytest.mark.medium
 def test_hours_count_the_time_in_which_a_controller_was_alive(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path, slots=2)
     machine = study.run(Limits(hours=60 / 3600))
@@ -383,6 +389,7 @@ def test_hours_count_the_time_in_which_a_controller_was_alive(tmp_path: Path) ->
     check_ledger(study)
 
 
+@pytest.mark.medium
 def test_the_smaller_of_two_limits_ends_the_study(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path, slots=2)
     assert study.run(Limits(hours=1.0, usd=0.05)).stop_reason == "budget_usd"

@@ -120,6 +120,7 @@ def test_starting_costs(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- it can be had again, and kept
 
 
+@pytest.mark.medium
 def test_a_seed_gives_the_same_study_and_another_seed_another(tmp_path: Path) -> None:
     made_up = table(tmp_path)
     for sampler in ("random", "nsga2"):
@@ -128,6 +129,7 @@ def test_a_seed_gives_the_same_study_and_another_seed_another(tmp_path: Path) ->
         assert one != other
 
 
+@pytest.mark.medium
 def test_a_study_in_a_store_is_the_one_in_memory(tmp_path: Path) -> None:
     made_up = table(tmp_path)
     store = Store(f"sqlite:///{tmp_path}/kept.db")
@@ -249,6 +251,7 @@ def test_the_command_prints_one_document(tmp_path: Path) -> None:
         assert sum(row["charges"].values()) == pytest.approx(row["cost_usd"])
 
 
+@pytest.mark.medium
 def test_the_command_pools_and_keeps(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write(tmp_path, arrays(name=name, seed=len(name)), f"{name}.npz")
@@ -267,6 +270,7 @@ def test_the_command_pools_and_keeps(tmp_path: Path) -> None:
     assert page.exit_code == 0, page.output
 
 
+@pytest.mark.medium
 def test_nothing_is_simulated_if_one_of_the_studies_is_there_already(tmp_path: Path) -> None:
     path, url = write(tmp_path, arrays()), f"sqlite:///{tmp_path}/kept.db"
     wanted = (str(path), "--objective", "val_error:min", "--sampler", "random", "--store", url)
@@ -339,6 +343,7 @@ def test_what_is_wrong_is_said_in_one_line(
 # ---------------------------------------------------------------------- constraints
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("search", [("cokriging", "break_even"), ("tpe", "mo_asha"), ("random", "none")])
 @pytest.mark.parametrize("side", ["min", "max"])
 def test_only_models_that_keep_the_constraints_count(tmp_path: Path, search: tuple[str, str], side: str) -> None:
@@ -357,6 +362,7 @@ def test_only_models_that_keep_the_constraints_count(tmp_path: Path, search: tup
     assert 0 < steps(found, by)[-1].share <= 1 + 1e-9
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("side", ["min", "max"])
 def test_ours_starts_what_is_known_to_keep_a_constraint(tmp_path: Path, side: str) -> None:
     """Sizes are known before training here, so beyond the first ones and random ones nobody breaks the bound."""
@@ -371,6 +377,7 @@ def test_ours_starts_what_is_known_to_keep_a_constraint(tmp_path: Path, side: st
     assert np.mean(kept) > 0.75, "half of the table keeps it"
 
 
+@pytest.mark.medium
 def test_a_constant_may_be_maximised(tmp_path: Path) -> None:
     made_up = table(tmp_path)
     larger = (ERROR, Objective(metric="model_size", direction="maximize"))

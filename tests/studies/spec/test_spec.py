@@ -465,6 +465,7 @@ BAD = [
 ]  # fmt: skip
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("text", "path", "parts"), BAD, ids=[str(text)[:60] for text, _, _ in BAD])
 def test_a_wrong_spec_is_refused_in_one_line(
     load, tmp_path: Path, text: str | bytes, path: str, parts: list[str]

@@ -71,6 +71,7 @@ def outcome(make: Any) -> tuple[StudySpec | None, SpecError | None]:
         return None, error
 
 
+@pytest.mark.medium
 @given(written())
 @settings(max_examples=600)
 def test_a_typed_section_is_what_its_yaml_is(case: tuple[str, dict[str, object]]) -> None:

@@ -145,6 +145,7 @@ def test_a_lease_that_its_holder_has_given_back_is_not_lost(
     assert not lost.is_set()
 
 
+@pytest.mark.medium
 def test_a_clock_that_is_set_while_a_controller_runs_changes_no_duration(
     store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_process_is_the_same_after_its_clock_was_set_and_gone_when_it_is(tmp_p
     assert not processes.is_known_gone("another", process.pid, start)
 
 
+@pytest.mark.medium
 def test_views_are_claimed_by_the_databases_clock(store: Store, study_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with claimed(store, study_id, "optuna", wait_seconds=0.0):
         clock_that_is_wrong_by(3600.0, monkeypatch)

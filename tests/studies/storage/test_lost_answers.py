@@ -48,6 +48,7 @@ def commit_often(store: Store, study_id: int, trial_id: int, epochs: range) -> i
     return len(told)
 
 
+@pytest.mark.medium
 def test_commits_whose_answers_the_driver_loses_are_applied_once(either_url: str) -> None:
     store = Store(either_url)
     study_id = store.create_study("digits", SPEC, ".", 1.0)

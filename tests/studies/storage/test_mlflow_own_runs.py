@@ -96,6 +96,7 @@ def test_the_first_run_of_the_code_is_the_trials_and_later_ones_are_its_children
     place.check(first, again)
 
 
+@pytest.mark.medium
 def test_a_run_of_the_code_replaces_one_that_was_made_before(place: Place) -> None:
     view, store = MlflowView(place.study.store.url), place.study.store
     pending = load_pending(store, store.require(NAME).id, 0)

@@ -179,6 +179,7 @@ def test_an_epoch_is_recorded_once(store: Store, study_id: int, trial_id: int) -
     assert [row.epoch for row in rows(store, t.epochs)] == [1, 2]
 
 
+@pytest.mark.medium
 def test_numbers_and_names_are_given_once(store: Store, study_id: int) -> None:
     ids = [store.enqueue(study_id, {}, world_size=1, origin="sampler") for _ in range(2)]
     store.commit(study_id, None, [TrialChanged(trial_id=ids[0], columns={"number": 0})])
@@ -209,6 +210,7 @@ def test_the_ledger_is_append_only(store: Store, tmp_path: Path) -> None:
     study.store.close()
 
 
+@pytest.mark.medium
 def test_both_databases_tell_the_same_story(store: Store, tmp_path: Path) -> None:
     stories = []
     for url in (None, store.url):
@@ -321,6 +323,7 @@ def test_a_list_of_studies_counts_and_sums(store: Store, study_id: int, trial_id
     assert (first_line.driven, second_line.driven) == (False, True)
 
 
+@pytest.mark.medium
 def test_a_list_of_studies_reads_no_epochs(store: Store, study_id: int) -> None:
     statements: list[str] = []
     sa.event.listen(store.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
@@ -541,6 +544,7 @@ def test_migrations_make_the_tables_that_the_code_uses(store: Store) -> None:
         assert set(sa.inspect(connection).get_table_names()) == {*t.metadata.tables, t.VERSION_TABLE}
 
 
+@pytest.mark.medium
 def test_opening_twice_changes_nothing(url: str, store: Store, study_id: int) -> None:
     before = everything(store)
     again = Store(url)
@@ -553,6 +557,7 @@ def test_many_may_find_an_empty_database_at_once(url: str) -> None:
         one.close()
 
 
+@pytest.mark.medium
 def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
     """Switching a new file to WAL is refused without waiting when two do it: one round fails in one of twenty."""
     for number in range(80):
@@ -563,6 +568,7 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
             one.dispose()
 
 
+@pytest.mark.medium
 def test_a_store_of_a_newer_version_is_refused(url: str, store: Store) -> None:
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {t.VERSION_TABLE} SET version_num = '9999'")

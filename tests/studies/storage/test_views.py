@@ -195,6 +195,7 @@ def test_views_hold_what_the_store_holds(
     check_mlflow(record, mlflow_uri)
 
 
+@pytest.mark.medium
 def test_drained_study_keeps_paused_trials_open_and_a_reopened_one_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str
 ) -> None:
@@ -224,6 +225,7 @@ def test_drained_study_keeps_paused_trials_open_and_a_reopened_one_is_made_anew(
     check_mlflow(reopened, mlflow_uri)
 
 
+@pytest.mark.medium
 def test_rebuild_makes_both_views_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_uri: str) -> None:
     study = make_study(tmp_path, monkeypatch, mlflow_uri)
     study.run(Limits(trials=6))
@@ -329,6 +331,7 @@ def survive(study: SimulatedStudy, monkeypatch: pytest.MonkeyPatch, owner: Any, 
     return reached
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("call", [1, 3])
 def test_optuna_view_survives_being_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     study = make_study(tmp_path, monkeypatch, policy=Policy(pruner=MoAsha(variant="promotion")))
@@ -498,6 +501,7 @@ def test_views_follow_a_study_that_runs(tmp_path: Path, monkeypatch: pytest.Monk
     check_mlflow(study.record(), mlflow_uri)
 
 
+@pytest.mark.medium
 def test_a_reader_never_sees_a_wrong_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit between the view's two reads is not lost."""
     study = make_study(tmp_path, monkeypatch)
@@ -536,6 +540,7 @@ def test_views_process_catches_up_and_ends(tmp_path: Path, monkeypatch: pytest.M
     check_mlflow(study.record(), mlflow_uri)
 
 
+@pytest.mark.medium
 def test_views_of_a_study_that_waits_for_a_disk_do_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They mirror what the study does once there is room."""
     monkeypatch.setattr(mirror, "LINGER_SECONDS", 0.0)

@@ -77,6 +77,7 @@ def test_a_writer_that_never_rests_keeps_the_log_short(path: Path, monkeypatch: 
     store.close()
 
 
+@pytest.mark.medium
 def test_nothing_that_was_committed_is_lost_with_the_process(path: Path) -> None:
     """Each connection still syncs the log at each commit."""
     store = Store(f"sqlite:///{path}")

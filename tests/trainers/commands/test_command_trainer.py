@@ -55,6 +55,7 @@ def left_over() -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if ASLEEP in (one.info["cmdline"] or [])]
 
 
+@pytest.mark.medium
 def test_a_command_reports_each_epoch_and_goes_on_from_its_folder(tmp_path):
     script(tmp_path, COUNTS)
     spec = spec_of(tmp_path)
@@ -74,6 +75,7 @@ def test_a_command_reports_each_epoch_and_goes_on_from_its_folder(tmp_path):
         run(replace(resumed, params={"learning_rate": 0.2}))
 
 
+@pytest.mark.medium
 def test_a_drain_ends_with_a_checkpoint(tmp_path):
     script(tmp_path, COUNTS)
     grants = run(spec_of(tmp_path, milestones=()), Grants(drains_with=3))
@@ -96,6 +98,7 @@ SAVES_EACH_FIFTH = """
 """A script of ten epochs whose checkpoint of epoch 8 holds what it had saved after epoch 1."""
 
 
+@pytest.mark.medium
 def test_epochs_that_an_older_state_repeats_are_told_with_their_own_time_and_are_no_silence(tmp_path):
     """The trial begins again with epoch 2, though eight epochs are done; together they take longer than the limits."""
     script(tmp_path, SAVES_EACH_FIFTH)
@@ -112,6 +115,7 @@ def test_epochs_that_an_older_state_repeats_are_told_with_their_own_time_and_are
     assert [(one.epoch, one.ended, one.checkpoint) for one in drained.measurements] == [(2, True, None)]
 
 
+@pytest.mark.medium
 def test_files_of_folders_come_back_as_they_were(tmp_path, write_script):
     write_script("""
         import automl, sys
@@ -142,6 +146,7 @@ LINES = """
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("metrics", "line"),
     [
@@ -162,6 +167,7 @@ def test_metrics_are_read_from_what_a_command_prints(tmp_path, metrics, line):
     assert again.epochs == ([3, 4] if goes_on else [1, 2, 3, 4])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("metrics", "bar", "line", "seconds"),
     [
@@ -188,6 +194,7 @@ def test_the_last_state_of_a_progress_bar_is_read(tmp_path, write_script, metric
     assert log_of(spec).count("10/10" if "10/10" in bar + line else "x" * 70_000) == 4, "the log has all of it"
 
 
+@pytest.mark.medium
 def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path, write_script):
     write_script("""
         import os, pathlib, sys, time
@@ -206,6 +213,7 @@ def test_files_of_a_later_epoch_than_a_line_are_not_kept(tmp_path, write_script)
     assert run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint)).epochs == [4]
 
 
+@pytest.mark.medium
 def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_path):
     text = LINES.replace("{line}", """'{"epoch": %d, "val_error": 0}' % epoch""")
     script(tmp_path, text.replace("str(epoch)", "str(epoch + 1)"))  # as one that has trained on before it is held
@@ -215,6 +223,7 @@ def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_p
         run(replace(spec, attempt=2, resume_from=first.measurements[1].checkpoint))
 
 
+@pytest.mark.medium
 def test_a_file_that_shrinks_while_it_is_kept_ends_nobody(tmp_path):
     shrinks = f"""
         import itertools, os
@@ -240,6 +249,7 @@ def test_a_file_that_shrinks_while_it_is_kept_ends_nobody(tmp_path):
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("calls_resume", [False, True])
 def test_the_first_epoch_begins_with_the_program_or_where_that_says(tmp_path, write_script, calls_resume):
     resumes = "automl.resume()" if calls_resume else ""
@@ -258,6 +268,7 @@ def test_the_first_epoch_begins_with_the_program_or_where_that_says(tmp_path, wr
     assert grants.begun_seconds_ago < 0.1 if calls_resume else 0.9 <= grants.begun_seconds_ago <= first + 0.05
 
 
+@pytest.mark.medium
 def test_what_is_no_metric_in_a_printed_line_is_said_once(tmp_path, write_script):
     write_script("""
         print("x" * 70_000)
@@ -274,6 +285,7 @@ def test_what_is_no_metric_in_a_printed_line_is_said_once(tmp_path, write_script
     ]
 
 
+@pytest.mark.medium
 def test_a_port_that_another_process_has_taken_is_no_fault_of_the_command(tmp_path, write_script):
     write_script("""
         import os, socket, torch.distributed as dist
@@ -284,6 +296,7 @@ def test_a_port_that_another_process_has_taken_is_no_fault_of_the_command(tmp_pa
         run(spec_of(tmp_path))
 
 
+@pytest.mark.medium
 def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_path, write_script):
     write_script("""
         import pathlib, time
@@ -312,6 +325,7 @@ def test_a_command_that_prints_its_metrics_is_held_while_the_search_decides(tmp_
     assert ticks.stat().st_size == 120
 
 
+@pytest.mark.medium
 def test_names_in_braces_are_replaced(tmp_path, write_script):
     write_script("""
         import json, os, sys, automl
@@ -409,6 +423,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_a_command_must_not_do_is_one_line(tmp_path, wrong):
     text, options, kind, message = WRONG[wrong]
@@ -420,12 +435,14 @@ def test_what_a_command_must_not_do_is_one_line(tmp_path, wrong):
     assert folders() <= before, "a folder was left"
 
 
+@pytest.mark.medium
 def test_a_metric_that_is_not_finite_is_left_to_the_controller(tmp_path):
     script(tmp_path, """print('{"epoch": 1, "val_error": NaN}', flush=True); import time; time.sleep(60)""")
     grants = run(spec_of(tmp_path, {"metrics": "json"}), Grants(until=1))
     assert math.isnan(grants.measurements[0].metrics["val_error"])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("says_so", "kept"), [("", False), (", last=epoch == 3", True)])
 def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_path, says_so, kept):
     """Epoch 3 is no milestone, so that no checkpoint of it is wanted unless it is said to be the last one."""
@@ -439,6 +456,7 @@ def test_a_command_that_ends_early_says_whether_its_last_epoch_has_a_model(tmp_p
     assert (last.checkpoint is not None, not last.unsaved) == (kept, kept)
 
 
+@pytest.mark.medium
 def test_what_a_command_has_started_is_ended_with_it_and_a_program_is_asked_before(tmp_path, write_script):
     write_script(f"""
         import automl, pathlib, subprocess, sys
@@ -459,6 +477,7 @@ def test_what_a_command_has_started_is_ended_with_it_and_a_program_is_asked_befo
     assert left_over() == []
 
 
+@pytest.mark.medium
 def test_a_command_that_ignores_every_request_is_killed(tmp_path, write_script):
     write_script("""
         import automl, signal, time
@@ -475,6 +494,7 @@ def test_a_command_that_ignores_every_request_is_killed(tmp_path, write_script):
     assert 1.0 <= time.monotonic() - began < 20.0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("epochs", [4, 9])
 def test_a_command_that_works_on_after_its_last_epoch_is_not_silent(tmp_path, write_script, epochs):
     """It writes plots or uploads its model; after nine epochs by their number, after four since it says so."""
@@ -490,6 +510,7 @@ def test_a_command_that_works_on_after_its_last_epoch_is_not_silent(tmp_path, wr
     assert grants.measurements[-1].wall_seconds > 3
 
 
+@pytest.mark.medium
 def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path, write_script):
     write_script("""
         import automl, time
@@ -500,6 +521,7 @@ def test_a_command_that_does_not_end_after_its_last_epoch_is_ended(tmp_path, wri
     assert run(spec_of(tmp_path, {"end_seconds": 1})).epochs == [1, 2, 3, 4]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mib", [64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_much_output_is_read_and_not_kept(tmp_path, write_script, mib):
     write_script(f"""
@@ -517,6 +539,7 @@ def test_much_output_is_read_and_not_kept(tmp_path, write_script, mib):
     assert log_of(spec).endswith("the end\n")
 
 
+@pytest.mark.medium
 def test_folders_with_our_names_are_the_users_and_temporary_files_are_deleted(tmp_path, write_script, monkeypatch):
     for name in ("trainers", "studies", "reports", "search_spaces"):
         (tmp_path / name).mkdir()
@@ -552,6 +575,7 @@ def test_folders_of_processes_that_live_stay_whatever_their_numbers_are(tmp_path
             assert not left.exists()
 
 
+@pytest.mark.medium
 def test_nothing_happens_outside_a_trial(tmp_path):
     script(tmp_path, COUNTS)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AUTOML_")}
@@ -580,6 +604,7 @@ def rank_of_its_own(tmp_path, until: int = 9, **options) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", text], cwd=ROOT)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("as_ray_does", [False, True])
 def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
     script(tmp_path, STARTS_A_PROCESS)
@@ -592,6 +617,7 @@ def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
     wait_until(lambda: not left_over())
 
 
+@pytest.mark.medium
 def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path, write_script):
     write_script("""
         import pathlib, signal, sys, time
@@ -611,6 +637,7 @@ def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path, write_script):
     wait_until((tmp_path / "tidied").exists, seconds=20)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp_path, write_script, asks):
     report = "automl.report(epoch=epoch, val_error=0)"
@@ -634,6 +661,7 @@ def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp
     assert asks or (tmp_path / "signals").read_text() == "x"
 
 
+@pytest.mark.medium
 def test_a_killed_supervisor_is_a_lost_rank_and_leaves_nothing_behind(tmp_path):
     script(tmp_path, STARTS_A_PROCESS)
 
@@ -773,6 +801,7 @@ def test_a_rank_hears_that_another_one_could_not_start(tmp_path, store):
     assert re.search("another rank has failed: rank 0: .*damaged.pt", str(errors[1]))
 
 
+@pytest.mark.medium
 def test_a_rank_may_ask_for_a_checkpoint_long_before_rank_0_and_no_keys_stay(tmp_path, write_script, store):
     write_script("""
         import automl, os, time
@@ -790,6 +819,7 @@ def test_a_rank_may_ask_for_a_checkpoint_long_before_rank_0_and_no_keys_stay(tmp
     assert client.num_keys() == 0
 
 
+@pytest.mark.medium
 def test_each_program_sees_the_gpus_of_all_ranks_of_its_machine(tmp_path, write_script, store, monkeypatch):
     devices = {0: "3", 1: "GPU-1f2e"}
 
@@ -813,6 +843,7 @@ def test_each_program_sees_the_gpus_of_all_ranks_of_its_machine(tmp_path, write_
     assert [(tmp_path / f"sees-{rank}").read_text() for rank in range(2)] == ["3,GPU-1f2e"] * 2
 
 
+@pytest.mark.medium
 def test_a_program_sees_the_gpu_of_its_rank_and_where_to_log_unless_its_environment_says_so(tmp_path, monkeypatch):
     database = tmp_path / "mlflow.db"
     database.touch()

@@ -91,6 +91,7 @@ def test_weights_of_another_scaling_are_refused_and_studies_scale_as_before(file
     assert (stored.encoding.is_robust, asked.encoding.is_robust) == (False, True)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm"])
 def test_waves_learn_what_a_number_repeats(tmp_path: Path, architecture: str) -> None:
     places = np.random.default_rng(0).uniform(0, 1, 800)
@@ -161,6 +162,7 @@ def places(model: Any, rows: Tensor) -> Tensor:
     return vectors
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("architecture", ["mlp", "tabm"])
 def test_an_unknown_or_missing_category_is_between_the_known_ones(tmp_path: Path, architecture: str) -> None:
     task = Tabular(colours(tmp_path), "y")
@@ -215,6 +217,7 @@ def test_training_rows_are_passed_as_they_were_and_levels_counted_once(tmp_path,
     assert counted == [1]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
 def test_exported_models_answer_them_alike(tmp_path: Path, ending: str) -> None:
     task = Tabular(colours(tmp_path), "y")

@@ -52,6 +52,7 @@ def test_each_row_is_in_one_fold_and_each_class_in_all(file: str) -> None:
     assert torch.equal(inputs, Tabular(file, "rich", folds=4, test_share=0.2).train_data({})[0])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("architecture", ALL)
 def test_a_row_trains_all_models_but_the_one_that_judges_it(file: str, architecture: str) -> None:
     task, trainer = trained("tabular", {"train": file, "target": "rich", "folds": 3}, PARAMS[architecture], 15)
@@ -70,6 +71,7 @@ def test_a_row_trains_all_models_but_the_one_that_judges_it(file: str, architect
         assert min(moved[0], moved[2]) > 0
 
 
+@pytest.mark.medium
 def test_noise_cannot_be_learned_by_heart(tmp_path: Path) -> None:
     draw = random.Random(1)
     rows = [[*(f"{draw.gauss(0, 1):.4f}" for _ in range(4)), draw.choice("ab")] for _ in range(200)]
@@ -82,6 +84,7 @@ def test_noise_cannot_be_learned_by_heart(tmp_path: Path) -> None:
     assert float((known != targets).double().mean()) < 0.25
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("architecture", ["tabm", "trees"])
 def test_numbers_are_the_mean_of_all_models(tmp_path: Path, architecture: str) -> None:
     rows = [[row[0], row[1], 1000 + 50 * int(str(row[0])) + 0.5] for row in people(300)]
@@ -94,6 +97,7 @@ def test_numbers_are_the_mean_of_all_models(tmp_path: Path, architecture: str) -
         torch.testing.assert_close(trainer.module(rows_alone), apart.mean(0))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("architecture", ["tabm", "trees"])
 def test_a_thawed_trial_comes_to_the_same_bits(file: str, tmp_path: Path, architecture: str) -> None:
     options = {"train": file, "target": "rich", "folds": 3}
@@ -115,7 +119,7 @@ def test_a_thawed_trial_comes_to_the_same_bits(file: str, tmp_path: Path, archit
         assert again[-1].metrics[name] == measured[-1].metrics[name]
 
 
-@pytest.mark.medium
+@pytest.mark.large
 def test_an_exported_model_takes_new_rows_alone_and_has_the_metric_of_the_study(tmp_path: Path) -> None:
     train, test = tmp_path / "train.csv", tmp_path / "test.csv"
     write(train, [HEADER, *people(200)])

@@ -111,6 +111,7 @@ def linked_text(documents: int, words: int = 60) -> str:
     return "\n\n".join(document() for _ in range(documents))
 
 
+@pytest.mark.large
 def test_it_learns_more_than_a_table_of_pairs(tmp_path: Path) -> None:
     path = tmp_path / "linked.txt"
     path.write_text(linked_text(600))

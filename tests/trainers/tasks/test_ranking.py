@@ -76,6 +76,7 @@ def test_all_rows_of_a_query_are_in_one_part_of_which_there_must_be_enough(file:
         Tabular(path, "clicks", query="query")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("architecture", ["mlp", "tabm", "trees"])
 def test_models_learn_to_rank(file: str, architecture: str) -> None:
     params = {"architecture": architecture, "optimizer": "adamw", "learning_rate": 0.005, "batch_per_rank": 32,

@@ -87,6 +87,7 @@ def test_the_body_is_the_files_and_the_head_too_if_it_has_as_many_classes(
         assert (classes == 2) == torch.equal(found["head.1.bias"], weights["fc.bias"][:2])
 
 
+@pytest.mark.medium
 def test_it_is_fine_tuned_and_keeps_its_statistics(folder: Path, file: str) -> None:
     options = {"train": str(folder), "checkpoint": file}
     params = {"optimizer": "adamw", "learning_rate": 1e-3, "batch_per_rank": 32, "mixup": 0.2}

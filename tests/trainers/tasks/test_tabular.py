@@ -113,6 +113,7 @@ def test_weights_are_refused_once_the_training_file_has_changed(tmp_path: Path) 
         Tabular(path, "rich").model({}).load_state_dict(weights)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("architecture", ["mlp", "residual", "tabm", "trees"])
 def test_it_estimates_a_number_in_its_own_units(tmp_path: Path, architecture: str) -> None:
     rows = [[row[0], row[1], 1000 + 50 * int(row[0]) + (300 if row[1] == "Oslo" else 0) + 0.5] for row in people(600)]
@@ -324,6 +325,7 @@ def test_wrong_options(options, words, monkeypatch, tmp_path) -> None:
         assert word in str(caught.value)
 
 
+@pytest.mark.medium
 def test_adult_learns_in_four_epochs() -> None:
     options = {"train": real("adult", "adult-train.csv"), "test": real("adult", "adult-test.csv")}
     task, trainer = trained("tabular", options, {**GOOD, "learning_rate": 0.001, "batch_per_rank": 256}, 4)

@@ -94,6 +94,7 @@ def test_columns_are_found_and_lone_quotation_marks_are_text(tmp_path: Path) -> 
     assert task.classes == ("neg", "pos")
 
 
+@pytest.mark.medium
 def test_it_learns_and_long_texts_are_cut(file: str, tmp_path: Path) -> None:
     options = {"train": file, "test": write(tmp_path / "new.tsv", reviews(100, seed=1), "\t"), "longest": 16}
     task, trainer = trained("text", options, PARAMS, 10)

@@ -71,6 +71,7 @@ def test_idx_files_are_read_as_they_are_and_their_normalisation_is_among_the_wei
     assert weights["deviation"].item() == pytest.approx(inputs.std(correction=0).item(), rel=1e-5)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("architecture", ["cnn", "residual"])
 def test_it_learns(folder: Path, architecture: str) -> None:
     task, trainer = trained("vision", {"train": str(folder)}, {**PARAMS, "architecture": architecture, "shift": 1}, 12)
@@ -208,6 +209,7 @@ def test_without_test_images_test_data_says_so(tmp_path: Path) -> None:
         Vision(str(image_folder(tmp_path, 20))).test_data({})
 
 
+@pytest.mark.medium
 def test_mnist_is_read_whole() -> None:
     task = Vision(real("mnist"))
     assert sum(len(part[1]) for part in task._parts.values()) == 70_000

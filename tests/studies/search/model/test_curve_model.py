@@ -417,6 +417,7 @@ def test_a_failed_configuration_counts_as_the_worst() -> None:
     assert indices(model, asked) < 0.2 * indices(plain, without)
 
 
+@pytest.mark.medium
 def test_where_trials_fail_is_avoided_though_it_would_win_in_another_objective() -> None:
     """All that is small fails: forecasts of the error alone would go deep into that for the size."""
     space = Space.from_dict({name: {"type": "float", "low": 0.0, "high": 1.0} for name in "ab"})
@@ -570,6 +571,7 @@ def study(folder: Path, **changes: Any) -> SimulatedStudy:
     return made
 
 
+@pytest.mark.medium
 def test_a_study_pauses_thaws_and_spends_less_than_without_pruning(tmp_path: Path) -> None:
     one = study(tmp_path)
     one.run(Limits(trials=24))
@@ -584,6 +586,7 @@ def test_a_study_pauses_thaws_and_spends_less_than_without_pruning(tmp_path: Pat
     assert len({trial.params["learning_rate"] for trial in record.started}) == 24
 
 
+@pytest.mark.medium
 def test_slots_may_cost_nothing(tmp_path: Path) -> None:
     """The search saves their time then, and a budget in dollars does not bind."""
     one = study(tmp_path, price=0.0)
@@ -598,6 +601,7 @@ def test_slots_may_cost_nothing(tmp_path: Path) -> None:
     assert next_10_usd_percent(record) is None, "ten dollars buy ten slot-hours of nothing"
 
 
+@pytest.mark.medium
 def test_the_search_knows_the_models_of_trainings_that_stopped_improving(tmp_path: Path) -> None:
     """Epoch 11 is no milestone by itself, and lies between two rungs."""
 
@@ -625,6 +629,7 @@ def test_the_search_knows_the_models_of_trainings_that_stopped_improving(tmp_pat
         assert model.progress.full_usd == pytest.approx(usual)
 
 
+@pytest.mark.medium
 def test_a_study_ends_when_more_money_buys_too_little(tmp_path: Path) -> None:
     for name in ("free", "bound"):
         (tmp_path / name).mkdir()
@@ -642,6 +647,7 @@ def test_a_study_ends_when_more_money_buys_too_little(tmp_path: Path) -> None:
     assert bound.record().cost_nano_usd < free.record().cost_nano_usd
 
 
+@pytest.mark.medium
 def test_beyond_a_number_of_paused_trials_the_one_worth_least_is_evicted(tmp_path: Path) -> None:
     one, most = study(tmp_path), 3
     one.most_paused = most
@@ -658,6 +664,7 @@ def test_beyond_a_number_of_paused_trials_the_one_worth_least_is_evicted(tmp_pat
     assert all(trial.decisions[-1].action == "stop" for trial in evicted)
 
 
+@pytest.mark.medium
 def test_more_than_four_slots_start_by_pausing(tmp_path: Path) -> None:
     one = study(tmp_path, slots=8)
     one.run(Limits(trials=10))
@@ -665,6 +672,7 @@ def test_more_than_four_slots_start_by_pausing(tmp_path: Path) -> None:
     assert [decision.action for decision in made[:3]] == ["pause"] * 3
 
 
+@pytest.mark.medium
 def test_a_killed_study_goes_on_without_repeating_itself(tmp_path: Path) -> None:
     one = study(tmp_path)
     one.store.alive_for = 60
@@ -679,6 +687,7 @@ def test_a_killed_study_goes_on_without_repeating_itself(tmp_path: Path) -> None
         assert [epoch.epoch for epoch in trial.epochs] == list(range(1, len(trial.epochs) + 1))
 
 
+@pytest.mark.medium
 def test_equal_studies_are_equal(tmp_path: Path) -> None:
     found = []
     for name in ("a", "b"):
@@ -689,6 +698,7 @@ def test_equal_studies_are_equal(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.medium
 def test_configurations_that_diverge_are_avoided(tmp_path: Path) -> None:
     def curve(params: Any, world_size: int) -> Curve:
         usual = smooth_curve(params, world_size)

@@ -113,6 +113,7 @@ def test_no_price_of_what_may_not_be_started_keeps_a_trial_from_going_on(made_up
     assert made.numbers["best_untried_price"] == 0.0
 
 
+@pytest.mark.medium
 def test_a_free_slot_takes_what_the_trial_that_waits_was_compared_with(made_up: CurveTable) -> None:
     """It is not worked out again, and is what it would be."""
     order, waits = by_error(made_up), 0
@@ -203,6 +204,7 @@ def test_while_nothing_promises_anything_more_trials_go_on_to_their_ends(made_up
         assert thrown == pytest.approx(shares, abs=0.04)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fresh_allowed", [True, False])
 def test_the_search_stagnates_only_as_long_as_there_is_something_else_to_try(
     made_up: CurveTable, monkeypatch: pytest.MonkeyPatch, fresh_allowed: bool
@@ -269,6 +271,7 @@ def test_the_value_of_full_trainings_is_larger_where_least_is_known(made_up: Cur
     assert full[far].sum() / full.sum() > 2 * values[far].sum() / values.sum()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("is_table", [True, False])
 def test_while_the_search_stagnates_half_of_the_suggestions_are_for_full_trainings(
     made_up: CurveTable, monkeypatch: pytest.MonkeyPatch, *, is_table: bool
@@ -292,6 +295,7 @@ def test_while_the_search_stagnates_half_of_the_suggestions_are_for_full_trainin
         assert low <= len(chosen) <= high
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("slots", [1, 2, 4])
 def test_the_first_trials_wait_at_the_first_rung_however_few_slots_there_are(made_up: CurveTable, slots: int) -> None:
     """Trained to their ends unasked, they would have used up two thirds of this budget before the search began."""

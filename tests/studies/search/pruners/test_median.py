@@ -65,6 +65,7 @@ def test_jointly_no_trial_of_the_front_ends(at_rung: dict[int, tuple[float, floa
             assert action(at_rung, number, "joint") == "continue"
 
 
+@pytest.mark.medium
 @patient
 @given(rung_of_many, st.randoms(use_true_random=False), st.sampled_from(COMBINATIONS))
 def test_the_order_of_arrival_does_not_change_a_decision(
@@ -104,6 +105,7 @@ def test_rungs_double_and_leave_the_end_alone() -> None:
     assert Median().rungs(3) == ()
 
 
+@pytest.mark.medium
 def test_about_half_of_a_study_ends_at_each_rung(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path, policy=Policy(pruner=Median(combine="primary")))
     study.run(Limits(trials=80))

@@ -88,6 +88,7 @@ def test_ranks_equal_a_plain_reference(values: dict[int, tuple[float, ...]], eta
         assert numbers["ranks_that_go_on"] == max(1, len(values) // eta)
 
 
+@pytest.mark.medium
 @patient
 @given(st.dictionaries(st.sampled_from([3, 9, 27]), histories(2, 2), min_size=1), st.data())
 def test_promotion_takes_the_best_that_waits_from_the_highest_rung(
@@ -213,6 +214,7 @@ def completed_by_a_plain_loop(curves: list[Curve]) -> set[int]:
     return complete
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("studies", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_whole_studies_agree_with_a_plain_loop(record_property: Any, studies: int) -> None:
     ours, theirs = [], []
@@ -248,6 +250,7 @@ def crossing(params: Any, world_size: int) -> Curve:
     return smooth_curve(params, world_size, epochs=27)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("thaw_seconds", [0.0, 0.25])
 def test_promotion_loses_nothing(tmp_path: Path, thaw_seconds: float) -> None:
     policy = CheckedPolicy(pruner=MoAsha(variant="promotion"))
@@ -278,6 +281,7 @@ def test_promotion_loses_nothing(tmp_path: Path, thaw_seconds: float) -> None:
     assert sum(len(t.epochs) > 3 for t in record.started) >= 13
 
 
+@pytest.mark.medium
 def test_promotion_goes_on_after_a_close(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path, policy=CheckedPolicy(pruner=MoAsha(variant="promotion")))
     study.run(Limits(trials=10))
@@ -304,6 +308,7 @@ def test_of_those_that_wait_at_the_first_rung_the_last_in_rank_is_worth_least() 
     assert rule.worth_least(infeasible) == 1, "what violates a constraint ranks behind all that keep it"
 
 
+@pytest.mark.medium
 def test_promotion_with_few_places_to_wait_evicts_and_ends(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path, policy=Policy(pruner=MoAsha(variant="promotion")), slots=2)
     study.most_paused = 4

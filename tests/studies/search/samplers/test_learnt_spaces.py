@@ -49,7 +49,7 @@ def grown(sampler: str, trials: int, seed: int = 0) -> list[Observation]:
     return history
 
 
-@pytest.mark.medium
+@pytest.mark.large
 @pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2", "gp"])
 def test_samplers_propose_what_trials_have_asked_for(sampler: str) -> None:
     history = grown(sampler, 16)
@@ -61,6 +61,7 @@ def test_samplers_propose_what_trials_have_asked_for(sampler: str) -> None:
     assert grown(sampler, 16, seed=1) != history
 
 
+@pytest.mark.medium
 def test_tpe_learns_from_what_was_asked_for() -> None:
     found, by_chance = (
         [float(one.params["units_0"] or 0) for one in grown(name, 50)[20:]] for name in ("tpe", "random")

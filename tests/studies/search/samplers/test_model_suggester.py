@@ -66,6 +66,7 @@ def test_a_repeated_suggestion_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -
     assert seeds == [derived_seed("ask", 3, 2, redraw) for redraw in range(REDRAWS + 1)]
 
 
+@pytest.mark.medium
 def test_a_small_space_is_tried_whole_before_anything_is_tried_again() -> None:
     space = Space.from_dict(
         {

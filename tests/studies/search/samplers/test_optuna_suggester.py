@@ -71,6 +71,7 @@ def search(sampler: str, trials: int, *, rebuild: bool, lag: int = 1, seed: int 
 # ---------------------------------------------------------------------- seeds
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("sampler", "trials"), [("random", 12), ("tpe", 25), ("nsga2", 120), ("gp", 12)])
 def test_a_rebuilt_sampler_suggests_what_an_uninterrupted_one_does(sampler: str, trials: int) -> None:
     whole, parts = search(sampler, trials, rebuild=False), search(sampler, trials, rebuild=True)
@@ -79,6 +80,7 @@ def test_a_rebuilt_sampler_suggests_what_an_uninterrupted_one_does(sampler: str,
     assert len({str(one.params) for one in whole}) == trials, "a rebuilt seeded sampler must not repeat itself"
 
 
+@pytest.mark.medium
 def test_nsga2_knows_its_generation_after_a_resume() -> None:
     made = search("nsga2", 120, rebuild=True)
     generations = [value for one in made for key, value in one.trial_attributes.items() if "generation" in key]
@@ -95,6 +97,7 @@ def test_asks_depend_on_the_study_seed_and_on_the_number() -> None:
     assert asker.suggest(0, ()).params == first, "an ask leaves no trace in the asker"
 
 
+@pytest.mark.medium
 def test_a_study_is_the_same_when_it_is_run_again(tmp_path: Path) -> None:
     params = []
     for name in ("a", "b"):
@@ -105,6 +108,7 @@ def test_a_study_is_the_same_when_it_is_run_again(tmp_path: Path) -> None:
     assert params[0] == params[1]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
 def test_a_resumed_study_asks_as_if_it_had_never_stopped(tmp_path: Path, sampler: str) -> None:
     """Through the store: attributes of trials and study survive as JSON."""
@@ -329,6 +333,7 @@ def test_the_samplers_of_the_spec_exist(name: str) -> None:
         assert isinstance(made(1), optuna.samplers.BaseSampler)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["tpe", "random", "nsga2", "gp"])
 def test_a_constant_of_the_space_is_in_every_suggestion(name: str) -> None:
     space = Space.from_dict({"depth": {"type": "int", "low": 1, "high": 9}, "optimizer": "adamw", "rate": 0.1})
