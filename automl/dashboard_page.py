@@ -39,11 +39,7 @@ class _Row:
 
 
 def with_front_page(inner: Application, store: Store, id_of: Callable[[str], int | None]) -> Application:
-    """Return an application that answers `/` and `/report/NAME` (drawn at each request), and passes the rest on.
-
-    Args:
-        id_of: Returns the id of Optuna's study of a name, None if there is none.
-    """
+    """Return an application that answers `/` and `/report/NAME` (drawn at each request), and passes the rest on."""
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = str(environ.get("PATH_INFO", "")) or "/"

@@ -49,11 +49,8 @@ def serve(
     """Serve Optuna Dashboard until the process is interrupted.
 
     Args:
-        store_url: URL of an existing store; a running study may be writing to it.
         port: Port to listen on; None takes 8080 or the next free port.
         host: Address to listen on; the dashboard has no passwords.
-        study: Name of the study to open; None opens the page with all studies.
-        say: Called with the dashboard's address when it can be opened.
 
     Raises:
         StoreError: There is no such store or study.
@@ -155,10 +152,7 @@ def _revision(store: Store, name: str) -> int:
 def application(
     storage: Any, host: str, pages: Callable[[Application], Application] = lambda inner: inner
 ) -> Application:
-    """Return the dashboard as a WSGI application. On a loopback address it answers to loopback names only.
-
-    Otherwise a page of another site could read or delete studies here.
-    """
+    """Return the dashboard as a WSGI application; on a loopback address other sites' pages cannot use it."""
     inner = pages(optuna_dashboard_of(storage))
     if not is_loopback(host):
         return inner

@@ -1,7 +1,4 @@
-"""Adds curves, archive, timeline and reasons to Optuna Dashboard, as plots and notes kept in Optuna's tables.
-
-Its own timeline has one bar for each trial and cannot show pauses; ours has a bar for each stretch of training.
-"""
+"""Adds curves, archive, timeline and reasons to Optuna Dashboard, as plots and notes in Optuna's tables."""
 
 from __future__ import annotations
 

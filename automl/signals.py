@@ -39,10 +39,7 @@ def draining_signals(
     what_ends: str,
     leave: Callable[[], None] = leave_at_once,
 ) -> Iterator[None]:
-    """Call `drain` with a reason at the first signal, and `leave` at the second, both inside the signal handler.
-
-    `leave` ends the process or raises. `say` prints a line in a thread, since the handler may interrupt a print.
-    """
+    """Call `drain` with a reason at the first signal, and `leave`, which does not return, at the second."""
     first: tuple[int, float] | None = None
 
     def handle(number: int, _frame: FrameType | None) -> None:

@@ -64,15 +64,7 @@ class Simulations:
 
 
 def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
-    """Simulate all tasks with all seeds; returns plain values: the `studies` and the `notes` of tables.
-
-    Args:
-        say: Called with a line for each study that has ended, and for each change to a table.
-
-    Raises:
-        CurvesError: A table cannot be read, or an argument is wrong.
-        SpecError: A pruner's mapping is not YAML.
-    """
+    """Simulate all tasks with all seeds; returns `studies` and `notes`. CurvesError names a wrong argument or table."""
     if any(":" in named for named in (wanted.sampler, wanted.pruner)):
         make_importable(Path.cwd())
     objectives, seeds = [_objective(text) for text in wanted.objectives], _seeds(wanted.seeds)

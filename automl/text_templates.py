@@ -30,9 +30,6 @@ def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cluster_name(study: str, prefix: str) -> str:
-    """Return a name for Docker and Kubernetes: small letters, digits and dashes, at most 50 characters.
-
-    `prefix` is put before a name that does not begin with a letter.
-    """
+    """Return a name for Docker and Kubernetes: small letters, digits and dashes, first a letter, 50 at most."""
     name = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:50].strip("-")
     return f"{prefix}-{name}".rstrip("-") if not name[:1].isalpha() else name

@@ -80,11 +80,7 @@ def render_comparison(studies: Sequence[StudyRecord]) -> str:
 
 
 def comparable(studies: Sequence[StudyRecord]) -> list[StudyRecord]:
-    """Return the studies with one order of objectives and the worst of their reference points.
-
-    Raises:
-        ComparisonError: The studies have different objectives.
-    """
+    """Return the studies with one order of objectives and the worst reference point; ComparisonError if they differ."""
     first = studies[0]
     for study in studies[1:]:
         if set(study.objectives) != set(first.objectives):

@@ -59,14 +59,7 @@ class FailureRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRow:
-    """A row of the tables: a point of the archive, or a baseline.
-
-    Attributes:
-        confirmed: First objective with fresh seeds; empty if it was not confirmed.
-        command: Command that exports the model; empty if it was not kept.
-        early: Measured before the end of a schedule that ends low.
-        baseline: Name of a baseline; empty for a point of the archive.
-    """
+    """A row of the tables: an archive point, or a `baseline`; `early` is before the end of a schedule that ends low."""
 
     trial: int | None
     epoch: int | None

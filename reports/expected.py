@@ -40,11 +40,7 @@ def ahead(trial: TrialRecord, metric: str) -> list[Expected]:
 
 
 def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | None) -> list[Trace]:
-    """Return forecast intervals and medians of the most promising unfinished trials.
-
-    Args:
-        floor: Lower end of the axis; None without one.
-    """
+    """Return forecast intervals and medians of the most promising unfinished trials; an axis begins at `floor`."""
     known = [(trial, expected) for trial in trials if (expected := ahead(trial, objective.metric))]
     known.sort(key=lambda one: objective.signed(one[1][-1].median))
     known = known[:MOST_BANDS]

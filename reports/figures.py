@@ -1,7 +1,4 @@
-"""Figures of a study as plain plotly data: the trade-off between its objectives, and bars.
-
-Public functions return a `Figure`; `as_plotly` converts it to a plotly object for other viewers.
-"""
+"""Figures of a study as plain plotly data: trade-offs and bars; `as_plotly` converts a `Figure` for other viewers."""
 
 from __future__ import annotations
 

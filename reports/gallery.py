@@ -68,13 +68,7 @@ def figures_of_page(
     known: Mapping[str, Effects | None] | None = None,
     taken: Recommendation | None = None,
 ) -> Groups:
-    """Return the figures of the page by group and id. Ids are numbered: metric names may contain any character.
-
-    Args:
-        study: Study as committed, without passwords.
-        known: Effects by metric of the objective; computed if missing.
-        taken: The recommended model, None if there is none.
-    """
+    """Return the figures of the page by group and id. Ids are numbered: metric names may contain any character."""
     drawn: Groups = {}
     for one in _entries(study, archive, known, taken).values():
         if one.group and (plain := one.draw()) is not None:

@@ -21,13 +21,7 @@ MOST_NEXT_USD = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlook:
-    """Growth that the search expects from more dollars.
-
-    Attributes:
-        usd: Further dollars.
-        percent: Expected growth, in percent of the present hypervolume.
-        last_percent: Growth from the last `usd` dollars, in the same percent.
-    """
+    """Growth expected from `usd` more dollars, and that from the last `usd`, in percent of the present hypervolume."""
 
     usd: float
     percent: float

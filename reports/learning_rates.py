@@ -40,10 +40,7 @@ class _Trained:
 
 
 def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure | None:
-    """Return the trials' learning rates by effective batch; None with fewer than two known batches.
-
-    A line shows the scaling rule, through the recommended or the best trial.
-    """
+    """Return learning rates by effective batch with the scaling rule as a line; None with fewer than two batches."""
     objective = study.objectives[0]
     with_rate = with_learning_rate(study)
     trained = (_trained(trial) for trial in study.started if trial.number in with_rate)
@@ -72,11 +69,7 @@ def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
 
 
 def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
-    """Return the numbers of the trials that are known to train with the learning rate of their facts.
-
-    Facts always have one, else the trainer's default. Boosted trees, and functions or commands without this parameter,
-    do not train with it.
-    """
+    """Return the trials that train with their facts' learning rate: no boosted trees, no functions without one."""
     given = {trial.number for trial in study.started if "learning_rate" in trial.params}
     if given or study.spec.get("task") == COMMAND or "learning_rate" in known_space(study):
         return frozenset(given)

@@ -55,9 +55,7 @@ class Limit:
     """A limit of a metric that people may set.
 
     Attributes:
-        column: Index of the metric among the columns of the table of models.
         side: "most" or "least".
-        unit: Unit of the typed number, else empty.
         scale: Size of that unit in the metric's own unit, such as 0.01 for percent of a share.
     """
 

@@ -10,11 +10,7 @@ from search_spaces.space import Space
 
 
 def combinations(space: Space, names: Collection[str]) -> Iterator[dict[str, Value]]:
-    """Yield configurations that cover each combination of the named parameters; a range counts as its low end.
-
-    Args:
-        names: A few parameters: the number of configurations is the product of the choices of them and their parents.
-    """
+    """Yield configurations with each combination of a few parameters; a range counts as its low end."""
     wanted_of = {name: form["when"] for name, form in space.to_dict().items() if "when" in form}
     parents = {name: _parent(when) for name, when in wanted_of.items()}
     varied = _with_ancestors([name for name in names if name in space], parents)

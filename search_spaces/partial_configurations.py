@@ -11,11 +11,7 @@ from search_spaces.space import Space
 
 
 def complete(space: Space, given: Mapping[str, Value], generator: random.Random) -> dict[str, Value]:
-    """Complete a configuration: draw missing active parameters at random, parents so that the given children exist.
-
-    Raises:
-        SpaceError: A given parameter is unknown, inactive or out of range.
-    """
+    """Draw missing active parameters, and parents of given ones; SpaceError if one is unknown or out of range."""
     implied = _implied(space, given)
 
     def choose(name: str, parameter: Parameter) -> Value:

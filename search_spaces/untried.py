@@ -11,11 +11,7 @@ from search_spaces.space import Space
 def untried_choices(
     space: Space, configurations: Iterable[Mapping[str, Value]], *, conditional: bool = True
 ) -> dict[str, list[Value]]:
-    """Return the untried choices by parameter, in the order of the space; parameters without any are left out.
-
-    Args:
-        conditional: Include parameters that exist under a condition only.
-    """
+    """Return the untried choices by parameter, in the order of the space; parameters without any are left out."""
     searched = {
         name: entry.parameter if isinstance(entry, Conditional) else entry
         for name, entry in space.entries()

@@ -104,7 +104,6 @@ class ExternalPolicy:
         """Notes the end of an epoch.
 
         Args:
-            number: Number of a started trial.
             epoch: Epoch that has ended, from 1.
             metrics: Values by name: every objective and bounded metric; `cost_usd` may be left out.
             paid_usd: Cost of the trial so far, in dollars.

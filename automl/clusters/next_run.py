@@ -1,8 +1,4 @@
-"""Program that becomes one run of a study in a job: `python -m automl.clusters.next_run SPEC STUDY ADDRESS`.
-
-It launches or resumes the study in AUTOML_STORE on the Ray cluster at ADDRESS (YAML), keeping its process id for
-signals.
-"""
+"""One run of a study in a job: `python -m automl.clusters.next_run SPEC STUDY ADDRESS` (of the Ray cluster)."""
 
 from __future__ import annotations
 

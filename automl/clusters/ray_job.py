@@ -1,7 +1,4 @@
-"""Program of a RayJob: runs `automl` with the same arguments, and exits with 0 for a study without a complete trial.
-
-KubeRay would retry such a study in vain. `automl` runs in this process, so that signals reach the study.
-"""
+"""Program of a RayJob: runs `automl`; exits with 0 for a study without a complete trial: a retry would be in vain."""
 
 from __future__ import annotations
 

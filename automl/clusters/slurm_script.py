@@ -164,10 +164,7 @@ _SQLITE = (
 
 
 def write_job(spec: StudySpec, file: Path, allocation: Allocation, out: Path | None) -> tuple[Path, tuple[str, ...]]:
-    """Write a study's script to `out` (None: STUDY.sbatch); return its path and warnings of one line each.
-
-    UserError if the spec does not fit the allocation, or another program wrote the existing file.
-    """
+    """Write a script; returns path and warnings. UserError for an unfit allocation or another program's file."""
     script = (out or Path(f"{spec.study}.sbatch")).absolute()
     write_files({script: script_of(spec, file, allocation, folder=Path.cwd())}, executable=True)
     is_sqlite = parse_url(spec.store).get_backend_name() == "sqlite"

@@ -41,11 +41,7 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> tuple[JobState, StudyRecord | None]:
-    """Print each change of the job, and the study's figures, until the job ends for good.
-
-    A drained study continues in the job's next run. RunError if SLURM gives no answer for `PATIENCE_SECONDS`. `clock`
-    returns seconds since 1970.
-    """
+    """Print changes of job and study until the job ends; RunError if SLURM is silent for `PATIENCE_SECONDS`."""
     told, job, failed_at = "", None, None
     while True:
         try:
@@ -70,10 +66,7 @@ def follow(
 def submit_to_slurm(
     spec: Path, out: Path | None, store: str | None, *, follow: bool, as_json: bool, allocation: Mapping[str, Any]
 ) -> None:
-    """Write the script of `automl export-cluster slurm` and submit it; `follow` ends with the study's exit code.
-
-    UserError if SLURM is not installed, or a job already runs this study.
-    """
+    """Write and submit the script; `follow` ends with the study's exit code. UserError if it cannot be submitted."""
     slurm_queue.check_installed()
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)

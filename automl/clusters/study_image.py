@@ -48,12 +48,7 @@ def values_of_image() -> dict[str, Any]:
 
 
 def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
-    """Write Dockerfiles and the files that they copy; own code is Python files beside and below the spec's `file`.
-
-    Raises:
-        ExportError: A package that the image needs is not installed here, so that its version is unknown.
-        UserError: There are too many Python files.
-    """
+    """Write Dockerfiles and the files they copy; ExportError if a package is missing, UserError for too many files."""
     write_texts(folder, rendered(_TEMPLATES, values_of_image()))
     lines = [_with_extra(line) for line in pinned(_PACKAGES)]
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -84,8 +84,6 @@ def write_ensemble(
 ) -> dict[str, Any]:
     """Choose an ensemble of at most `size` of the study's kept models, and write it as package, mlflow or docker.
 
-    Returns plain values for `automl ensemble --json`.
-
     Raises:
         StoreError: Fewer than two compatible models are kept.
         ExportError: The answers have no mean, or `out` cannot be written.

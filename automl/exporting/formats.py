@@ -133,9 +133,9 @@ def _papers(manifest: Mapping[str, Any], file: str) -> dict[str, str]:
 def save_program(
     program: ExportedProgram, manifest: Mapping[str, Any], path: Path, papers: Mapping[str, str] | None = None
 ) -> None:
-    """Write a program with its manifest, and texts by name; ExportError if it takes or returns a user's own container.
+    """Write a program without example rows (user data), lines of the user's code and shape checks (Python).
 
-    Leaves out example rows (user data), lines and paths of the user's code, and shape checks, which are Python.
+    ExportError if it takes or returns a user's own container.
     """
     _own_memory(program.state_dict)
     program._example_inputs = None  # noqa: SLF001 - there is no public way

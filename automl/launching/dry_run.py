@@ -102,11 +102,7 @@ def _listed(epochs: Sequence[int]) -> str:
 
 
 def plan_of(prepared: Prepared, *, project: str | None = None) -> dict[str, Any]:
-    """Return the plan as plain data: the JSON of `automl launch --dry-run --json`.
-
-    Args:
-        project: Project of a team whose studies the expected cost may use; None uses the whole store.
-    """
+    """Return the JSON of `automl launch --dry-run --json`, with expected costs from a project's studies (None: all)."""
     spec, place = prepared.spec, prepared.place
     assembled = assemble(spec, place, earlier=prepared.earlier, source=prepared.source)
     setup = setup_of(spec, place, assembled.policy, prepared.base_folder, None)

@@ -167,11 +167,7 @@ def _has_table(url_text: str, name: str) -> bool:
 def trials_of_record(
     record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return the complete trials of one of our studies, and the incomplete ones with their forecast end.
-
-    Raises:
-        _UnfitError: The study did not measure an objective.
-    """
+    """Return the complete trials of one of our studies, and the incomplete ones with their forecast end."""
     measured = [trial for trial in record.started if trial.epochs and trial.state != "failed"]
     for objective in objectives:
         metrics = sorted({name for trial in measured for name in trial.epochs[-1].metrics})
@@ -232,11 +228,7 @@ def _finite(metrics: Mapping[str, object]) -> dict[str, float]:
 def trials_of_optuna(
     study: optuna.Study, name: str, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return the complete trials of an Optuna study; bounded metrics are its objectives or user attributes, if any.
-
-    Raises:
-        _UnfitError: Its objectives are not those of this study.
-    """
+    """Return the complete trials of an Optuna study; bounded metrics are its objectives or user attributes, if any."""
     names = _metric_names(study)
     columns = _columns(study, names, name, objectives)
     trials = []

@@ -58,11 +58,7 @@ def _trainings(prepared: Prepared, earlier: EarlierCost, most: float) -> str:
 
 
 def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> float:
-    """Return the slot time that dollars and hours pay, in seconds; infinite without such a limit.
-
-    Args:
-        set_price: Dollars per slot and hour from `automl price set`; None takes the spec's prices.
-    """
+    """Return the slot time that dollars and hours pay, in seconds; `set_price` is the price of `automl price set`."""
     budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour if set_price is None else set_price
     by_usd = math.inf if budget.usd is None or price <= 0 else budget.usd / price * HOUR
     by_hours = math.inf if budget.hours is None else budget.hours * HOUR * prepared.place.slots
@@ -80,9 +76,7 @@ class EarlierCost:
     """Slot time of the trials of one study, overhead of the study included.
 
     Attributes:
-        trials: Number of its trials that have measured an epoch.
         slot_seconds_per_epoch: Median over the trials of their mean slot time of an epoch.
-        epochs: Number of epochs of a full training there.
         other_slots: Difference from the plan's slots, such as "slots of 8 CPUs, not 1", which makes the seconds
             incomparable; empty if they are alike.
     """
@@ -99,9 +93,6 @@ def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCo
     """Return the cost of trials of the same task and options in the newest study that has any.
 
     Studies on slots like the plan's come before newer studies on other slots. An unreadable store counts as empty.
-
-    Args:
-        project: Project of a team, whose studies are named `project.study`; None reads all studies.
     """
     try:
         url = parse_url(prepared.spec.store)

@@ -48,14 +48,7 @@ class Code:
 
 
 def code_of(given: Path) -> Code | None:
-    """Return the code that an argument of `automl launch` names; None if it is the file of a spec.
-
-    Args:
-        given: `FILE.py:NAME`, or `module:NAME` for a module of this folder or of an installed package.
-
-    Raises:
-        SpecError: It names a Python file that has no such task.
-    """
+    """Return the code of `FILE.py:NAME` or `module:NAME`; None for a spec's file, SpecError without such a task."""
     text = str(given)
     match = _FILE.fullmatch(text)
     if match is not None:
@@ -68,15 +61,7 @@ def code_of(given: Path) -> Code | None:
 
 
 def prepared_from_code(code: Code, overrides: Sequence[str], store: str | None) -> tuple[Prepared, Quickstart]:
-    """Choose and check a spec for the user's own code.
-
-    Args:
-        overrides: `path=value` each; they replace choices.
-        store: URL of the store, as for `--store`.
-
-    Raises:
-        SpecError: The code cannot be loaded, has no space, or a section is wrong.
-    """
+    """Choose and check a spec for the user's own code; SpecError if the code or an override does not allow it."""
     changes = store_overrides(overrides, store)
     paths = [split_override(one)[0] for one in changes]
     facts = _facts(code, apply_overrides({"task": code.task}, changes), sets_space=("space",) in paths)

@@ -48,7 +48,6 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
     """Return a training function's name for a spec, and the folder of its module.
 
     Args:
-        folder: Folder for the saved module, if no other process can import the function.
         study: Name of the study; each has its own file, because functions of one source may refer to different things.
 
     Raises:

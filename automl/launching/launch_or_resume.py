@@ -33,11 +33,7 @@ from trainers.contract.user_code import hash_of
 
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
-    """Create the study, or find the existing one of this name, and drive it with its spec in force.
-
-    Raises:
-        SpecError: The store cannot be opened, or holds a study of this name with another spec.
-    """
+    """Create or find the study, and drive it with its spec in force; SpecError if the stored spec is another."""
     prepared = with_earlier(prepared)
     store = _store_of(prepared)
     row, is_new = _find_or_create(store, prepared)
@@ -61,11 +57,7 @@ def _store_of(prepared: Prepared) -> Store:
 
 
 def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
-    """Return the row of the study: a new one, or one that was launched with an equal spec.
-
-    Raises:
-        SpecError: The study exists with another spec; the message lists the differences.
-    """
+    """Return the row of a new study, or of one with an equal spec; SpecError lists the differences to another spec."""
     return _find_or_create(store, prepared)[0]
 
 
@@ -131,11 +123,7 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
 
 
 def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: StudySpec) -> str:
-    """Return a line about changes that a second launch ignores, or "": a study keeps its spec in force.
-
-    Args:
-        launched: Spec of the first launch; its values are accepted even where `automl resume` has changed them.
-    """
+    """Return a line about changes that a second launch ignores, or ""; values as first `launched` are accepted."""
     sections = [section for section in NOT_COMPARED if section != "store"]
     again = differing_keys(launched, given, sections)
     ignored = [key for key in differing_keys(in_force, given, sections) if key in again]

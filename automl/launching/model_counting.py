@@ -1,7 +1,4 @@
-"""Counts parameters and FLOPs of the space's models in a process of its own, because a controller loads no torch.
-
-The process starts when the pool opens. The counts are stored with the study, so that `resume` counts nothing.
-"""
+"""Counts parameters and FLOPs of models in a process with torch, beside the pool's start; `resume` counts nothing."""
 
 from __future__ import annotations
 

@@ -73,11 +73,7 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
 
 
 def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
-    """Return section `search` for a space that is learnt as trials run; SpecError if it needs a complete space.
-
-    Args:
-        unclear: The unknown part of the space, for messages.
-    """
+    """Return section `search` for a space that is learnt; SpecError, naming `unclear`, if it needs the whole space."""
     problem = search.problem_of_learning()
     if problem is not None:
         path, text = problem

@@ -49,7 +49,6 @@ class Prepared:
     """A study that can be launched.
 
     Attributes:
-        spec: Spec with its space filled in and its URLs absolute.
         base_folder: Base of relative paths and of the user's own task.
         diagnostics: Files that the ranks of a single training write beside its checkpoints.
         has_countable_models: False for a training function or a command, whose models nobody sees.

@@ -61,10 +61,6 @@ def facts_of(
 
     Args:
         task: Name of a built-in task, or `module:Class`.
-        options: Arguments of the task's constructor.
-        folder: Folder searched first for the user's own module.
-        space: Space of the model's parameters; None takes the task's own.
-        by_module: The model will be built by module; ask any task if it supports that.
 
     Raises:
         SpecError: The task cannot be loaded, or fails when it is tried out.
@@ -116,11 +112,7 @@ def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> 
 
 
 def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Ask `trainers.local.try_out_task` in a process of its own, and return its answer.
-
-    Raises:
-        SpecError: The task fails, ends its process, or gives no answer within `PROBE_SECONDS`.
-    """
+    """Ask `trainers.local.try_out_task` in its own process; SpecError if it fails, ends or exceeds `PROBE_SECONDS`."""
     task = question["task"]
     try:
         done = subprocess.run(  # noqa: S603 - our own module

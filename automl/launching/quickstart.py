@@ -76,7 +76,6 @@ def quickstart(
     Args:
         arguments: Options of the command line by name (`data`, `target`, ...); None for missing ones.
         overrides: `path=value` each; they replace choices.
-        store: URL of the store, as for `--store`.
 
     Raises:
         SpecError: An option does not belong to the task, or a file is wrong.

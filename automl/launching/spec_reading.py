@@ -22,12 +22,7 @@ from trainers.contract.task_loading import options_of_new_studies, path_options
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:
-    """Read a spec from its file; SpecError if the file cannot be read, or the spec is wrong.
-
-    Args:
-        overrides: `path=value` each, as for `--set`.
-        store: URL of the store, as for `--store`.
-    """
+    """Read a spec with overrides (`path=value`); SpecError if the file cannot be read, or the spec is wrong."""
     return load_spec(path, store_overrides(overrides, store))
 
 
@@ -52,11 +47,7 @@ def parse_with_overrides(
 def absolute_task_options(
     task: str, options: Mapping[str, Any], folder: Path, *, source: str = "spec"
 ) -> dict[str, Any]:
-    """Return the options of a built-in task with absolute paths below `folder`; a user's own task keeps its options.
-
-    Raises:
-        SpecError: A path begins with `~` and an unknown user name.
-    """
+    """Return a built-in task's options with absolute paths below `folder`; SpecError for `~` of an unknown user."""
     always, if_there = path_options(task)
     changed = dict(options)
     for name, value in options.items():
@@ -84,14 +75,7 @@ def with_options_of_new_studies(spec: StudySpec) -> StudySpec:
 
 
 def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
-    """Return a spec with absolute paths or URLs for store, MLflow, checkpoints and Ray folder.
-
-    Args:
-        here: Base of relative paths: the folder in which the command was typed.
-
-    Raises:
-        SpecError: `mlflow` is not a URI, or names the store's own database.
-    """
+    """Return a spec with absolute paths or URLs (relative ones start `here`); SpecError if `mlflow` is wrong."""
     resources, checkpoints = spec.resources, spec.checkpoints
     if resources.ray_temp_folder is not None:
         ray_folder = str((here / resources.ray_temp_folder).absolute())
@@ -121,12 +105,7 @@ LONGEST_RAY_FOLDER = 40
 
 
 def check_outputs(spec: StudySpec, source: str) -> None:
-    """Check that checkpoints, report, MLflow's file and Ray's files can be written; the spec's paths are absolute.
-
-    Raises:
-        SpecError: One of them cannot be written; the message names its key. Servers are not checked: they may start
-            later.
-    """
+    """Check that outputs can be written, except on servers, which may start later; SpecError names the key."""
     folder, ray_folder = spec.checkpoints.folder, spec.resources.ray_temp_folder
     if is_url(folder):
         _check_object_store(source, folder, joined(folder, spec.study))

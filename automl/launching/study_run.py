@@ -61,7 +61,6 @@ class Outcome:
     """A study after its controller has ended.
 
     Attributes:
-        views_behind: Views that did not catch up in time.
         interrupted: A signal ended this controller or its standby; another controller may go on with the study.
     """
 
@@ -229,10 +228,7 @@ def _trains(trial: Trial) -> bool:
 
 
 def _starting_views(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) -> Callable[[StudyMachine], None]:
-    """Start the views once a trial trains, and hurry them with the last commit: they catch up while the pool ends.
-
-    They import MLflow, which would take a core from the start of the first trial.
-    """
+    """Start the views once a trial trains (MLflow's import takes a core), and hurry them with the last commit."""
     started = threading.Event()
 
     def on_commit(machine: StudyMachine) -> None:
@@ -261,11 +257,7 @@ ASKED_WITHIN_SILENCE = 4
 
 
 def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
-    """Return an unopened pool on the spec's device and cluster.
-
-    Args:
-        grows: Devices that join the cluster become slots, if the spec leaves the number of slots open.
-    """
+    """Return an unopened pool; where it `grows`, devices that join become slots, unless the spec sets their number."""
     resources = prepared.spec.resources
     joins = resources.slots == "auto" and resources.ray_address is not None
     return RayPool(

@@ -180,9 +180,6 @@ def write_first_spec(task: str) -> FirstSpec:
 
     The user's own task is loaded and tried out in a process of its own.
 
-    Args:
-        task: Name of a built-in task, or `module:Class`, whose module need not exist yet.
-
     Raises:
         TaskLoadError: There is no such built-in task.
         SpecError: This cannot be the name of a task, or the file exists; it is not changed.

@@ -35,10 +35,7 @@ def predict_file(
     column: str | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> int:
-    """Write a prediction for each row to `out` (None prints them), and return the number of rows.
-
-    ExportError if the model does not accept a row, or a file cannot be read or written.
-    """
+    """Write a prediction for each row; returns their number. ExportError for a bad row, or a file that fails."""
     done = 0
     rows = _encoded(model, rows_of(data, model.manifest["rows"], column))
     with answers_to(out) as sink:

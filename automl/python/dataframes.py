@@ -21,14 +21,7 @@ class DataFrameError(UserError, ValueError):
 
 
 def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
-    """Return a table of a study: trials, epochs or charges.
-
-    Mappings have a column for each entry, such as `params.width`, as in the CSV of `automl trials`. Inactive parameters
-    are missing values, and whole numbers stay whole (pandas' nullable `Int64`).
-
-    Raises:
-        DataFrameError: There is no such table, or pandas is not installed.
-    """
+    """Return a table of a study, inactive parameters as missing values; DataFrameError without table or pandas."""
     if what not in TABLES:
         raise DataFrameError(f"dataframe: {found(what, listed(TABLES), nearest(what, TABLES))}")
     try:

@@ -34,17 +34,7 @@ class ArchiveModels:
         self._experiment = experiment_id(self._client, uri, record.name)
 
     def log(self, tell: Callable[[str], None] = lambda _line: None) -> dict[str, str]:
-        """Log missing models, and delete those that left the archive or whose run is gone.
-
-        Args:
-            tell: Called with a line for each model that cannot be logged.
-
-        Returns:
-            MLflow's model ids by name of the point, such as `12@9`.
-
-        Raises:
-            RunError: MLflow does not answer.
-        """
+        """Log missing models, delete those that left the archive; returns model ids by point, or raises RunError."""
         try:
             return self._log(tell)
         except (UserError, RunError):

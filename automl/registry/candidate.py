@@ -43,8 +43,6 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
 
     Args:
         name: A point as for `automl export`, or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`.
-        base_folder: Folder with the study's own code.
-        model: Name that a training function gave the model in `trial.epochs`.
 
     Raises:
         StoreError: There is no such model.

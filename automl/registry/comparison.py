@@ -31,12 +31,7 @@ _Answering: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Result of a paired test.
-
-    Attributes:
-        part: Part of the data: "test" or "validation".
-        chance: One-sided p-value of the new model's advantage.
-    """
+    """Result of a paired test on a part ("test" or "validation"); `chance` is the one-sided p-value."""
 
     metric: str
     part: str
@@ -65,7 +60,6 @@ def compared(
     """Compare a model with a champion's package on its own study's samples; text says why they cannot be compared.
 
     Args:
-        champion: Folder of the champion's package.
         metric: Metric to compare; the loss if the metric is no mean over samples.
     """
     source, manifest = sources[0], read_manifest(champion)

@@ -27,9 +27,7 @@ def promote(
     Args:
         point: As for `automl export`; or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` for the seeds that were
             confirmed with their models kept.
-        base_folder: Folder with the study's own code.
         force: Recorded reason to register it as champion despite objections.
-        model: Name that a training function gave the model in `trial.epochs`.
 
     Returns:
         Plain values: name, version, aliases, an ensemble's seeds, objections, and the comparison with the champion.
@@ -66,11 +64,7 @@ def promote(
 
 
 def newer_champion(registry: Registry, name: str, before: Version | None) -> Version | None:
-    """Return the champion if another promotion has changed it since `before` (None: there was no champion); else None.
-
-    Raises:
-        ExportError: The registry does not answer.
-    """
+    """Return the champion if another promotion has changed it since `before` (None: none); may raise ExportError."""
     now = registry.champion(name)
     return None if now is None or (before is not None and now.number == before.number) else now
 

@@ -58,14 +58,7 @@ _MODEL = "model"
 
 @contextmanager
 def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, str]]:
-    """Yield a model's path on this machine, which may be temporary, and a name for its version.
-
-    Args:
-        model: A path, or models:/NAME@ALIAS or models:/NAME/VERSION.
-
-    Raises:
-        ExportError: The registry has no such version, or cannot provide its files.
-    """
+    """Yield a model's path on this machine, which may be temporary, and its version's name; ExportError without one."""
     if not model.startswith(_SCHEME):
         yield Path(model), Path(model).name
         return
@@ -219,16 +212,7 @@ class Registry:
         spec: Mapping[str, Any],
         at: float,
     ) -> Version:
-        """Register an MLflow model as a new version.
-
-        Args:
-            name: Name of the model, which may be new.
-            spec: Spec of the study, stored in the run as a file, with its data as inputs.
-            at: Now, in seconds since 1970.
-
-        Raises:
-            ExportError: The registry refuses it.
-        """
+        """Register an MLflow model as a new version (`at`: seconds since 1970); ExportError if the registry refuses."""
         from mlflow.exceptions import MlflowException
 
         try:

@@ -1,7 +1,4 @@
-"""Versions of the registry for a server, polled in a separate process.
-
-MLflow starts threads, which a later fork would lose; so the server's master must not import it.
-"""
+"""Versions of the registry for a server, polled in a separate process, since MLflow's threads forbid a later fork."""
 
 from __future__ import annotations
 

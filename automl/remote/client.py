@@ -36,11 +36,7 @@ Found = TypeVar("Found")
 
 
 class RefusedError(UserError):
-    """The service refuses the request: change it. Exit code 2.
-
-    Attributes:
-        status: Status of the answer, such as 404.
-    """
+    """The service refuses the request (`status`, such as 404): change it. Exit code 2."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -95,7 +91,6 @@ class ServiceClient:
 
     Args:
         url: Address of the service, such as https://automl.example:8765; UserError for another form.
-        token: Token of the user; None for a service on this machine that needs none.
     """
 
     def __init__(self, url: str, token: str | None) -> None:
@@ -122,11 +117,7 @@ class ServiceClient:
         return self._token is not None
 
     def beside_api(self, path: str) -> tuple[Any, float | None]:
-        """Return the JSON of a path without token, such as /ready, and the server's time (s since 1970, or None).
-
-        Raises:
-            ValueError: The answer is no JSON.
-        """
+        """Return the JSON of a path such as /ready, and the server's time (s since 1970); ValueError if it is none."""
         with self._answer("GET", path, below="") as answer:
             date = answer.headers.get("Date")
             return json.loads(answer.content), parsedate_to_datetime(date).timestamp() if date else None
@@ -140,12 +131,7 @@ class ServiceClient:
         return self._asked("GET", path, query=query)
 
     def download(self, path: str, file: BinaryIO, **query: Any) -> None:
-        """Write a resource to a file.
-
-        Raises:
-            UserError: The file cannot be written.
-            UnreachableError: The connection is lost.
-        """
+        """Write a resource to a file; UserError if it cannot be written, UnreachableError if the connection is lost."""
         with self._answer("GET", path, query=query, seconds=DOWNLOAD_SECONDS) as answer:
             for chunk in answer.iter_content(_CHUNK_BYTES):
                 try:

@@ -20,21 +20,14 @@ from reports.phrases import plural, usd
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Telling:
-    """Output settings while a study is followed.
-
-    Attributes:
-        as_json: Whether a program reads the summary: then stdout has nothing else.
-    """
+    """Output settings while a study is followed; with `as_json` stdout has the summary alone."""
 
     as_json: bool = False
     quiet: bool = False
 
 
 def take_leave_or_follow(client: ServiceClient, job: Mapping[str, Any], telling: Telling, *, detach: bool) -> None:
-    """Follow a queued job until it ends, print its summary, and exit with its exit code.
-
-    Ctrl-C stops following, not the job. `detach` only prints its place in the queue.
-    """
+    """Follow a job, print its summary, and exit with its code; Ctrl-C and `detach` do not stop the job."""
     if detach:
         print_json(job) if telling.as_json else echo(f"{job['study']} is {job['state']}")
         return
@@ -62,12 +55,7 @@ def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, 
 
 
 def statuses(client: ServiceClient, study: str, patience: Patience) -> Iterator[dict[str, Any]]:
-    """Yield status changes until the study has ended, reconnecting as needed.
-
-    Raises:
-        RefusedError: There is no such study.
-        UnreachableError: The service does not come back.
-    """
+    """Yield status changes until the study ends, reconnecting as needed; RefusedError or UnreachableError."""
     while True:
         try:
             for status in client.statuses(study):

@@ -26,7 +26,6 @@ class Policy:
 
     Attributes:
         code_folders: Folders with allowed tasks, samplers and pruners, by the name that submissions use.
-        packages: Installed packages whose tasks, samplers and pruners may run.
         uploads: Folder of uploaded data, with a folder for each project; None takes no uploads.
         artifacts: Folder or URL of checkpoints and reports, with a folder for each project.
         mlflow: Tracking URI of MLflow, or "off".
@@ -60,11 +59,7 @@ class Policy:
         return (self.uploads / project).absolute()
 
     def admit(self, spec: StudySpec, *, source: str, base_folder: Path, project: str) -> StudySpec:
-        """Return a spec completed with the operator's settings; `base_folder` is the start of relative paths and code.
-
-        Raises:
-            SpecError: It asks for forbidden code, data or resources; the message names the key.
-        """
+        """Return a spec with the operator's settings, paths from `base_folder`; SpecError names a forbidden key."""
         self._check_code(spec, source, base_folder)
         self._check_data(spec, source, base_folder, project)
         _check_resources(spec, source)

@@ -165,12 +165,7 @@ def limits_found(store: Store) -> str:
 
 
 def clocks_found(store: Store, by_service: float | None) -> str:
-    """Report clock differences; WrongError above `MOST_CLOCK_SECONDS`.
-
-    Args:
-        store: Store whose clock decides when leases, workers and tokens expire.
-        by_service: Seconds by which this machine's clock is ahead of the service's; None if unknown.
-    """
+    """Report clock differences to the store and the service (seconds); WrongError above `MOST_CLOCK_SECONDS`."""
     here, uncertain = difference_here(store)
     off = {f"this machine and the database (within {duration(uncertain)})": here}
     if by_service is not None:

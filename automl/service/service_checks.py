@@ -44,8 +44,6 @@ def examine_service(
     """Return the findings, in the form of `automl.doctor_checks.examine`.
 
     Args:
-        store: URL of the store; None takes AUTOML_STORE, else the default.
-        client: Client of the running service; None skips it.
         artifacts: Folder or URL of the service's artifacts; None takes the latest job's.
     """
     text = absolute_url(store_url(store), Path.cwd())

@@ -149,13 +149,7 @@ def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind:
 
 
 def plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
-    """Return the JSON of `automl launch --dry-run --json`; `base_folder` is the start of relative paths and code.
-
-    Raises:
-        UserError: The spec cannot be launched; the message names the key.
-        ConflictError: The task's code took too long.
-        BusyError: Too many checks run now.
-    """
+    """Return the JSON of `automl launch --dry-run --json`; errors as for `answer_of`, a UserError names the key."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "spec.yaml")
         path.write_text(write_yaml(stored_form(spec)), encoding="utf-8")

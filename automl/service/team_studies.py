@@ -72,10 +72,7 @@ class TeamStudies:
         return record
 
     def started(self, name: str) -> str:
-        """Return the stored name of a started study.
-
-        Raises MissingError for other names, because the store's own error would list other projects' studies.
-        """
+        """Return the stored name; MissingError unless started: the store's error would list other projects' studies."""
         job = self.job(name)
         if self.store.study_row(job.study) is None:
             raise _not_started(job)
@@ -114,23 +111,13 @@ class TeamStudies:
         return [one for one in self._queue.accounts() if self.identity.is_admin or (one.kind, one.name) in mine]
 
     def stored_name(self, name: str) -> str:
-        """Return the stored name of a study: the project precedes it, so that projects do not see each other.
-
-        On loopback without tokens, the name is unchanged.
-        """
+        """Return the stored name of a study: its project precedes it, except on loopback without tokens."""
         if self.identity.token_id is None or name.startswith(f"{self.identity.project}."):
             return name
         return f"{self.identity.project}.{name}"
 
     def admitted(self, given: Mapping[str, Any], *, code: str | None = None) -> tuple[StudySpec, str]:
-        """Return a checked spec and its base folder.
-
-        Args:
-            code: Name of the operator's code folder in which its task and relative paths start.
-
-        Raises:
-            SpecError: The spec is wrong, or asks for what the operator does not allow.
-        """
+        """Return a checked spec and its base folder, the operator's `code`; SpecError if it is wrong or forbidden."""
         base_folder = self._policy.base_folder(code, self.identity.project)
         spec = parse_spec({**given}, "spec")
         _check_name(spec.study, self.stored_name(spec.study))

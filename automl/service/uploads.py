@@ -81,9 +81,6 @@ class Uploads:
     async def keep(self, name: str, chunks: AsyncIterator[bytes], *, length: int | None = None) -> Upload:
         """Write a file as its bytes arrive; replaces a file of the same name.
 
-        Args:
-            length: Announced number of bytes; None if unknown.
-
         Raises:
             SpecError: The name is not allowed.
             TooLargeError: The project has no room for it; nothing is kept.

@@ -46,11 +46,7 @@ class _Study:
 
 
 def audit(store: Store, name: str) -> dict[str, Any]:
-    """Check a study; StoreError if there is no such study.
-
-    Returns:
-        Plain values: `study`, `state`, the names of the `checks`, and the `findings` with `check`, `where` and `found`.
-    """
+    """Check a study; returns `study`, `state`, `checks` and `findings`. StoreError if there is no such study."""
     findings: list[Finding] = []
     made: list[str] = []
     with store.snapshot() as connection:

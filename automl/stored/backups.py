@@ -12,12 +12,7 @@ from studies.storage.writing.copying import copy_store
 
 
 def back_up(source: Store, file: Path) -> dict[str, int]:
-    """Write a consistent copy of a store to a new file; controllers may go on with its studies.
-
-    Raises:
-        UserError: The file exists, or its folder does not.
-        RunError: It cannot be written.
-    """
+    """Write a consistent copy of a store in use; UserError if the file exists, RunError if it cannot be written."""
     if file.exists():
         raise UserError(f"FILE: found {file}, which is there already; allowed: a new file")
     if not file.parent.is_dir():

@@ -27,11 +27,7 @@ def store_url(given: str | None) -> str:
 
 
 def open_store(given: str | None) -> Store:
-    """Open an existing store; StoreError if there is none at the URL.
-
-    Args:
-        given: URL of the store; None takes the environment's AUTOML_STORE, else `DEFAULT_STORE`.
-    """
+    """Open an existing store (None: AUTOML_STORE, else `DEFAULT_STORE`); StoreError if there is none at the URL."""
     text = absolute_url(store_url(given), Path.cwd())
     if not exists(text):
         raise StoreError(

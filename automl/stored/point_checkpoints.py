@@ -12,14 +12,7 @@ from studies.storage.schema.engine import StoreError
 
 
 def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
-    """Return the path or URL of the file that holds a trial's model.
-
-    Args:
-        epoch: Epoch of a milestone, from 1; None takes the last epoch whose model is kept.
-
-    Raises:
-        StoreError: No such model is kept (the message lists the kept ones), or the study was simulated.
-    """
+    """Return path or URL of a trial's model; None takes the last kept epoch. StoreError lists the kept models."""
     check_launched(record.spec, record.name)
     epochs = started_trial(record, trial).epochs
     kept = {e.epoch: e.checkpoint for e in epochs if e.checkpoint is not None}

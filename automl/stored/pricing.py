@@ -14,9 +14,6 @@ from studies.storage.study_store import Store, StoreError
 def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, Any]:
     """Set the price of a slot from now on.
 
-    Returns:
-        Plain values: `study`, `usd_per_slot_hour`, `driven`, and a `message` for people.
-
     Raises:
         StoreError: There is no such study; or the price is negative, too large for the ledger, not a number, or 0 where
             only a limit of dollars ends the study.

@@ -33,11 +33,7 @@ def existing_report(record: StudyRecord) -> str | None:
 
 
 def refresh(store: Store, study: str, base_folder: Path) -> bool:
-    """Update the views and the report after a commit that no controller made.
-
-    Returns:
-        Whether the views have caught up within `VIEWS_SECONDS`.
-    """
+    """Update views and report after a commit of no controller; returns whether views caught up in `VIEWS_SECONDS`."""
     from reports.page import write_report  # most who ask where a report is write none
 
     views = ViewsProcess(store.url, study)

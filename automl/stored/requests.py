@@ -108,11 +108,7 @@ def _message(study: str, trial: TrialLine, *, driven: bool) -> str:
 
 
 def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Request a drain, and wait at most `wait_seconds` for the release of the lease; StoreError for an unknown study.
-
-    Returns:
-        Plain values: `study`, its `state`, `driven` if it is still driven, and a `message` for people.
-    """
+    """Request a drain, and wait at most `wait_seconds` for the lease's release; StoreError for an unknown study."""
     row = store.require(name)
     if not leases.request_stop(store, row.id):
         if leases.stop_waiting(store, row.id):

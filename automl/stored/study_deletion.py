@@ -37,7 +37,6 @@ class Doomed:
     """Rows and files of one study alone, to be deleted with it.
 
     Attributes:
-        study_id: Id of the study's row.
         checkpoints: Paths or URLs of checkpoints that no other study mentions.
         folder: Path or URL of its checkpoint folder; None for a simulated study.
     """
@@ -58,12 +57,7 @@ class Doomed:
 
 
 def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
-    """Return what would be deleted with a study.
-
-    Raises:
-        StoreError: There is no such study, a controller drives it, or a copy of it uses its checkpoint folder.
-        RunError: That folder cannot be read now.
-    """
+    """Return what would be deleted; StoreError if the study is driven or its folder shared, RunError if unreadable."""
     row = store.require(name)
     refuse_driven(store, row)
     record = load_study(store, name)

@@ -30,7 +30,6 @@ def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> lis
 
     Args:
         sort: `COLUMN`, `COLUMN:asc` or `COLUMN:desc`; None keeps the order of the numbers.
-        top: Largest number of trials; None lists all.
     """
     rows = trial_rows(record)
     columns, lines = flattened(rows, TRIAL_COLUMNS)
@@ -52,10 +51,7 @@ def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
 
 
 def parse_order(text: str, columns: Sequence[str]) -> Order:
-    """Read an order such as `val_error`, `params.width:desc` or `cost_usd`; StoreError for an unknown column.
-
-    A bare name means a column, else an objective, a parameter or a bounded metric.
-    """
+    """Read `COLUMN[:asc|:desc]`, or a bare objective, parameter or bounded metric; StoreError if it is unknown."""
     name, sign, direction = text.rpartition(":")
     if not sign or direction not in {ASCENDING, DESCENDING}:
         name, direction = text, ASCENDING

@@ -26,9 +26,6 @@ def checkpoints_folder(row: Any) -> str:
 def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tuple[str, list[Orphan]]:
     """Return a study's checkpoint folder, and the files in it that no row mentions.
 
-    Args:
-        is_running: Ranks of the study may be running; None asks the store.
-
     Raises:
         StoreError: There is no such study, it was simulated, or a copy of it in another store uses the folder as well.
         OSError: The object store does not answer.
@@ -43,12 +40,7 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
 
 
 def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = None) -> dict[str, Any]:
-    """List or delete files that no row of a study mentions; arguments and errors as for `orphans_of`.
-
-    Returns:
-        Plain values: `study`, `folder`, the `orphans` with `path`, `bytes` and `modified_at`, their `bytes` in all, and
-        the number of `deleted` files.
-    """
+    """List or delete files that no row of a study mentions; arguments and errors as for `orphans_of`."""
     with _kept_as_it_is(store, name) if delete and is_running is None else nullcontext(is_running) as may_run:
         folder, orphans = orphans_of(store, name, is_running=may_run)
         gone = delete_orphans(orphans) if delete else []

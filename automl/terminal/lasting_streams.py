@@ -15,11 +15,7 @@ _NOBODY_READS = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO})
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor whose writes never fail: failed writes are dropped.
-
-    Attributes:
-        problem: First error other than a closed pipe, such as a full disk; None without errors.
-    """
+    """A file descriptor whose failed writes are dropped; `problem` is the first error other than a closed pipe."""
 
     problem: OSError | None = None
 

@@ -37,10 +37,7 @@ def check_log_file(path: Path | None) -> None:
 
 @contextmanager
 def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that appends a line to a file (None writes nothing); our modules' warnings go there as well.
-
-    A full disk ends the log with one warning; the study goes on.
-    """
+    """Yield a function that logs a line, as warnings do; a full disk ends the log with a warning, not the study."""
     if path is None:
         yield lambda _line: None
         return

@@ -25,13 +25,7 @@ from studies.records.records import StudyRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Talk:
-    """Output while a study runs.
-
-    Attributes:
-        as_json: Stdout has nothing but the JSON summary.
-        quiet: Print warnings and errors only.
-        log_file: File to which all output is appended with the time; None for no file.
-    """
+    """Output while a study runs; `as_json` leaves stdout to the summary, `quiet` prints warnings and errors only."""
 
     as_json: bool = False
     quiet: bool = False

@@ -62,11 +62,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
 
 
 def document_of(record: StudyRecord, *, report: str | None) -> dict[str, object]:
-    """Return the summary as JSON values: `analysis.summary` and the `recommendation`, None without a kept model.
-
-    `baselines` has the known comparisons of the models, and `never_tried` the choices of categorical parameters that no
-    trial has.
-    """
+    """Return the summary as JSON values: `analysis.summary`, `recommendation`, `baselines` and `never_tried`."""
     found = recommended(record)
     plain = None if found is None else analysis.jsonable(found.plain())
     compared = {"baselines": [one.plain() for one in baselines(record)], "never_tried": never_tried(record)}

@@ -27,11 +27,7 @@ def watch(
     clock: Callable[[], float] = time.time,
     used: Callable[[], float] = time.thread_time,
 ) -> StudyRecord | None:
-    """Show a study until it has ended; returns it, or None if the user has left before.
-
-    In a terminal the picture stays in place; elsewhere each change prints a line. `used` returns this thread's CPU
-    seconds.
-    """
+    """Show a study until it has ended; None if the user left before. `used` returns this thread's CPU seconds."""
     try:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:

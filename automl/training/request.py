@@ -128,12 +128,7 @@ def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> No
 
 
 def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], device: str) -> Asked:
-    """Read and check the arguments of the command line.
-
-    Raises:
-        SpecError: A parameter or an option is unknown or out of range, or they do not go together.
-        TaskLoadError: There is no such task.
-    """
+    """Read and check the command line; SpecError for a wrong parameter or option, TaskLoadError for no such task."""
     params = read_params(given)
     options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd(), source=task)
     found = load_trainable(task, options, _python_path(task))

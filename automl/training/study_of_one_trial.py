@@ -54,12 +54,7 @@ def train_as_study(
     warn: Callable[[str], None],
     **options: Any,
 ) -> tuple[dict[str, Any] | None, int]:
-    """Train a task once; returns the training's document, None if it has not begun, and the exit code.
-
-    Raises:
-        SpecError: What was asked for cannot be trained here.
-        TrainingError: The training failed.
-    """
+    """Train a task once; returns document (None if not begun) and exit code, or raises SpecError or TrainingError."""
     here, url = Path.cwd(), absolute_url(store_url(store), Path.cwd())
     params = read_params(given)
     made_with = absolute_task_options(task, read_params(task_options, "--option"), here, source=task)

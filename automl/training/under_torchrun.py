@@ -39,12 +39,7 @@ def train_under_torchrun(
     diagnostics: Diagnostics,
     say: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """Train as one rank; returns the training's document, None on ranks other than 0.
-
-    Raises:
-        SpecError: A parameter or an option is wrong, or no epoch is left to train.
-        TrainingError: The training failed.
-    """
+    """Train as one rank; returns the training's document, None on ranks other than 0. SpecError or TrainingError."""
     from trainers.local.local_training import train_locally
     from trainers.ranks.rendezvous import presence_in_environment
 

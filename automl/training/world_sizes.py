@@ -45,9 +45,6 @@ def compare(
     step. So only the number of passes and the communication differ. The medians leave out the first epoch as a warm-up
     if there are others.
 
-    Returns:
-        Plain values; `world_sizes` is a list with a mapping for each world size.
-
     Raises:
         SpecError: A parameter or an option is unknown or out of range, or they do not go together.
         TrainingError: A training failed.

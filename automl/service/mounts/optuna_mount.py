@@ -75,20 +75,13 @@ class ReadOnlyError(RuntimeError):
 
 
 class ProjectStorage(BaseStorage):
-    """A storage that hides other projects' studies.
-
-    Args:
-        ids: Outer ids of studies, shared by all caches of the process.
-    """
+    """Hides other projects' studies; `ids` are the outer ids, shared by all caches of the process."""
 
     def __init__(self, inner: BaseStorage, visible: Callable[[], Container[str]], ids: LastingIds) -> None:
         self._inner, self._visible, self._ids = inner, visible, ids
 
     def _read(self, study_id: int, read: Callable[[int], Found]) -> Found:
-        """Return data of a visible study.
-
-        Visibility is checked after the read: an id may pass to another study at any moment, but no study comes back.
-        """
+        """Return data of a visible study; the check comes last, since an id may pass to another study meanwhile."""
         inner = self._ids.meant(study_id)
         found = read(inner)
         mark = _mark(self._inner.get_study_name_from_id(inner), self._inner.get_study_user_attrs(inner))

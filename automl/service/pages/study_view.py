@@ -28,12 +28,7 @@ MOST_TRIALS = 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyView:
-    """A study as its page shows it; empty fields are not known yet.
-
-    Attributes:
-        spent_percent: Percentage of the budget that is spent; None without a limit.
-        confirmed: Heading of the confirmation; empty without one.
-    """
+    """A study as its page shows it; empty fields and None are not known yet, or do not exist."""
 
     job: Job
     money: str
@@ -127,12 +122,7 @@ def _money(job: Job) -> tuple[str, float | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpendingLine:
-    """Spending of a user or a project.
-
-    Attributes:
-        limit_usd: Limit over all studies; None without one.
-        promised_usd: Further amount that running jobs may spend, where there is a limit.
-    """
+    """Spending of a user or a project; `promised_usd` is what running jobs may still spend, where there is a limit."""
 
     kind: str
     name: str

@@ -107,10 +107,7 @@ def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def offered_tasks(code_folders: Mapping[str, Path]) -> list[str]:
-    """Return names of tasks: built-in ones, and classes and functions of the operator's code folders.
-
-    Files are parsed, not run, so a name may be no task; the check reports it.
-    """
+    """Return names of tasks: built-in ones, and names in the code folders' files, which are parsed and not run."""
     own = (name for folder in code_folders.values() for name in _defined_in(folder))
     return [*built_in_tasks(), *dict.fromkeys(own)]
 

@@ -32,9 +32,6 @@ from studies.storage.study_store import Store
 def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
     """Return the trainings and their expected cost; a separate process imports the user's code.
 
-    Args:
-        points: Points, as `automl confirm` takes them.
-
     Raises:
         UserError: There is no such study or point, or the study has not started.
         ConflictError: The study has not ended, or its code took too long.
@@ -47,10 +44,6 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
 
 def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, usd: float) -> Job:
     """Queue trainings of points; names such as best are resolved now, since confirming may change them.
-
-    Args:
-        points: Points, as `automl confirm` takes them.
-        usd: Largest cost in dollars.
 
     Raises:
         ForbiddenError: The caller may only read.

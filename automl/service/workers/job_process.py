@@ -48,11 +48,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(store: Store, run_id: int) -> RunOutcome:
-    """Drive the study of an open run until it is closed, drained or failed; returns the outcome.
-
-    Raises:
-        DBAPIError, StoreAwayError: The store is away; another run continues.
-    """
+    """Drive the study of an open run until its end; DBAPIError or StoreAwayError leave it to another run."""
     queue = JobQueue(store)
     job = _job_of(queue, run_id)
     log = writer(study=job.study, project=job.project, user=job.user)

@@ -19,17 +19,7 @@ from studies.storage.study_store import Store
 
 
 def submit_file(path: Path, overrides: Sequence[str], store: str | None, *, priority: int) -> Job:
-    """Queue the study of a spec, checked as by `automl launch`.
-
-    Args:
-        overrides: `path=value` each, as `--set` takes them.
-        store: URL of the store, as `--store` takes it.
-        priority: Jobs of a higher priority go first, and displace those of a lower one.
-
-    Raises:
-        SpecError: The spec is wrong.
-        StoreError: There is a study of this name.
-    """
+    """Queue the study of a spec, checked as by `automl launch`; SpecError, or StoreError for a study of this name."""
     spec, folder = read_spec(path, overrides, store), path.absolute().parent
     if len(spec.study) > MOST_NAME_CHARS:
         raise SpecError(str(path), ("study",), found(spec.study, f"at most {MOST_NAME_CHARS} characters in the queue"))

@@ -66,9 +66,7 @@ class Worker:
     """Runs jobs of a store until `leave` is called.
 
     Attributes:
-        device: "cpu" or "cuda".
         devices: Ids of the GPUs, one for each slot; empty on CPUs.
-        clock: Function that returns the time in seconds.
     """
 
     queue: JobQueue

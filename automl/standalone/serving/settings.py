@@ -81,10 +81,7 @@ class Settings(BaseSettings):
 
 
 def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
-    """Return the settings from `given` (None is unset), else environment variables, else a file of them.
-
-    ServeError if a value is not allowed, a file cannot be read, or a token is needed.
-    """
+    """Return the settings from `given` (None is unset), else environment, else a file; ServeError if one is wrong."""
     if file is not None and not file.is_file():
         raise ServeError(f"--settings: found {str(file)!r}, which is no file, allowed: a file of {PREFIX}NAME=VALUE")
     try:
