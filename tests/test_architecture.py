@@ -97,7 +97,7 @@ DOORS: dict[str, dict[str, str]] = {
                  "automl.mcp_server": "arguments of tools",
                  f"{SERVING}.settings": "settings from the environment", f"{SERVING}.access": "the token among them"},
     "plotly": {"reports": "its home"},
-    "pandas": {"automl.python.dataframes": "its home", "automl.exporting.mlflow_model": "MLflow's form of an example"},
+    "pandas": {"automl.api": "its home", "automl.exporting.mlflow_model": "MLflow's form of an example"},
     "IPython": {"automl.python.live_cell": "its home"},
     "jinja2": {"reports": "its home", "automl.text_templates": "files that other programs read",
                "automl.service.pages.rendering": "pages of the service"},
@@ -105,7 +105,7 @@ DOORS: dict[str, dict[str, str]] = {
     "scipy": {
         "studies.search.model": "linear algebra, fits, quantiles, quasi-random points",
         "studies.search.acquisition": "tails of distributions",
-        "automl.registry.significance": "the t distribution",
+        "automl.registry.comparison": "the t distribution",
         "trainers.tasks.words.ngrams": "sparse counts of n-grams, L-BFGS",
     },
     "moocore": {"studies.results.pareto": "its home"},

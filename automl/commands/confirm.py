@@ -7,12 +7,12 @@ import sys
 import click
 
 from automl.backend import ServiceBackend, StoreBackend, backend_of
-from automl.terminal.confirmed_table import confirmed_table
 from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED
 from automl.terminal.options import Number, ServiceOption, StoreOption, json_option, store_option, study_argument
 from automl.terminal.output import console, only_json_on_stdout, print_json, say_on_stderr, warn
 from automl.terminal.summary import document_of
+from automl.terminal.tables import confirmed_table
 from reports.phrases import usd as dollars
 from reports.recommending import recommendation_lines
 from search_spaces.user_errors import UserError

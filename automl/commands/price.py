@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from automl.stored.open_store import open_store
-from automl.stored.pricing import set_price
+from automl.stored.requests import set_price
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json

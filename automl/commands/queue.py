@@ -7,7 +7,7 @@ import click
 from automl.backend import backend_of
 from automl.terminal.options import json_option, store_option
 from automl.terminal.output import print_json
-from automl.terminal.queue_table import print_queue
+from automl.terminal.study_lines import print_queue
 
 
 @click.command()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import click
 
 from automl.backend import backend_of
-from automl.stored.trial_order import listed_places
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import console, print_json
-from automl.terminal.trial_table import print_trials
-from studies.records.plain_rows import to_csv
+from automl.terminal.tables import print_trials
+from search_spaces.wording import found, nearest
+from studies.records.plain_rows import TRIAL_COLUMNS, flattened, to_csv
+from studies.records.records import StudyRecord
+from studies.records.suggested_parameters import known_space
 from studies.results.analysis import trial_rows
+from studies.storage.schema.engine import StoreError
 
 
 @click.command()
@@ -39,3 +45,74 @@ def trials(study: str, store: str | None, as_json: bool, form: str, *, sort: str
     started = [record.started[place] for place in places]
     queued = record.enqueued if top is None else record.enqueued[: top - len(started)]
     print_trials(console(), record, (*started, *queued))
+
+
+ASCENDING, DESCENDING = "asc", "desc"
+_GROUPS = ("values.", "params.", "bounded.")
+"""Beginnings of the columns of users' own names, in the order in which a bare name is looked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """Order of the rows of a table."""
+
+    column: str
+    descending: bool
+
+
+def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> list[int]:
+    """Return the started trials to list, as places in `record.started`; StoreError for an unknown column.
+
+    Args:
+        sort: `COLUMN`, `COLUMN:asc` or `COLUMN:desc`; None keeps the order of the numbers.
+    """
+    rows = trial_rows(record)
+    columns, lines = flattened(rows, TRIAL_COLUMNS)
+    places = list(range(len(rows)))
+    if sort is not None:
+        order = parse_order(sort, known_columns(record, columns))
+        places = _sorted([line.get(order.column) for line in lines], descending=order.descending)
+    return places[:top]
+
+
+def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
+    """Return the columns by which a study's trials can be ordered, those without any value yet included."""
+    space = known_space(record)
+    wanted = [*TRIAL_COLUMNS, *(f"values.{one.metric}" for one in record.objectives)]
+    wanted += [f"params.{name}" for name in space]
+    if record.constraints:
+        wanted += ["feasible", *(f"bounded.{one.metric}" for one in record.constraints)]
+    return list(dict.fromkeys([*wanted, *seen]))
+
+
+def parse_order(text: str, columns: Sequence[str]) -> Order:
+    """Read `COLUMN[:asc|:desc]`, or a bare objective, parameter or bounded metric; StoreError if it is unknown."""
+    name, sign, direction = text.rpartition(":")
+    if not sign or direction not in {ASCENDING, DESCENDING}:
+        name, direction = text, ASCENDING
+    for candidate in (name, *(f"{group}{name}" for group in _GROUPS)):
+        if candidate in columns:
+            return Order(column=candidate, descending=direction == DESCENDING)
+    allowed = f"a column of the table ({', '.join(columns)}), with :{DESCENDING} for the largest first"
+    raise StoreError(f"--sort: {found(name, allowed, _meant(name, columns))}")
+
+
+def _meant(name: str, columns: Sequence[str]) -> str | None:
+    """The column most like an unknown name, in the bare form if the name is bare."""
+    bare = [column for column in columns if "." not in column]
+    bare += [column.partition(".")[2] for column in columns if column.startswith(_GROUPS)]
+    return nearest(name, columns if "." in name else bare)
+
+
+def _sorted(values: Sequence[object], *, descending: bool) -> list[int]:
+    """Places of values in order; stable, missing values last."""
+    there = [place for place, value in enumerate(values) if value is not None and value != ""]
+    missing = sorted(set(range(len(values))) - set(there))
+    return [*sorted(there, key=lambda place: _key(values[place]), reverse=descending), *missing]
+
+
+def _key(value: object) -> tuple[int, float, str]:
+    """Sort numbers before texts, since the choices of a parameter may be both."""
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return 1, 0.0, str(value)

@@ -1,1 +1,1 @@
-"""Parts of the Python API beside the study itself: tables, figures, the best model, and notebooks."""
+"""Parts of the Python API beside the study itself: the live cell of a notebook."""

@@ -13,7 +13,7 @@ from automl.terminal.echo import echo
 from automl.terminal.exit_codes import FAILED, INTERRUPTED, NOTHING_COMPLETE
 from automl.terminal.output import console, print_json, say_on_stderr
 from automl.terminal.picture import LINE_SECONDS
-from automl.terminal.queue_table import state_of
+from automl.terminal.study_lines import state_of
 from automl.terminal.summary import document_of, print_summary
 from reports.phrases import plural, usd
 

@@ -1,4 +1,4 @@
-"""Requests of people to a study: drain, end a trial, try parameters next."""
+"""Requests of people to a study: drain, end a trial, try parameters next, another price."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 from automl.given_parameters import unknown_parameter
 from automl.stored.open_store import started_trial
 from automl.stored.specs import from_store
+from reports.phrases import exact_usd
+from search_spaces.drawing import complete as complete_at_random
 from search_spaces.parameters import SpaceError, Value
-from search_spaces.partial_configurations import complete as complete_at_random
 from search_spaces.space import Space
 from search_spaces.wording import listed
-from studies.records.records import CANCELLABLE_STATES, StudyRecord, name_of_trial
+from studies.records.records import CANCELLABLE_STATES, MOST_PRICE, StudyRecord, name_of_trial
 from studies.spec.spec_errors import SpecError
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study
@@ -188,3 +189,28 @@ def what_keeps_waiting(record: StudyRecord) -> str:
 def _with_queue(record: StudyRecord) -> int:
     """The least limit under which all enqueued trials start."""
     return len(record.started) + max(len(record.enqueued), 1)
+
+
+def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, Any]:
+    """Set the price of a slot from now on.
+
+    Raises:
+        StoreError: There is no such study; or the price is negative, too large for the ledger, not a number, or 0 where
+            only a limit of dollars ends the study.
+    """
+    row = store.require(name)
+    if not 0 <= usd_per_slot_hour <= MOST_PRICE:  # nor is NaN
+        raise StoreError(
+            f"price: found {usd_per_slot_hour:g}, allowed: dollars per slot and hour from 0 to {MOST_PRICE:,.0f}"
+        )
+    if usd_per_slot_hour == 0 and from_store(row.spec, name).budget.is_of_dollars_alone:
+        raise StoreError(f"price: found 0, with which budget.usd would never end {name}; allowed: more than 0")
+    store.set_price(row.id, usd_per_slot_hour)
+    driven = leases.current_holder(store, row.id) is not None
+    when = "from now on" if driven else "from its next start on"
+    return {
+        "study": name,
+        "usd_per_slot_hour": usd_per_slot_hour,
+        "driven": driven,
+        "message": f"a slot of {name} costs {exact_usd(usd_per_slot_hour)} an hour {when}",
+    }

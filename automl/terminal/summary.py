@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from automl.terminal.archive_table import print_archive
 from automl.terminal.output import PIPE_COLUMNS
 from automl.terminal.picture import picture_of
+from automl.terminal.tables import print_archive, print_running
 from automl.terminal.texts import cut, late_views_text, number_text
-from automl.terminal.trial_table import print_running
 from reports.baselines_on_page import baseline_lines
 from reports.hypervolume import hypervolume_in_words
 from reports.phrases import usd, value_in_words

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from search_spaces.combinations import combinations
+from search_spaces.drawing import complete
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
-from search_spaces.partial_configurations import complete
 from search_spaces.space import Space
 from search_spaces.wording import found, listed, nearest, shown
 from studies.spec.baseline_section import BaselineSpec, unknown_metrics

@@ -18,8 +18,7 @@ import sqlalchemy as sa
 import torch
 
 from automl.stored import auditing
-from automl.stored.audit_findings import Asker
-from automl.stored.auditing import audit
+from automl.stored.auditing import Asker, audit
 from automl.stored.unreferenced_files import checkpoints_folder, collect
 from studies.control.files.orphans import YOUNG_SECONDS, find_orphans
 from studies.money.budget import Limits

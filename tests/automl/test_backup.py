@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from automl.commands.store import back_up
 from automl.stored.auditing import audit
-from automl.stored.backups import back_up
 from search_spaces.user_errors import UserError
 from studies.money.budget import Limits
 from studies.queueing import access_tokens

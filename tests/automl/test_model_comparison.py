@@ -9,8 +9,7 @@ import pytest
 from automl.exporting.ensemble_scores import measured, part_of, weighted
 from automl.exporting.manifest import manifest_of
 from automl.exporting.writers import WRITERS
-from automl.registry.comparison import Comparison, compared
-from automl.registry.significance import chance_of
+from automl.registry.comparison import Comparison, chance_of, compared
 from tests.automl.exporting.test_standalone import Trained, trained
 from tests.support.paths import ROOT
 from tests.support.task_files import HEADER, people, write

@@ -13,11 +13,9 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from automl.terminal.archive_table import print_archive
-from automl.terminal.confirmed_table import confirmed_table
 from automl.terminal.picture import Model, Picture, drawn, picture_of
 from automl.terminal.progress import Progress
-from automl.terminal.trial_table import print_running, print_trials
+from automl.terminal.tables import confirmed_table, print_archive, print_running, print_trials
 from automl.terminal.watching import Lines
 from automl.training.world_sizes import table
 from studies.records.records import AttemptRecord, Objective

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from automl.registry.comparison import chance_of
 from automl.registry.registered import Registry
-from automl.registry.significance import chance_of
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 from studies.storage.views.mlflow_connect import open_client

@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from automl.api import Study
-from automl.python.dataframes import DataFrameError, dataframe
+from automl.api import DataFrameError, Study, dataframe
 from reports.figures import as_plotly
 from reports.gallery import FigureError, Gallery, figures_of_page
 from reports.notebook_cell import ReportLink, progress_cell, report_link, study_cell

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from automl.confirming import measured_on
-from automl.terminal.confirmed_table import confirmed_table
 from automl.terminal.explanation import print_explanation
 from automl.terminal.summary import document_of, print_summary
+from automl.terminal.tables import confirmed_table
 from automl.terminal.texts import values_text
 from reports.phrases import value_in_words
 from reports.recommending import confirmed_value

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+from sqlalchemy.exc import DBAPIError
 
 from automl.service.http.context import refuse_other_sites, studies_of
-from automl.service.http.events import events
 from automl.service.http.request_bodies import (
     EnqueueBody,
     ModelQuestion,
@@ -24,6 +27,46 @@ from automl.service.team_studies import TeamStudies, plain_job
 from automl.stored.rank_logs import log_of, text_of
 from reports.page import render
 from search_spaces.user_errors import UserError
+from studies.queueing.access_tokens import lasts
+from studies.queueing.jobs import OVER
+
+LOOK_SECONDS = 1.0
+SILENCE_SECONDS = 15.0
+"""Longest silence, so that proxies keep the connection, and longest time between checks of the caller's token."""
+
+
+async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
+    """Yield the events of a study: `status` with the answer of `GET /studies/NAME`, then `end`.
+
+    Silent while the store is away. Stops without `end` when the caller's token becomes invalid.
+    """
+    seen: tuple[object, ...] = ()
+    silent = asked = 0.0
+    while True:
+        try:
+            if asked >= SILENCE_SECONDS:
+                asked = 0.0
+                if not await asyncio.to_thread(lasts, studies.store, studies.identity):
+                    return
+            now = await asyncio.to_thread(studies.version, name)
+            if now != seen:
+                status = await asyncio.to_thread(studies.status, name)
+                seen, silent = now, 0.0
+                yield f"event: status\ndata: {json.dumps(status, default=str)}\n\n"
+                if status["job"]["state"] in OVER:
+                    break
+        except MissingError:  # it was deleted
+            break
+        except DBAPIError:  # the answer has begun, so that no status can say it: it is looked again
+            pass
+        if silent >= SILENCE_SECONDS:
+            silent = 0.0
+            yield ": still here\n\n"
+        await asyncio.sleep(LOOK_SECONDS)
+        silent += LOOK_SECONDS
+        asked += LOOK_SECONDS
+    yield "event: end\ndata: {}\n\n"
+
 
 router = APIRouter(prefix="/api/v1")
 Studies = Annotated[TeamStudies, Depends(studies_of)]

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 from search_spaces.derived_seeds import derived_seed
-from search_spaces.partial_configurations import complete
+from search_spaces.drawing import complete
 from search_spaces.space import Space
 from studies.control.machine.commands import Suggest
 from studies.control.machine.finishing import Finishing

@@ -14,7 +14,7 @@ from torch import nn
 
 from automl.exporting.source import source_of
 from reports.recommending import command_of
-from search_spaces.partial_configurations import complete
+from search_spaces.drawing import complete
 from search_spaces.space import Space
 from studies.results.recommendation import recommended
 from tests.support import optional

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from automl.stored.auditing import audit
-from automl.stored.pricing import set_price
+from automl.stored.requests import set_price
 from studies.control.controller import Controller
 from studies.gangs.pool_protocol import SlotsLost, SlotsReady
 from studies.gangs.simulated import SimulatedPool

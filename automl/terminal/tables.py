@@ -1,8 +1,9 @@
-"""A study's trials as a table, and its running trials."""
+"""Tables of a study: its trials, its running trials, its archive, and its confirmed points."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -11,8 +12,13 @@ from rich.text import Text
 
 from automl.terminal.picture import GANG_COLUMNS, Picture, gang_cells
 from automl.terminal.texts import cut, params_text
+from reports.content import archive_rows, baseline_rows
+from reports.phrases import plural, value_in_words
+from reports.recommending import command_of, confirmed_value
 from reports.trial_columns import known_lines, trial_lines
 from studies.records.records import StudyRecord, TrialRecord
+from studies.results import analysis
+from studies.results.recommendation import ranked_points, recommended, takeable
 from trainers.protocol import ParameterValue
 
 COLUMN_GAP = 3
@@ -91,3 +97,65 @@ def print_running(console: Console, record: StudyRecord, picture: Picture) -> No
     if left < LEAST_PARAMS_COLUMNS:
         for gang in picture.gangs:
             console.print(Text(f"  trial {gang.trial}: {params[gang.trial]}", style="dim"))
+
+
+MOST_ROWS = 12
+
+
+def print_archive(console: Console, record: StudyRecord) -> None:
+    """Print the archive, the best model of the first objective first, then the baselines; nothing if it is empty."""
+    points = ranked_points(record, analysis.archive(record))
+    if not points:
+        return
+    models, names = archive_rows(record, points), analysis.measured_names(record)
+    rows = [*models[:MOST_ROWS], *baseline_rows(record)]
+    with_confirmed, has_models = any(one.confirmed for one in (*models, *rows)), bool(takeable(record))
+    title = "archive: models to take" if has_models else "archive: no model was kept"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
+    for name in ("model", "state", *names, *([f"confirmed {names[0]}"] if with_confirmed else [])):
+        table.add_column(Text(name))
+    for one in rows:
+        is_gone = has_models and not one.is_kept and not one.baseline and not record.is_simulated
+        state = f"{one.state}, model not kept" if is_gone else one.state
+        cells = [one.baseline or one.name, state, *(value.text for value in one.values)]
+        table.add_row(
+            *map(Text, [*cells, *([one.confirmed] if with_confirmed else [])]), style="dim" if one.baseline else None
+        )
+    console.print(table)
+    more = f"{len(points) - MOST_ROWS} more in the report. " if len(points) > MOST_ROWS else ""
+    if record.is_simulated:
+        console.print(f"{more}These models were simulated, so there is nothing to export.", highlight=False)
+        return
+    best = recommended(record)
+    command = command_of(record, points[0] if best is None else best.point)
+    which = "first" if best is None else "recommended"
+    told = f"To take the {which} one: {command}" if command else ""
+    console.print(Text(f"{more}{told}"))
+
+
+def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
+    """Return the figures of each confirmed point beside the search's values."""
+    title = Text(
+        f"{confirmed['study']}: each point with {plural(confirmed['seeds'], 'fresh seed')}", style="table.title"
+    )
+    made = Table(box=box.SIMPLE, title=title, title_justify="left")
+    for name in ("model", "metric", "the search saw", "validation", "test"):
+        made.add_column(name, no_wrap=True, justify="right")
+    for row in confirmed["trials"]:
+        for number, name in enumerate(dict.fromkeys([*row["search"], *row["validation"]])):
+            saw = row["search"].get(name)
+            cells = (
+                f"{row['trial']}@{row['epoch']}" if number == 0 else "",
+                name,
+                value_in_words(name, saw),
+                _cell(name, row["validation"].get(name)),
+                _cell(name, row["test"].get(name)),
+            )
+            made.add_row(*map(Text, cells))
+    return made
+
+
+def _cell(name: str, spread: Mapping[str, Any] | None) -> str:
+    if spread is None:
+        return ""
+    return confirmed_value({"metrics": {name: spread}}, name)
