@@ -160,7 +160,6 @@ class Study:
         return "\n".join([repr(self)[1:-1], *recommendation_lines(self.record)])
 
     def _repr_html_(self) -> str:
-        """Return the study in short, for notebooks."""
         return study_cell(self.record, report_link(self.report, Path.cwd()) if self.report.exists() else None)
 
     def checkpoint(self, trial: int, epoch: int | None = None) -> str:
@@ -285,7 +284,6 @@ def _space_of(train: Callable[..., object]) -> Space | None:
 
 
 def _launched(prepared: Prepared, notes: Sequence[str] = ()) -> Study:
-    """Drive a study to its end, in a notebook with live progress."""
     with watching(prepared.spec.study) as watcher:
         for warning in (*notes, *prepared.warnings):
             watcher.warn(warning)

@@ -229,8 +229,6 @@ class ServiceBackend:
             self.client.download(_path(study, "model"), archive, **asked)
             return unpack(archive, out)
 
-    # ------------------------------------------------------------------ jobs, as `QueueBackend` has them
-
     def accounts(self) -> list[dict[str, Any]]:
         """Return the limits on spending that concern the user."""
         return list(self.client.get("/accounts"))
@@ -365,7 +363,6 @@ def _path(study: str, *parts: object) -> str:
 
 
 def _read(spec: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a spec with overrides, for a service that checks it."""
     from studies.spec.spec_errors import SpecError
     from studies.spec.study_spec import apply_overrides
     from studies.spec.yaml_reader import read_yaml_file

@@ -169,9 +169,6 @@ def confirm(
     }
 
 
-# ---------------------------------------------------------------------- which points
-
-
 def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> list[Point]:
     """Return the named points in order; without names the recommended ones. StoreError if there is no such point.
 
@@ -208,9 +205,6 @@ def _contenders(record: StudyRecord) -> list[Point]:
         empty = f"the archive of {record.name} is empty{f' since {why}' if why else ''}"
         raise StoreError(f"trial: found none, and {empty}; allowed: name trials")
     return list(dict.fromkeys(points))
-
-
-# ---------------------------------------------------------------------- what is trained, and what that will cost
 
 
 def _planned(
@@ -282,14 +276,10 @@ def _expected_seconds(
 
 
 def _train_seconds(trial: TrialRecord, epochs: int) -> float:
-    """Duration of the first epochs of a trial; missing epochs take the mean."""
     seconds = [epoch.wall_seconds for epoch in trial.epochs]
     if not seconds:
         return 0.0
     return sum(seconds[:epochs]) + max(epochs - len(seconds), 0) * fmean(seconds)
-
-
-# ---------------------------------------------------------------------- training
 
 
 def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retrained]:
@@ -341,7 +331,6 @@ def _train(
 
 @contextmanager
 def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Iterator[leases.Lease]:
-    """Hold the study's lease, so that no controller drives it."""
     lease = leases.acquire(store, study_id, job_id=job_id)
     if isinstance(lease, leases.Holder):
         raise StoreError(f"study: found one that {lease} drives; allowed: one that is over, or `automl stop` it first")
@@ -363,9 +352,6 @@ def _held(store: Store, study_id: int, pool: RayPool, job_id: int | None) -> Ite
     with heartbeat.kept(store, lease, on_stop=stop, on_requests=look_for_price, on_lost=lost):
         settle_dead_pools(store, lease)
         yield lease
-
-
-# ---------------------------------------------------------------------- what was measured
 
 
 def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, Any]:

@@ -64,9 +64,6 @@ def _about(study: StudyRecord) -> str:
     return "\n\n".join(paragraphs)
 
 
-# ---------------------------------------------------------------------- the timeline
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
     """A training or a pause of a trial, in seconds since 1970."""
@@ -134,9 +131,6 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": colour, "opacity": 0.4 if state == "paused" else 1.0},
     }
-
-
-# ---------------------------------------------------------------------- notes
 
 
 def reasons(study: StudyRecord, trial: TrialRecord) -> str:

@@ -34,10 +34,7 @@ Handler = Callable[[int, FrameType | None], Any]
 
 @contextmanager
 def draining_signals(
-    drain: Callable[[str], None],
-    say: Callable[[str], None],
-    what_ends: str,
-    leave: Callable[[], None] = leave_at_once,
+    drain: Callable[[str], None], say: Callable[[str], None], what_ends: str, leave: Callable[[], None] = leave_at_once
 ) -> Iterator[None]:
     """Call `drain` with a reason at the first signal, and `leave`, which does not return, at the second."""
     first: tuple[int, float] | None = None

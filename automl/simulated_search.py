@@ -153,9 +153,6 @@ def _line(row: Mapping[str, Any]) -> str:
     )
 
 
-# ---------------------------------------------------------------------- arguments
-
-
 def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[int]) -> Store | None:
     """The store for the studies; refused, before the first one starts, if it has one of these names already."""
     if not wanted.store:
@@ -180,7 +177,6 @@ def _check_names_differ(wanted: Simulations, tables: Sequence[CurveTable]) -> No
 
 
 def _check_constants(table: CurveTable, texts: Sequence[str]) -> None:
-    """Raise `CurvesError` if a `static:NAME` is not a constant of the table."""
     for text in texts:
         name = text.removeprefix("static:").split(":")[0]
         if text.startswith("static:") and name not in table.statics:

@@ -158,7 +158,6 @@ def _look(place: int) -> dict[str, object]:
 
 
 def _gains(studies: Sequence[StudyRecord], curves: Sequence[Sequence[CurvePoint]]) -> Figure:
-    """Hypervolume by dollars of each study; 100 % is the largest of all."""
     best = _best(curves)
     data: list[Trace] = [
         {

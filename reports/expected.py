@@ -133,7 +133,6 @@ def _uncertain(texts: Sequence[str], **ends: Sequence[Expected]) -> Trace:
 
 
 def _latest(trial: TrialRecord) -> DecisionRecord | None:
-    """Latest decision with forecasts about an unfinished trial."""
     if trial.state in ("complete", "failed") or not trial.epochs:
         return None
     return next((one for one in reversed(trial.decisions) if one.forecasts), None)

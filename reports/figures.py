@@ -143,7 +143,6 @@ def _clouds(study: StudyRecord, first: Objective, second: Objective, **more: obj
 
 
 def _confirmed(study: StudyRecord, archive: Sequence[ArchivePoint], first: Objective, second: Objective) -> list[Trace]:
-    """The confirmed models, at the mean of the first objective with its standard deviation."""
     rows: list[tuple[float, float, float, str]] = []
     for one in archive:
         known = confirmation_of(study, one.trial, one.epoch)

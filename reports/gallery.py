@@ -190,5 +190,4 @@ class Gallery(Mapping[str, Any]):
         return f"<figures: {listed(self._entries) or 'none yet'}>"
 
     def _ipython_key_completions_(self) -> list[str]:
-        """Names that IPython offers after `figures["`."""
         return list(self._entries)

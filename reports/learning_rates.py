@@ -78,7 +78,6 @@ def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
 
 
 def _chosen(known: Sequence[_Trained], objective: Objective, taken: Recommendation | None) -> _Trained | None:
-    """The trial on the rule's line."""
     for one in known:
         if taken is not None and one.trial.number == taken.point.trial:
             return one

@@ -93,7 +93,6 @@ def limits(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Limit]:
 
 
 def _unit(name: str, values: Sequence[float]) -> tuple[str, float]:
-    """The largest unit with a value of at least 1, and its size."""
     sizes = next((sizes for ending, sizes in _UNITS.items() if name.endswith(ending)), None)
     if sizes is None:
         return ("%", 0.01) if all(is_share(name, value) for value in values) else ("", 1.0)

@@ -105,7 +105,6 @@ def command_of(study: StudyRecord, point: ArchivePoint) -> str:
 
 
 def _modules(study: StudyRecord, point: ArchivePoint) -> list[str] | None:
-    """Names of the modules that a training function has passed; None if unknown."""
     facts = [attempt.facts for attempt in study.started[point.trial].attempts]
     known = [cast("Sequence[str]", one["models"]) for one in facts if "models" in one]
     return list(known[-1]) if known else None
@@ -180,7 +179,6 @@ def _against(study: StudyRecord, other: ArchivePoint, taken: ArchivePoint) -> st
 
 
 def _ending(objective: Objective) -> str:
-    """Ending of a metric's name that selects its words of comparison, else ""."""
     is_minimized = objective.direction == "minimize"  # less profit is not cheaper
     return next((end for end in _COMPARATIVES if is_minimized and objective.metric.endswith(end)), "")
 

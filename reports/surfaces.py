@@ -119,7 +119,6 @@ def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mappi
 
 
 def _in_order(declared: object, given: set[str]) -> list[str]:
-    """The taken choices: those of the spec in order, then others."""
     known = [str(choice) for choice in declared if str(choice) in given] if isinstance(declared, list) else []
     return [*known, *sorted(given - set(known))]
 

@@ -340,7 +340,6 @@ def _check_center(parameter: Float | Int | Categorical, center: Value) -> None:
 
 
 def _checked_values(values: object, name: str) -> tuple[Value, ...]:
-    """The values as a non-empty tuple of allowed kinds without duplicates."""
     if not isinstance(values, list | tuple):
         raise SpaceError(found(values, "a list of values"), (name,))
     if not values:

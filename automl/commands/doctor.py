@@ -25,13 +25,7 @@ from trainers.ranks.group_options import BackendChoice
 @click.option("--service", is_flag=True, help="Check what `automl serve` needs around it in place of this machine.")
 @click.option("--artifacts", metavar="FOLDER", help="The service's artifacts, if not those of its latest job.")
 def doctor(
-    *,
-    store: str | None,
-    as_json: bool,
-    bandwidth: bool,
-    backend: BackendChoice,
-    service: bool,
-    artifacts: str | None,
+    *, store: str | None, as_json: bool, bandwidth: bool, backend: BackendChoice, service: bool, artifacts: str | None
 ) -> None:
     """Check this machine, and say how to fix what does not work."""
     if service:

@@ -44,11 +44,7 @@ MOST_SLOTS = 4096
 @click.option("--sampler", default="auto", show_default=True, help="As search.sampler of a spec.")
 @click.option("--pruner", default="auto", show_default=True, help="As search.pruner: a name or a mapping.")
 @click.option(
-    "--price",
-    type=Number(0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Dollars per hour of a slot.",
+    "--price", type=Number(0, min_open=True), default=1.0, show_default=True, help="Dollars per hour of a slot."
 )
 @click.option(
     "--start-epochs",

@@ -138,9 +138,6 @@ def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int
     )
 
 
-# ---------------------------------------------------------------------- members
-
-
 def _members(record: StudyRecord, base_folder: str) -> list[Member]:
     """Return the kept models, of the archive and of confirmed seeds, that share the form of rows and answers."""
     named: list[tuple[str, str | None, tuple[int, int | None], int]] = [
@@ -183,15 +180,11 @@ def cost_of(members: Sequence[Member]) -> int:
     return sum(costs.values())
 
 
-# ---------------------------------------------------------------------- answers and how good they are
-
-
 def _sources(members: Sequence[Member]) -> list[Source]:
     return [member.source for member in members]
 
 
 def _score(source: Source, objective: Objective, answers: Tensor, targets: Any) -> tuple[float, float]:
-    """Return the sort key of the selection, smaller is better: objective, then loss; NaN is worst."""
     found = measured(source, answers, targets)
     signed, loss = objective.signed(found[objective.metric]), found[_LOSS]
     return math.inf if math.isnan(signed) else signed, math.inf if math.isnan(loss) else loss
@@ -212,9 +205,6 @@ def _seconds(source: Source) -> float:
     params = source.content["spec"]["params"]
     with as_a_line(WHAT):
         return latency_ms(source.call.model, load_samples(source.task, "validation", params, _CPU)) / 1000.0
-
-
-# ---------------------------------------------------------------------- what is written
 
 
 def _write(  # noqa: PLR0917 - one caller, which has them all at hand

@@ -76,7 +76,6 @@ def _answers(sources: Sequence[Source], together: Mapping[str, float] | None) ->
 
 
 def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the means of the numbers that differ between models; the rest is the first model's."""
     first = each[0]
     return {
         name: statistics.fmean(one[name] for one in each)

@@ -161,9 +161,6 @@ def _has_table(url_text: str, name: str) -> bool:
     return has_it
 
 
-# ---------------------------------------------------------------------- our own studies
-
-
 def trials_of_record(
     record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
@@ -220,9 +217,6 @@ def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
 
 def _finite(metrics: Mapping[str, object]) -> dict[str, float]:
     return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)}
-
-
-# ---------------------------------------------------------------------- Optuna's
 
 
 def trials_of_optuna(

@@ -66,7 +66,6 @@ def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> flo
 
 
 def _amount(prepared: Prepared, slot_seconds: float) -> str:
-    """Slot time in dollars; for free slots, the time of one slot."""
     price = prepared.price.usd_per_slot_hour
     return usd(slot_seconds / HOUR * price) if price > 0 else f"{duration(slot_seconds)} of one slot"
 
@@ -117,7 +116,6 @@ def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCo
 
 
 def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
-    """Same task; the user's own task also needs the same folder."""
     spec, task = spec_to_mapping(prepared.spec), prepared.spec.task
     is_own = ":" in task or task == COMMAND
     same_place = not is_own or row.base_folder == str(prepared.base_folder)

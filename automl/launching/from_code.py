@@ -114,7 +114,6 @@ def _facts(code: Code, given: Mapping[str, Any], *, sets_space: bool) -> TaskFac
 
 
 def _picked(code: Code, facts: TaskFacts) -> dict[str, Any]:
-    """The spec before overrides."""
     metrics = (quality_of(facts), "cost_usd")
     return {
         "study": parse_spec({"task": code.task}).study,
@@ -152,7 +151,6 @@ def _notes(
 
 
 def _guessed_direction(metric: str) -> tuple[str, ...]:
-    """A note if the metric's name does not show which direction is better."""
     if not direction_is_guess(metric):
         return ()
     objectives = f"[{{metric: {metric}, direction: maximize}}, {{metric: cost_usd, direction: minimize}}]"

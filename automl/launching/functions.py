@@ -191,7 +191,6 @@ def _is_value(instruction: _Instruction) -> bool:
 
 
 def _sort_members(said: list[_Instruction]) -> None:
-    """Sort the items after the latest mark, if they are values."""
     start = 1 + max(place for place, (name, _) in enumerate(said) if name == "MARK")
     if all(map(_is_value, said[start:])):
         said[start:] = sorted(said[start:], key=repr)

@@ -148,7 +148,6 @@ def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str])
 
 
 def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
-    """The problem of a limit, or "". A limit equal to the number of started trials is allowed."""
     line = record.budget.get(name)
     if line is None or limit is None:
         return ""

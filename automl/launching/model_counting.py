@@ -96,12 +96,7 @@ def _question(spec: StudySpec, space: Space, python_path: Sequence[str]) -> dict
 def _started() -> subprocess.Popen[str]:
     # A process group of its own: Ctrl-C drains the study, and must not interrupt the counting.
     return subprocess.Popen(  # noqa: S603 - our own module
-        PROBE,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
+        PROBE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     )
 
 

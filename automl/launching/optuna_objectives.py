@@ -95,8 +95,6 @@ def training_function_of(objective: Callable[..., object], spec: StudySpec) -> C
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Described:
-    """The space that an objective's source describes."""
-
     parameters: dict[str, Parameter]
     unclear: list[str]
     problems: list[str]
@@ -154,7 +152,6 @@ def _is_users(module: ModuleType | None) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Global names and attributes in code, inner functions included."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*map(_names, inner))
 
@@ -174,7 +171,6 @@ def _kind_of(call: ast.Call) -> str:
 
 
 def _literal(call: ast.Call) -> dict[str, Any] | None:
-    """The arguments of a call by name; None if one is missing or not a literal."""
     names = _ARGUMENTS[_kind_of(call)]
     given = dict(zip(names, call.args, strict=False))
     given |= {word.arg or "**": word.value for word in call.keywords}
@@ -203,7 +199,6 @@ def _problem_of(call: ast.Call) -> str | None:
 
 
 def _entry(call: ast.Call) -> tuple[str, Parameter] | None:
-    """Name and parameter of a call; None if they are not literals, or not a valid parameter."""
     kind = _kind_of(call)
     values = _literal(call) if kind in _ARGUMENTS else None
     if values is None:

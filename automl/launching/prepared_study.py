@@ -189,7 +189,6 @@ def _check_gpus(spec: StudySpec, places: AvailableSlots, slots: int, source: str
 
 
 def _check_is_limited(spec: StudySpec, price: Price, source: str) -> None:
-    """Refuse a budget of dollars alone where slots are free: it would never be spent."""
     if price.usd_per_slot_hour == 0 and spec.budget.is_of_dollars_alone:
         allowed = "budget.hours or budget.trials as well"
         problem = f"found {spec.budget.usd:g}, which slots of $0 an hour never spend; allowed: {allowed}"
@@ -211,7 +210,6 @@ def _warnings(spec: StudySpec, places: AvailableSlots, slots: int) -> tuple[str,
 
 
 def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...]:
-    """Warn about valid, but hardly ever intended search options."""
     found_odd = []
     if spec.search.learn_space:
         known, chosen = listed(spec.space.names() if spec.space else ()) or "empty", spec.search.chosen

@@ -156,7 +156,6 @@ def _task_options(task: str, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _column(name: str, value: str) -> str | int:
-    """The name of a column, or its number if digits were typed."""
     return int(value) if name in _COLUMN_OPTIONS and re.fullmatch(r"-?[0-9]{1,6}", value) else value
 
 

@@ -142,7 +142,6 @@ def _options(needs_data: bool) -> str:
 
 
 def _about_metric(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> str:
-    """A comment that says if the direction is a guess, and lists other possible metrics."""
     if needs_data:
         return "   # of classes; if the target is a number: val_mse, val_mae or val_r2"
     named = () if facts is None else facts.metrics or facts.reported
@@ -209,7 +208,6 @@ def _needs_data(task: str) -> bool:
 
 
 def _facts(task: str, path: Path) -> tuple[TaskFacts | None, str]:
-    """The task's facts, None if unavailable, and then the reason for people."""
     missing = _missing_module(task)
     if missing:
         return None, f"{missing} cannot be imported yet: it is to be written beside {path}"
@@ -223,7 +221,6 @@ def _facts(task: str, path: Path) -> tuple[TaskFacts | None, str]:
 
 
 def _missing_module(task: str) -> str | None:
-    """The missing module of a user's own task, if no such file exists here or among the installed packages."""
     module, colon, _ = task.partition(":")
     folders: list[str] | None = [str(Path.cwd()), *sys.path]
     for part in module.split(".") if colon else ():

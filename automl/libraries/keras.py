@@ -119,7 +119,6 @@ class _Kept:
         )
 
     def _variables(self) -> list[Any]:
-        """All trained variables, in an order that only the model decides."""
         model = self._model
         model.optimizer.build(model.trainable_variables)  # does nothing if it is built
         return [*model.variables, *model.optimizer.variables]

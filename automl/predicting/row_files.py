@@ -64,9 +64,6 @@ def _ending(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
-# ---------------------------------------------------------------------- files
-
-
 def _images(path: Path, kind: str) -> Iterator[Row]:
     if kind != "image":
         raise ExportError(f"{path}: found a folder, allowed: a file with {_wanted(kind)}")
@@ -157,7 +154,6 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
 
 
 def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
-    """Return the delimiter that finds most known names, else the training file's, else the most frequent."""
     usual = str(trained) if isinstance(trained, str) and len(trained) == 1 and trained not in '"\r\n' else ""
     there = [one for one in dict.fromkeys(usual + DELIMITERS) if one in head]
 
@@ -208,9 +204,6 @@ def _opened(path: Path, encoding: str = _UTF_8) -> Iterator[IO[str]]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ExportError(f"{path}: found that it cannot be read ({reason}), allowed: a readable file") from None
-
-
-# ---------------------------------------------------------------------- what the model takes
 
 
 def _as_taken(path: Path, rows: Iterator[Row], form: Mapping[str, Any], column: str | None) -> Iterator[Row]:

@@ -84,7 +84,6 @@ def _ensemble(
 
 
 def _confirmed_together(runs: Sequence[ConfirmationRecord], sources: Sequence[Source]) -> dict[str, Any]:
-    """Measure the mean of the seeds' answers on the part of their confirmation."""
     from automl.exporting.ensemble_scores import check_kind, mean, measured, part_of, part_of_test
 
     check_kind(sources[0])
@@ -106,7 +105,6 @@ def _refuse(objections: Sequence[str], *, is_forced: bool) -> None:
 
 
 def _objections(record: StudyRecord, point: str, confirmation: Mapping[str, Any] | None) -> list[str]:
-    """Return the objections to a model such as `12@9`: no confirmation, or missed thresholds."""
     if confirmation is None:
         trial = point.partition("@")[0]
         return [f"trial {trial} of {record.name} was not confirmed (`automl confirm {record.name} {point}`)"]

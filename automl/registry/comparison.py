@@ -136,7 +136,6 @@ def _without_cleaning(rows: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _why_not(manifest: Mapping[str, Any], source: Source) -> str:
-    """Return the reason why a champion cannot be compared sample by sample; empty if it can."""
     if _without_cleaning(manifest["rows"]) != _without_cleaning(source.rows):
         return "the champion takes rows in another form, so the two cannot be compared sample by sample"
     if meaning(manifest["answers"]) != meaning(source.answers):
@@ -157,7 +156,6 @@ def _loaded(package: Path, manifest: Mapping[str, Any]) -> _Answering:
 
 
 def _together(models: Sequence[_Answering], weights: Sequence[int], kind: str) -> _Answering:
-    """Return a model that answers as the given models do together."""
     return lambda inputs: outputs_together([model(inputs) for model in models], weights, kind)
 
 
@@ -194,7 +192,6 @@ def _rows(task: Task, outputs: Any, targets: Any) -> dict[str, Tensor]:
 
 
 def _weights(task: Task, targets: Any, name: str, count: int) -> Tensor:
-    """Return the weight of each sample of a batch in the study's mean of a metric."""
     given = weights_of(task, targets, count).get(LOSS if name == _LOSS else name)
     return torch.ones(count, dtype=torch.float64) if given is None else given.double()
 

@@ -214,7 +214,6 @@ class ServiceClient:
             raise UnreachableError(self._why_away(error)) from None
 
     def _why_away(self, error: Exception) -> str:
-        """Return the root cause of a missing answer in one line, such as "Connection refused"."""
         if isinstance(error, requests.exceptions.ChunkedEncodingError):
             return f"{self.url} has ended the connection"
         cause: BaseException = error
@@ -223,7 +222,6 @@ class ServiceClient:
         return f"{self.url} does not answer ({cause}); is `automl serve` running there?"
 
     def _refusal(self, answer: requests.Response) -> Exception:
-        """Return the error for a refusal, with the service's message."""
         code, detail = answer.status_code, _detail(answer)
         if code >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return UnreachableError(f"{self.url} cannot answer now (status {code}{detail and f': {detail}'})")

@@ -37,7 +37,6 @@ def read(text: str) -> StudyRecord:
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """Return the value of a field from plain data; integers and floats keep their type."""
     origin = get_origin(kind)
     if value is None:
         return None

@@ -127,7 +127,6 @@ def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> Mode
 
 
 def _file_name(asked: ModelQuestion) -> str:
-    """Return the model's file name in the archive: the name asked for, if it is plain."""
     name = PurePath(asked.place or "").name
     is_plain = _NAME.fullmatch(name) is not None and name != DESCRIPTION
     return name if is_plain else "model" + ENDINGS.get(asked.format, "")

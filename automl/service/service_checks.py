@@ -60,7 +60,6 @@ def examine_service(
 
 
 def _of_store(text: str, ahead_of_service: float | None, artifacts: str | None) -> list[dict[str, Any]]:
-    """Return the findings on a store and its surroundings; an unreadable store ends the checks."""
     first = finding("store", lambda: _store(text), "--store or AUTOML_STORE names the store of the service")
     if not first["ok"]:
         return [first]
@@ -95,8 +94,6 @@ def _store(text: str) -> str:
 
 
 class _Service:
-    """The running service, as a client sees it."""
-
     def __init__(self, client: ServiceClient) -> None:
         self._client = client
         self.ahead_seconds: float | None = None
@@ -119,7 +116,6 @@ class _Service:
         return f"{self._client.url} lives and is ready, answered in {duration(seconds)}"
 
     def _asked(self, path: str) -> float | None:
-        """Request a path that needs no token; returns the service's time of the answer."""
         client = self._client
         try:
             answer, moment = client.beside_api(path)
@@ -181,7 +177,6 @@ def _packages() -> str:
 
 
 def _extras() -> str:
-    """List the optional packages, and whether each is installed."""
     parts = []
     for package, purpose in _EXTRAS:
         there = _version(package)

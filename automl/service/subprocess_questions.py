@@ -115,7 +115,6 @@ def _end(error: Exception, code: int) -> None:
 
 @contextmanager
 def _turn(kind: Kind) -> Iterator[None]:
-    """Wait until fewer queries of a kind run than may."""
     at_work = plural(kind.most, kind.name)
     busy = BusyError(f"{kind.name}: found {at_work} at work, allowed: at most that many; ask again in some seconds")
     if not _taken.acquire(blocking=False):
@@ -132,7 +131,6 @@ def _turn(kind: Kind) -> Iterator[None]:
 
 
 def _ended(command: Sequence[str], text: str, environment: dict[str, str], kind: Kind) -> tuple[int, str, str]:
-    """Return exit code and output of a command; a timeout kills it with its children."""
     process = subprocess.Popen(  # noqa: S603 - our own program
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         start_new_session=True,

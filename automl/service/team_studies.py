@@ -129,7 +129,6 @@ class TeamStudies:
         return spec.model_copy(update={"search": search, "store": self.store.url}), str(base_folder)
 
     def _learnt(self, name: str) -> str:
-        """Return the stored name of an earlier study that is visible and stored."""
         try:
             job = self.job(name)
         except MissingError:
@@ -140,12 +139,7 @@ class TeamStudies:
         return job.study
 
     def submit(
-        self,
-        given: Mapping[str, Any],
-        *,
-        code: str | None = None,
-        priority: int = 0,
-        kind: JobKind = "study",
+        self, given: Mapping[str, Any], *, code: str | None = None, priority: int = 0, kind: JobKind = "study"
     ) -> Job:
         """Queue a study.
 
@@ -303,7 +297,6 @@ def _check_name(given: str, stored: str) -> None:
 
 
 def _record_of(store: Store, job: Job) -> StudyRecord | None:
-    """Return the study of a job as committed; None before its start."""
     try:
         return load_study(store, job.study)
     except StoreError:

@@ -61,7 +61,6 @@ class Model:
         return answers
 
     def _groups(self, rows: Sequence[Encoded]) -> list[list[int]]:
-        """Return groups of row numbers that may share a forward pass."""
         if self.rows.fill is not None:
             return [list(range(len(rows)))]
         groups: dict[tuple[int, ...], list[int]] = {}

@@ -128,7 +128,6 @@ def _is_driven(ask: Asker) -> bool:
 
 
 def _numbers(ask: Asker, _: _Study) -> _Found:
-    """Check that numbers of trials run from 0 without a gap."""
     (row,) = ask(
         "SELECT COUNT(number) AS started, COUNT(DISTINCT number) AS numbers, MIN(number) AS least, MAX(number) AS most "
         "FROM automl_trials WHERE study_id = :study"
@@ -138,7 +137,6 @@ def _numbers(ask: Asker, _: _Study) -> _Found:
 
 
 def _epochs(ask: Asker, _: _Study) -> _Found:
-    """Check that each trial has its epochs without gaps or duplicates."""
     rows = ask(
         "SELECT t.number, COUNT(*) AS found, COUNT(DISTINCT e.epoch) AS epochs, MIN(e.epoch) AS least, "
         "MAX(e.epoch) AS most FROM automl_epochs e JOIN automl_trials t ON t.id = e.trial_id "
@@ -150,7 +148,6 @@ def _epochs(ask: Asker, _: _Study) -> _Found:
 
 
 def _charges(ask: Asker, _: _Study) -> _Found:
-    """Check that each charge is slots x seconds x price, and not negative."""
     rows = ask(
         "SELECT id, kind, slots, seconds, usd_per_slot_hour, cost_nano_usd FROM automl_charges WHERE study_id = :study"
     )

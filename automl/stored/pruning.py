@@ -152,7 +152,6 @@ def _not_reopened(record: StudyRecord, changes: Iterable[Change]) -> list[int]:
 
 
 def _weighed(freed: list[Freed]) -> list[Freed]:
-    """Add file sizes; missing files have none."""
     sizes = sizes_of(one.path for one in freed)
     return [replace(one, bytes=sizes.get(one.path, 0)) for one in freed]
 

@@ -187,7 +187,6 @@ def what_keeps_waiting(record: StudyRecord) -> str:
 
 
 def _with_queue(record: StudyRecord) -> int:
-    """The least limit under which all enqueued trials start."""
     return len(record.started) + max(len(record.enqueued), 1)
 
 

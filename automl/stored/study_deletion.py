@@ -191,6 +191,5 @@ def _is_removed(path: Path) -> bool:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a folder if it is empty."""
     with suppress(OSError):
         folder.rmdir()

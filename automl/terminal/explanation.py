@@ -117,7 +117,6 @@ def resuming_note(record: StudyRecord) -> str | None:
 
 
 def _figures(record: StudyRecord, trial: TrialRecord) -> str:
-    """Epochs, payment and objectives; a trial that failed before its first epoch has no objectives."""
     paid, values = usd(trial.paid_nano_usd / NANO), values_text(trial.values(record.objectives))
     parts = [plural(len(trial.epochs), "epoch"), f"{paid} paid", values]
     return ", ".join(part for part in parts if part)

@@ -160,9 +160,6 @@ def _best_of(models: Sequence[Model], objective: Objective) -> Model:
     return min(models, key=lambda model: objective.signed(model.values[objective.metric]))
 
 
-# ---------------------------------------------------------------------- a study of the store
-
-
 def picture_of(record: StudyRecord, now: float) -> Picture:
     """Return the picture of a study as committed, at a moment in seconds since 1970."""
     driven = record.driven or not was_left(record)
@@ -240,9 +237,6 @@ def _halts_of(record: StudyRecord) -> list[Halt]:
     return halts
 
 
-# ---------------------------------------------------------------------- drawing
-
-
 def drawn(picture: Picture, console: Console) -> RenderableType:
     """Return a picture with as many rows as fit the terminal, without empty tables."""
     most = max((console.height - _FIXED_LINES) // 3, LEAST_ROWS)
@@ -291,7 +285,6 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], most
 
 
 def _halts(picture: Picture, width: int, most: int) -> list[RenderableType]:
-    """The latest halts, newest first, one line each."""
     latest = sorted(picture.halts, key=lambda one: one.at, reverse=True)[:most]
     lines: list[RenderableType] = [Text(""), Text("just paused or ended", style="italic")]
     for one in latest:

@@ -145,7 +145,6 @@ def _halt(trial: Trial) -> Halt | None:
 
 
 def _slots_note(machine: StudyMachine) -> str:
-    """Numbers of slots requested from the cluster's autoscaler, and of released ones."""
     if not machine.setup.autoscale or machine.finished:
         return ""
     awaited, released = machine.slot_needs.awaited, machine.slot_needs.let_go

@@ -78,7 +78,6 @@ def _slots(record: StudyRecord) -> str:
 
 
 def _queued(record: StudyRecord) -> str:
-    """Number and names of enqueued trials, and why they wait."""
     if not record.enqueued:
         return ""
     from automl.stored.requests import what_keeps_waiting  # loads the spec's sections
@@ -93,7 +92,6 @@ def _outlook(record: StudyRecord) -> str:
 
 
 def _first_failure(record: StudyRecord) -> str:
-    """Why the first trial failed, if all trials of the study failed."""
     started = record.started
     if not started or any(trial.state != "failed" for trial in started):
         return ""
@@ -110,7 +108,6 @@ def _views(record: StudyRecord) -> str:
 
 
 def _constraints(record: StudyRecord) -> str:
-    """The constraints, the number of feasible trials, and the latest violation of each bound."""
     if not record.constraints:
         return ""
     if nothing := feasibility.nothing_feasible(record):

@@ -96,11 +96,7 @@ def training_spec(
         "search": {"sampler": "random", "pruner": "none", "seed": seed},
         "baselines": [],
         "budget": {"usd": usd, "hours": None, "trials": 1, "finish": 0.0},
-        "resources": {
-            "slots": slots if type(slots) is int and slots > 0 else 1,
-            "device": device,
-            "backend": backend,
-        },
+        "resources": {"slots": slots if type(slots) is int and slots > 0 else 1, "device": device, "backend": backend},
         "checkpoints": {"every_seconds": checkpoint_every},
         "faults": {"group_seconds": group_seconds},
     }
@@ -148,7 +144,6 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
 
 
 def _python_path(task: str) -> tuple[str, ...]:
-    """The folder of the command, searched for a user's own task."""
     return (str(Path.cwd()),) if ":" in task else ()
 
 

@@ -63,7 +63,6 @@ def document(
 
 
 def _profile(trace: str) -> dict[str, Any] | None:
-    """The operations in rank 0's profile beside the trace; None without one."""
     path = operations_path(trace)
     if not path.exists():
         return None

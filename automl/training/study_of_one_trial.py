@@ -109,7 +109,6 @@ def _chosen(spec: StudySpec, *, is_named: bool, resume: bool) -> tuple[str, bool
 
 
 def _number(study: str, name: str) -> int:
-    """Number in a study's name for this training; 0 for other studies."""
     if study == name:
         return 1
     number = study.removeprefix(f"{name}-")

@@ -97,8 +97,6 @@ def train_under_torchrun(
 
 
 class _Diary:
-    """Prints rank 0's measurements; keeps the latest checkpoint and deletes older ones."""
-
     def __init__(self, say: Callable[[str], None], resume_from: str | None) -> None:
         self.facts: list[RankFacts] = []
         self.checkpoint = resume_from

@@ -100,14 +100,7 @@ def too_inefficient(compared: Mapping[str, Any], least: float) -> str:
 
 
 def _rows(
-    asked: Asked,
-    world_sizes: Sequence[int],
-    *,
-    epochs: int,
-    seed: int,
-    group: GroupOptions,
-    folder: Path,
-    price: float,
+    asked: Asked, world_sizes: Sequence[int], *, epochs: int, seed: int, group: GroupOptions, folder: Path, price: float
 ) -> Iterator[dict[str, Any]]:
     from trainers.checkpoints.checkpoint import largest_difference
 

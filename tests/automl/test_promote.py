@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from automl.registry.comparison import chance_of
 from automl.registry.registered import Registry
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
@@ -188,12 +187,16 @@ def test_what_cannot_be_is_one_line(place: Workplace) -> None:
     ],
 )  # fmt: skip
 def test_the_chance_is_that_of_a_paired_test(differences: list[float], chance: float) -> None:
+    from automl.registry.comparison import chance_of
+
     assert chance_of(differences) == pytest.approx(chance, abs=1e-3)
 
 
 def test_it_agrees_with_scipy() -> None:
     import numpy as np
     from scipy.stats import ttest_1samp
+
+    from automl.registry.comparison import chance_of
 
     draw: Any = np.random.default_rng(0)
     for count in (6, 2000):

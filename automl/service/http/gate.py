@@ -96,7 +96,6 @@ class Gate:
         await self._app(scope, _again(body, receive), send)
 
     def _problem(self, scope: Scope) -> tuple[int, str] | None:
-        """Return what is wrong with the origin of a request; None if nothing is."""
         host = header(scope, "host")
         if not self._needs_token and not names_this_machine(host, self._host):
             return 403, "header Host: found another name, allowed: this machine's own"
@@ -136,7 +135,6 @@ def brought_token(scope: Scope) -> str:
 
 
 def _place(origin: str) -> str | None:
-    """Return host and port of an origin; None if it is malformed."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -151,7 +149,6 @@ def header(scope: Scope, name: str) -> str:
 
 
 async def _whole_body(receive: Receive, most: int) -> bytes | None:
-    """Return the body of a request; None if it is larger than `most` bytes."""
     body = b""
     while True:
         message = await receive()

@@ -134,7 +134,6 @@ class _Observer:
 
 
 def _with_safe_headers(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
-    """Add the headers for browsers; a report has its own policy, for its scripts."""
     safe = _SAFE_HEADERS if path.endswith("/report") else (*_SAFE_HEADERS, _POLICY)
     given = {name.lower() for name, _ in headers}
     return [*headers, *((name, value) for name, value in safe if name not in given)]

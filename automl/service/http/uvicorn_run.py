@@ -67,7 +67,6 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
 
 
 def _log_as_json(name: str) -> None:
-    """Write warnings and errors of a library's logger in the service's format."""
     logger = logging.getLogger(name)
     logger.setLevel(logging.WARNING)
     logger.propagate = False

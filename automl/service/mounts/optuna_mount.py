@@ -183,7 +183,6 @@ class OptunaDashboard:
             raise MissingError(f"study: found {study!r}, of which Optuna Dashboard has nothing yet") from None
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return the refusal of a request; None if it is allowed."""
         if scope["method"] not in SAFE_METHODS:
             return JSONResponse({"reason": "Optuna Dashboard is for reading here"}, status_code=403)
         if _PLAIN.fullmatch(scope["path"]):
@@ -212,15 +211,11 @@ class OptunaDashboard:
 
 
 class _All:
-    """A container of all names."""
-
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str)
 
 
 class _Visible:
-    """Returns the names of the studies that a project may see."""
-
     def __init__(self, store: Store, project: str | None) -> None:
         self._store, self._project = store, project
 

@@ -183,7 +183,6 @@ def _ranks(trial: TrialRecord) -> int:
 
 
 def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[str, str]:
-    """Return a rank's output, or the reason for its absence."""
     try:
         return "".join(text_of(log_of(studies.store, name, number, rank)))[-LONGEST_LOG:], ""
     except UserError as error:

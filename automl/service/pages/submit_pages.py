@@ -225,7 +225,6 @@ def submit(request: Request, studies: Studies, context: Context, form: Form) -> 
 
 
 def _shown_plan(spec: StudySpec, base_folder: str) -> dict[str, Any]:
-    """Return the plan of a study for the page."""
     found_plan = plan(spec, base_folder)
     text = write_yaml(found_plan["spec"])
     return {"plan": found_plan, "plan_text": text, "budget": budget_note(spec).removeprefix("budget: ")}
@@ -242,7 +241,6 @@ def _picked(request: Request, form: Mapping[str, str]) -> Picked:
 
 
 def _from_table(uploads: Uploads, form: Mapping[str, str]) -> Picked:
-    """Return a spec for the data of an uploaded table, with the form's budget."""
     file, target = uploads.path_of(form.get("file", "")), form.get("target", "")
     if not target:
         raise SpecError("form", ("target",), found("", "the column that is to be predicted"))

@@ -83,7 +83,6 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
 
 
 def _confirmable(studies: TeamStudies, name: str) -> Job:
-    """Return the job of an ended study that is not being confirmed."""
     job = studies.job(name)
     if job.kind == "confirm":
         raise ConflictError(f"study: found {job.study!r}, which trains models again; allowed: a study")

@@ -100,7 +100,6 @@ def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOut
 
 
 def _prepared(queue: JobQueue, job: Job) -> Prepared:
-    """Return the study as submitted or as stored, on the slots of the run."""
     row = queue.store.study_row(job.study)
     submitted, base_folder = queue.spec_of(job)
     spec = from_store(submitted if row is None else row.spec, job.study)

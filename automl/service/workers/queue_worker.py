@@ -52,8 +52,6 @@ AWAY_SECONDS = 30.0
 
 @dataclass(kw_only=True, slots=True)
 class _Running:
-    """A process that runs a job."""
-
     job: Job
     run: Run
     process: subprocess.Popen[bytes]

@@ -70,7 +70,6 @@ class Gate:
             self._metrics.answered(path, status, time.perf_counter() - started)
 
     def _refused(self, scope: Scope) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
-        """Return status, detail and headers of a refusal; None for an allowed request."""
         headers = first_headers(scope)
         if self._knows_host is not None and not self._knows_host(headers.get(b"host", b"")):
             # A web page can have its own name resolved to 127.0.0.1, and then read answers here ("DNS rebinding").

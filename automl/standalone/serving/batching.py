@@ -150,7 +150,6 @@ class Batcher:
         return batch
 
     def _run(self, batch: list[_Job]) -> list[Result]:
-        """Return the answers to each job; if the batch fails, run each job alone."""
         served = batch[0].served
         started = time.perf_counter()
         rows = [row for job in batch for row in job.rows]
