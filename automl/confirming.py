@@ -170,11 +170,7 @@ def confirm(
 
 
 def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> list[Point]:
-    """Return the named points in order; without names the recommended ones. StoreError if there is no such point.
-
-    Args:
-        names: `12@9`; `12` for the trial's last kept model, else its last epoch; best, cheapest or knee.
-    """
+    """Return the named points in order; without names the recommended ones. StoreError if there is no such point."""
     if not names:
         return _contenders(record)
     return list(dict.fromkeys(_point(record, name, epochs) for name in names))

@@ -21,10 +21,7 @@ _COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
 
 
 def calibration(study: StudyRecord) -> Figure | None:
-    """Return the share of measurements inside forecast intervals of every probability; None with too few measurements.
-
-    Above the diagonal forecasts are too cautious, below it too certain.
-    """
+    """Return the share of measurements inside forecast intervals; above the diagonal these are too cautious."""
     found = _by_metric(study)
     if not found:
         return None

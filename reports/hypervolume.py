@@ -29,10 +29,7 @@ class Outlook:
 
 
 def outlook(study: StudyRecord) -> Outlook | None:
-    """Return the growth that a quarter more dollars, at most ten, would buy; None if the search has no estimate.
-
-    The estimate is a rate that holds for small steps only: None above `analysis.MOST_PERCENT`.
-    """
+    """Return the growth that a quarter more dollars, at most ten, would buy; None without or beyond an estimate."""
     rate = analysis.next_10_usd_percent(study)
     curve = analysis.hypervolume_curve(study) if rate is not None and rate > 0 else []
     if rate is None or not curve:

@@ -52,12 +52,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """A limit of a metric that people may set.
-
-    Attributes:
-        side: "most" or "least".
-        scale: Size of that unit in the metric's own unit, such as 0.01 for percent of a share.
-    """
+    """A limit of a metric that people may set: "most" or "least", in a unit of `scale` metric units, such as 0.01."""
 
     name: str
     column: int

@@ -225,11 +225,7 @@ class Conditional:
     values: tuple[Value, ...]
 
     def __init__(self, *, parameter: Parameter, when: object) -> None:
-        """Check `when`: a mapping of one parent's name to a value or a list of values, as in the YAML form.
-
-        Raises:
-            SpaceError: With a path that starts with `when`.
-        """
+        """Check `when`, a mapping of one parent's name to one or several values; a SpaceError's path starts with it."""
         if not isinstance(when, Mapping) or len(when) != 1:
             raise SpaceError(found(when, "one parent with a value or a list of values"), ("when",))
         ((parent, values),) = when.items()

@@ -85,11 +85,7 @@ class Space:
 
     @classmethod
     def from_dict(cls, form: object) -> Space:
-        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or `{name: constant}`.
-
-        Raises:
-            SpaceError: With the path of the wrong place.
-        """
+        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or `{name: constant}`."""
         if not isinstance(form, Mapping):
             raise SpaceError(found(form, "a mapping of parameter names to parameters"))
         return cls({name: _read_entry(name, entry) for name, entry in form.items()})
@@ -138,12 +134,7 @@ class Space:
         return tuple(active)
 
     def check(self, params: Mapping[str, object]) -> None:
-        """Check a full assignment.
-
-        Raises:
-            SpaceError: A name is unknown, an active parameter is missing or out of range, or an inactive one is given;
-                the path is the parameter's name.
-        """
+        """Check a full assignment; SpaceError names a parameter that is unknown, missing, inactive or out of range."""
         for name in params:
             if name not in self:
                 raise SpaceError(self._unknown(name), (str(name),))

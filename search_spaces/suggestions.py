@@ -54,11 +54,7 @@ class Asked:
 
 
 def float_domain(low: object, high: object, *, step: object = None, log: bool = False) -> Domain:
-    """Return the domain of a call for a number.
-
-    Raises:
-        SpaceError: A bound is not a finite number, or the range is empty.
-    """
+    """Return the domain of a call for a number; SpaceError if a bound is not finite, or the range is empty."""
     low, high = _plain_float(low), _plain_float(high)
     return _range(Float, low, high, None if step is None else _plain_float(step), log=log)
 
@@ -96,11 +92,7 @@ def _plain_int(value: object) -> object:
 
 
 def choice_domain(choices: Sequence[Value]) -> Domain:
-    """Return the domain of a call for a choice.
-
-    Raises:
-        SpaceError: There are no values, duplicates, or values that are not plain.
-    """
+    """Return the domain of a call for a choice; SpaceError for no values, duplicates, or values that are not plain."""
     return Categorical(list(choices) if isinstance(choices, tuple | range) else choices)
 
 

@@ -25,11 +25,7 @@ class RunError(Exception):
 
 
 class StoppedError(RunError):
-    """The work was ended early by a signal or `automl stop`: exit code 130.
-
-    Attributes:
-        by_command: `automl stop` ended it; otherwise a signal, and the work may go on elsewhere.
-    """
+    """The work was ended early by a signal or `automl stop` (`by_command`), and may go on elsewhere: exit code 130."""
 
     def __init__(self, message: str, *, by_command: bool = False) -> None:
         super().__init__(message)

@@ -82,12 +82,7 @@ class Choice:
 def write_ensemble(
     record: StudyRecord, out: Path, *, base_folder: str, size: int, usd_per_slot_hour: float, form: str = "package"
 ) -> dict[str, Any]:
-    """Choose an ensemble of at most `size` of the study's kept models, and write it as package, mlflow or docker.
-
-    Raises:
-        StoreError: Fewer than two compatible models are kept.
-        ExportError: The answers have no mean, or `out` cannot be written.
-    """
+    """Choose and write an ensemble of at most `size` kept models; StoreError below two, ExportError if it is unfit."""
     check_new_folder(out)
     members = _members(record, base_folder)
     best_together = choose(record.objectives, members, size)

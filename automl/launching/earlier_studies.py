@@ -1,7 +1,4 @@
-"""Reads earlier studies (`search.from_studies`) from our stores or any Optuna storage, before a study is created.
-
-Their trials are stored with the study, so that `resume` does not need the other stores.
-"""
+"""Reads earlier studies from our stores or any Optuna storage; they are stored with the new study, for `resume`."""
 
 from __future__ import annotations
 

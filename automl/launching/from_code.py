@@ -1,7 +1,4 @@
-"""`automl launch train.py:train`: chooses a spec for the user's own training function or task.
-
-`--set` changes the choices (`--set space=...` gives a space), and `--save-spec` writes them to a file.
-"""
+"""`automl launch train.py:train`: chooses a spec for the user's own training function or task; `--set` changes it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Names training functions so that ranks and a later `automl resume` find them.
-
-A function that no other process can import (from a notebook or the running script) is saved with everything that it
-refers to, as a module beside the study.
-"""
+"""Names training functions for ranks and `automl resume`; saves those that no other process can import as modules."""
 
 from __future__ import annotations
 

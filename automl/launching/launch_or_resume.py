@@ -94,12 +94,7 @@ PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))
 
 
 def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
-    """Continue a study; overrides (`path=value`) may change its budget, resources and checkpoints.
-
-    Raises:
-        SpecError: An override is wrong, or sets a limit below the amount used.
-        StoreError: There is no such study, it was simulated, or a controller drives it and would ignore the overrides.
-    """
+    """Continue a study with overrides of budget, resources and checkpoints; SpecError or StoreError if it may not."""
     row = store.require(name)
     spec = from_store(row.spec, name)
     check = partial(leases.refuse_driven, study_id=row.id, name=name)

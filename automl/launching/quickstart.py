@@ -1,7 +1,4 @@
-"""`automl launch --task tabular --data train.csv --target income`: chooses a spec from the data, with reasons.
-
-`--set` changes it, and `--save-spec` writes it to a file.
-"""
+"""`automl launch --task tabular --data train.csv --target income`: chooses a spec from the data, with reasons."""
 
 from __future__ import annotations
 
@@ -71,15 +68,7 @@ class Quickstart:
 def quickstart(
     task: str, arguments: Mapping[str, str | None], overrides: Sequence[str] = (), store: str | None = None
 ) -> Quickstart:
-    """Choose a spec for a built-in task and a data set.
-
-    Args:
-        arguments: Options of the command line by name (`data`, `target`, ...); None for missing ones.
-        overrides: `path=value` each; they replace choices.
-
-    Raises:
-        SpecError: An option does not belong to the task, or a file is wrong.
-    """
+    """Choose a spec for a built-in task from the command line's options; SpecError if an option or a file is wrong."""
     source = f"launch --task {task}"
     if task not in built_in_tasks():
         allowed = f"{listed(built_in_tasks())}; a task of your own needs a spec, see `automl init module:Class`"

@@ -58,11 +58,7 @@ class Watcher:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """A study after its controller has ended.
-
-    Attributes:
-        interrupted: A signal ended this controller or its standby; another controller may go on with the study.
-    """
+    """A study after its controller has ended; if it was `interrupted`, another controller may go on with it."""
 
     record: StudyRecord
     report: Path

@@ -92,11 +92,7 @@ class Comparison:
 def compared(
     sources: Sequence[Source], task: Task, champion: Path, metric: str, *, smaller_is_better: bool
 ) -> Comparison | str:
-    """Compare a model with a champion's package on its own study's samples; text says why they cannot be compared.
-
-    Args:
-        metric: Metric to compare; the loss if the metric is no mean over samples.
-    """
+    """Compare a model with a champion's package on its study's samples; text says why they cannot be compared."""
     source, manifest = sources[0], read_manifest(champion)
     if reason := _why_not(manifest, source):
         return reason

@@ -163,12 +163,7 @@ class ServiceClient:
             ) from None
 
     def statuses(self, study: str) -> Iterator[dict[str, Any] | None]:
-        """Yield the status of a study at each change, the last time at its end; None stands for a keep-alive line.
-
-        Raises:
-            RefusedError: There is no such study.
-            UnreachableError: The connection is lost.
-        """
+        """Yield the status at each change and at the end, None as a keep-alive; RefusedError, UnreachableError."""
         with self._answer("GET", study_path(study, "events")) as answer:
             event = ""
             for line in answer.iter_lines(_CHUNK_BYTES):  # each chunk as it comes

@@ -41,11 +41,7 @@ _EXTRAS = (("optuna-dashboard", "Optuna Dashboard"), ("mlflow", "MLflow"), ("mcp
 def examine_service(
     store: str | None, *, client: ServiceClient | None = None, artifacts: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the findings, in the form of `automl.doctor_checks.examine`.
-
-    Args:
-        artifacts: Folder or URL of the service's artifacts; None takes the latest job's.
-    """
+    """Return the findings, in the form of `examine`; `artifacts` is a folder or URL, None the latest job's."""
     text = absolute_url(store_url(store), Path.cwd())
     is_named = bool(store or os.environ.get("AUTOML_STORE"))
     service = None if client is None else _Service(client)

@@ -23,12 +23,7 @@ _TRIES, _PAUSE_SECONDS = 20, 0.01
 def log_of(
     store: Store, study: str, trial: int, rank: int, *, attempt: int | None = None, seed: int | None = None
 ) -> Path:
-    """Return the file with the output of a rank; StoreError if it is not on this machine.
-
-    Args:
-        attempt: Number of the attempt; None takes the latest attempt with output.
-        seed: Seed of a training by `automl confirm`; None takes the search's own training.
-    """
+    """Return the file with a rank's output, by default of the latest attempt; StoreError if it is not here."""
     row = store.require(study)
     if seed is not None and seed not in (seeds := seeds_of_trial(row.base_folder, study, trial)):
         allowed = listed(map(str, seeds)) if seeds else "none, since nothing that has confirmed it has logs here"
@@ -53,10 +48,7 @@ def text_of(path: Path) -> Iterator[str]:
 
 
 def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
-    """Yield the kept output, and new output as long as the trial runs.
-
-    Each file is read to its end before the next, since a full file is renamed to an older one's name.
-    """
+    """Yield output as long as the trial runs; each file to its end, as a full one is renamed to an older one's name."""
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     with ExitStack() as opened:
         last: BinaryIO | None = None

@@ -44,10 +44,6 @@ def compare(
     The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks take more passes for a
     step. So only the number of passes and the communication differ. The medians leave out the first epoch as a warm-up
     if there are others.
-
-    Raises:
-        SpecError: A parameter or an option is unknown or out of range, or they do not go together.
-        TrainingError: A training failed.
     """
     if "RANK" in os.environ:
         problem = "found RANK in the environment, as under torchrun; allowed: without, since it starts its own ranks"

@@ -74,11 +74,7 @@ def _log_as_json(name: str) -> None:
 
 
 def take_token(context: ServiceContext, file: Path) -> None:
-    """Register the token of a file, such as a container's secret, as an admin's.
-
-    Raises:
-        UserError: The file cannot be read, has several tokens, or its token is guessable or unfit for a header.
-    """
+    """Register the token of a file, such as a container's secret, as an admin's; UserError if it is unfit."""
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -28,10 +28,7 @@ from studies.storage.writing.retrying import is_away
 
 
 def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
-    """Settle the pools of jobs that do not run, which fixes their cost and frees the rest of their caps.
-
-    Call it only after the database was reachable long enough for living controllers to renew their leases.
-    """
+    """Settle the pools of jobs that do not run, once living controllers have had time to renew their leases."""
     with store.snapshot() as connection:
         left = left_studies(connection)
     for study_id in left:
@@ -61,11 +58,7 @@ class _Running:
 
 @dataclass(kw_only=True)
 class Worker:
-    """Runs jobs of a store until `leave` is called.
-
-    Attributes:
-        devices: Ids of the GPUs, one for each slot; empty on CPUs.
-    """
+    """Runs jobs of a store until `leave` is called; `devices` are ids of GPUs, one for each slot, empty on CPUs."""
 
     queue: JobQueue
     name: str

@@ -47,10 +47,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(header: str, own: str) -> bool:
-    """Return whether the header Host is empty, a loopback address, or the server's own, with or without port.
-
-    A web page can have its own name resolved to 127.0.0.1 ("DNS rebinding"); its requests carry that name.
-    """
+    """Return whether Host is loopback or the server's own: another site's name may resolve here (DNS rebinding)."""
     before, colon, port = header.lower().rpartition(":")
     bare = (before if colon and port.isdecimal() else header.lower()).strip("[]")
     return not bare or bare == own or is_loopback(bare)

@@ -133,10 +133,7 @@ class _Master(Arbiter):
 
 
 class _Server(Server):
-    """uvicorn's server, which closes idle connections only once no worker accepts new ones.
-
-    Else a client whose connection is closed could reach another ending worker, and be closed there as well.
-    """
+    """uvicorn's server, which keeps idle connections until no other ending worker could accept the client again."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
