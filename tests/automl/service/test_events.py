@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from automl.service.http import events as module
+from automl.service.http import routes_studies as module
 from automl.service.team_studies import TeamStudies
 from studies.queueing import access_tokens
 from tests.support.service import TestedService, spec_of
