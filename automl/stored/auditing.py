@@ -151,8 +151,9 @@ def _charges(ask: Asker, _: _Study) -> _Found:
     rows = ask(
         "SELECT id, kind, slots, seconds, usd_per_slot_hour, cost_nano_usd FROM automl_charges WHERE study_id = :study"
     )
-    # Overhead absorbs the rounding of the other charges, at most half a nano-dollar each.
-    absorbed: dict[str, float] = {kind: len(rows) / 2 for kind in ABSORBS_ROUNDING}
+    # Overhead absorbs the rounding of the other charges, at most half a nano-dollar each. That of a confirmation has
+    # the kind of its trainings.
+    absorbed: dict[str, float] = {kind: len(rows) / 2 for kind in (*ABSORBS_ROUNDING, "confirm")}
     for row in rows:
         due = row.slots * row.seconds * row.usd_per_slot_hour / 3600 * NANO
         slack = NANO_SLACK + absorbed.get(row.kind, 0.0) + 1e-9 * abs(due)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,10 @@ from automl.stored import auditing
 from automl.stored.auditing import Asker, audit
 from automl.stored.unreferenced_files import checkpoints_folder, collect
 from studies.control.files.orphans import YOUNG_SECONDS, find_orphans
+from studies.control.machine.confirmation import train_again
+from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
-from studies.records.records import SIMULATED_TASK
+from studies.records.records import NANO, SIMULATED_TASK
 from studies.storage.leases import lease as leases
 from studies.storage.reading.reader import load_study
 from studies.storage.schema import tables as t
@@ -32,11 +36,12 @@ from studies.storage.views.mirror import catch_up
 from studies.storage.writing.copying import copy_store
 from tests.support.command_line import InProcess
 from tests.support.databases import empty_database
-from tests.support.simulated_study import SimulatedStudy
+from tests.support.simulated_study import SimulatedStudy, confirming_machine, smooth_curve
 from tests.support.stored_study import StoredStudy
 from trainers.checkpoints.checkpoint import write_atomically
 from trainers.checkpoints.shared_checkpoint import write_shared
 from trainers.checkpoints.stored_tensors import Piece
+from trainers.protocol import TrialSpec
 from trainers.ranks.process_group import Group
 
 NAME = "simulated"
@@ -114,6 +119,27 @@ def _findings_within(store: Store, connection: sa.Connection) -> list[tuple[str,
 
     inside = Inside(store.url, engine=store.engine)
     return findings(inside)
+
+
+def test_idle_time_absorbs_the_rounding_of_a_confirmation_too(tmp_path: Path) -> None:
+    """All charges of a confirmation have one kind, so the audit cannot tell its idle time from its trainings."""
+    stored, seconds = StoredStudy(tmp_path), random.Random(14)
+    ids = [stored.trial(epochs=4) + 1 for _ in range(5)]
+    lease = stored.taken_by(os.getpid())
+
+    def curve(params: Mapping[str, Any], world_size: int) -> Curve:
+        plain = smooth_curve(params, world_size, epochs=4, equal_epochs=True)
+        return replace(plain, epoch_seconds=tuple(seconds.uniform(0.1, 3.0) for _ in range(4)))
+
+    pool = SimulatedPool(curve, start_seconds=1.0371239, warm_up_seconds=3.00173)
+    params = {"learning_rate": 0.1}
+    specs = [TrialSpec(study="small", trial=one, task="digits", params=params, test_at=(4,)) for one in ids]
+    train_again(confirming_machine(pool, *specs), pool, stored.store, study_id=stored.id, lease_token=lease.token)
+    with stored.store.snapshot() as connection:
+        charges = connection.execute(sa.select(t.charges).where(t.charges.c.kind == "confirm")).all()
+    off = [one.slots * one.seconds * one.usd_per_slot_hour / 3600 * NANO - one.cost_nano_usd for one in charges]
+    assert max(map(abs, off)) > auditing.NANO_SLACK, "this one has absorbed some"
+    assert "charges" not in {one["check"] for one in audit(stored.store, "small")["findings"]}
 
 
 def test_a_dead_controller_is_a_finding_until_somebody_resumes(tmp_path: Path) -> None:
