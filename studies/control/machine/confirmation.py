@@ -9,7 +9,6 @@ checkpoint is saved: a lost training begins anew.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -229,7 +228,7 @@ class ConfirmingMachine(StudyMachine):
             wall_seconds=seconds,
             cost_nano_usd=cost,
             checkpoint=training.files.get(epochs),
-            at=time.time(),
+            at=self._live.now,
         )
 
 
