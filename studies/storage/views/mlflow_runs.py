@@ -1,7 +1,4 @@
-"""Makes, writes and ends one run of MLflow, in calls of accepted sizes.
-
-Calls name the run by its id, and leave MLflow's global "active run" alone.
-"""
+"""Makes, writes and ends one run of MLflow by its id (its global "active run" stays), in calls of accepted sizes."""
 
 from __future__ import annotations
 
