@@ -27,7 +27,7 @@ class AvailableSlots:
 
 
 def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, autoscale: bool = False) -> AvailableSlots:
-    """Return the slots of a cluster, or of this machine; PoolError without wanted GPUs, or if the cluster is away.
+    """Return the slots of a cluster, or of this machine; PoolError if wanted GPUs are missing, or the cluster is.
 
     `device` is "cpu", "cuda" or "auto" (GPUs if there are any). With `autoscale` the cluster may get more devices.
     """

@@ -18,8 +18,8 @@ from trainers.protocol import GROUP_INTERFACE
 class PoolCluster:
     """Joins or starts a cluster, and leaves or ends it.
 
-    Without an address it starts one, which `is_dead` once a vital process is gone. `cpus` bind each slot's ranks, if
-    any.
+    Without an address it starts its own cluster, which `is_dead` once a vital process is gone. Each slot's ranks are
+    bound to their CPUs, if there are any in `cpus`.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class GangFailed:
     attempt: int
     failure: Failure
     message: str
-    counts: bool = True  # as an attempt of the trial; not if a process was dead before the gang started
+    counts: bool = True  # whether as an attempt of the trial; not if a process died before the gang started
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 
 class Candidates:
-    """Configurations, each of which can be taken once: `points` (`Encoder.encode`) [n, D]; `unused` says which [n]."""
+    """Configurations, each of which can be taken once, at `points` [n, D] (`Encoder.encode`); `unused` is a mask."""
 
     def __init__(
         self, space: Space, params: Sequence[Mapping[str, Value]], statics: Mapping[str, Array] | None = None

@@ -56,7 +56,7 @@ class MemoryRecording:
 
 
 class StoreRecording:
-    """Keeps the study in a store (CurvesError if it has the name), with a lease that ends in virtual time."""
+    """Keeps the study in a store, with a lease that ends in virtual time; CurvesError if the store has its name."""
 
     def __init__(self, store: Store, spec: StudySpec) -> None:
         name = spec.study

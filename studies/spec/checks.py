@@ -29,10 +29,11 @@ def check_against_task(
     default_space: Space,
     source: str = "spec",
 ) -> StudySpec:
-    """Check a spec against its task (None allows any name), and fill in the task's space if the spec has none.
+    """Check a spec against its task, and fill in the task's space if the spec has none.
 
-    SpecError if a parameter or a value of the space is refused, a key is both in `training` and the space, a metric of
-    an objective or constraint is not measured, or options of the trainer do not go together.
+    None allows any parameters or metrics. SpecError if a parameter or a value of the space is refused, a key is both in
+    `training` and the space, a metric of an objective or constraint is not measured, or options of the trainer do not
+    go together.
     """
     space = spec.space if spec.space is not None else default_space
     if task_parameters is None and spec.space is None and not len(default_space):

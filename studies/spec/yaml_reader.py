@@ -90,7 +90,7 @@ def read_yaml_file(path: FilePath) -> object:
 
 
 def read_yaml(text: str, source: str) -> object:
-    """Read one YAML document, None if it is empty; SpecError if it is too long, or has ambiguous keys or numbers."""
+    """Read one YAML document, None if it is empty; SpecError if it is damaged, too long, or has ambiguous keys."""
     try:
         loader = _Reader(text)
         try:

@@ -49,7 +49,7 @@ def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
 
 
 def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number: int) -> Suggestion:
-    """Return the suggestion with at most `most_ranks` ranks: parameters that then end are dropped, new ones drawn."""
+    """Return the suggestion with at most `most_ranks` ranks, and with parameters dropped or drawn to suit that size."""
     space, params = setup.space, suggestion.params
     if space is None or int(params.get("world_size") or 1) <= most_ranks:
         return suggestion

@@ -1,4 +1,4 @@
-"""Makes, writes and ends one run of MLflow by its id (its global "active run" stays), in calls of accepted sizes."""
+"""Makes, writes and ends one run of MLflow, in calls of accepted sizes; leaves the global "active run" alone."""
 
 from __future__ import annotations
 
