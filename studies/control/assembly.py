@@ -68,11 +68,7 @@ def assemble(
     study_attributes: Mapping[str, Any] | None = None,
     source: str = "spec",
 ) -> Assembled:
-    """Builds policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be made.
-
-    Args:
-        counted: Returns counts of models made without training them; None until they are known.
-    """
+    """Builds policy and suggester of a study. Raises SpecError if the sampler or the pruner cannot be made."""
     problem = problem_of(spec, pool, earlier, counted)
     return assemble_search(
         spec.search, problem, study_attributes=study_attributes, source=source, milestones_of=kept_epochs
@@ -96,10 +92,8 @@ def assemble_search(
 ) -> Assembled:
     """Builds policy and suggester, and a learning-curve model if one of them uses it; raises as `assemble` does.
 
-    Args:
-        candidates: The finite set from which the sampler `cokriging` chooses; None allows any configuration.
-        is_threaded: Whether policy and suggester run in different threads, so that each needs its own model.
-        milestones_of: Computes milestones from pruner and epochs; None takes those of the problem.
+    `candidates` is the finite set from which the sampler `cokriging` chooses; None allows any configuration. If
+    threaded, policy and suggester need a model each. `milestones_of` is None for the milestones of the problem.
     """
     search = search.chosen
     model = functools.cache(lambda: CurveModel(problem))
@@ -207,13 +201,7 @@ def setup_of(
     *,
     folder: str = NOWHERE,
 ) -> StudySetup:
-    """Returns the settings of a study for its state machine.
-
-    Args:
-        base_folder: Folder where relative paths and the user's own task start.
-        reference: Given or frozen reference point; None if there is none yet.
-        folder: Path or URL of the checkpoint folder; `NOWHERE` if no checkpoints are written.
-    """
+    """Returns the settings of a study for its state machine; without checkpoints its folder is `NOWHERE`."""
     epochs, budget = spec.training.epochs, spec.budget
     return StudySetup(
         study=spec.study,

@@ -91,11 +91,8 @@ class Rows(Protocol):
 class Controller:
     """Drives one study until it is closed, drained or failed.
 
-    Args:
-        suggester: Chooses each new configuration; None where all trials are known.
-        lease_token: Token that every commit checks; None without possible rivals, as in simulations in memory.
-        background: Prepare suggestions in a thread; off in virtual time, which must not depend on real time.
-        tick_seconds: Interval of the watchdog.
+    Without a `suggester` all trials are known, and without a `lease_token` there are no possible rivals. `background`
+    prepares suggestions in a thread; off in virtual time, which must not depend on real time.
     """
 
     def __init__(

@@ -22,8 +22,7 @@ def settle_dead_pools(store: Store, lease: Lease) -> None:
 def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
     """Settle what dead controllers and confirmations left of a study that may never be driven again.
 
-    Args:
-        at_once: Whether a living holder is known to have had the time to renew its lease (`lease.acquire`).
+    `at_once`: a living holder is known to have had the time to renew its lease (`lease.acquire`).
     """
     if not dead_pools.are_left(store, study_id) or leases.current_holder(store, study_id) is not None:
         return

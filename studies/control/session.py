@@ -46,10 +46,7 @@ from studies.storage.writing.retrying import retry
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Exempt all present objects from garbage collection in the block.
-
-    A full collection stops all threads, and took 80 ms for the objects of libraries and of a resumed study.
-    """
+    """Exempt all present objects from garbage collection: a full one stops all threads, here for 80 ms."""
     gc.collect()
     gc.freeze()
     try:
@@ -81,12 +78,7 @@ class _InterruptedError(Exception):
 
 
 class Session:
-    """Drives a study of the store until it is closed, drained or failed.
-
-    Args:
-        counted: Returns counts of models made without training them; None until they are known.
-        own_logging: Where the user's code logs by itself; None leaves that to its environment.
-    """
+    """Drives a study of the store until it is closed, drained or failed."""
 
     def __init__(
         self,
@@ -117,10 +109,7 @@ class Session:
             self._controller.drain(reason)
 
     def run(self) -> StudyMachine | None:
-        """Take the lease and drive the study.
-
-        Returns:
-            None if there was nothing to do, or if it was stopped while another controller had the lease.
+        """Take the lease and drive the study; None if there was nothing to do, or it was stopped while standing by.
 
         Raises:
             LeaseLostError: Another controller has taken over.
@@ -206,10 +195,7 @@ class Session:
         return None
 
     def _wait_for_lease(self) -> leases.Lease | None:
-        """Waits for the lease; None if this session or the study was stopped.
-
-        `automl stop` also applies to controllers that stand by, even if the driving one dies before it drains.
-        """
+        """Waits for the lease; None if this session or the study was stopped (`automl stop` also ends standbys)."""
         first: leases.Holder | None = None
         again = self._patiently
         while isinstance(lease := leases.acquire(self._store, self._row.id, patiently=again), leases.Holder):

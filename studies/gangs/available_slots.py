@@ -27,14 +27,9 @@ class AvailableSlots:
 
 
 def find_slots(device: str, cpus_per_rank: int, ray_address: str | None, *, autoscale: bool = False) -> AvailableSlots:
-    """Return the slots of a cluster, or of this machine; "auto" takes GPUs if there are any.
+    """Return the slots of a cluster, or of this machine; PoolError if wanted GPUs are missing, or the cluster is.
 
-    Args:
-        device: "auto", "cpu" or "cuda".
-        autoscale: Whether the cluster may get devices that it does not have now.
-
-    Raises:
-        PoolError: GPUs are wanted and there are none, or the cluster cannot be reached.
+    `device` is "cpu", "cuda" or "auto" (GPUs if there are any). With `autoscale` the cluster may get more devices.
     """
     if ray_address is None:
         cpu_slots, gpu_names = int(available_cpus()) // cpus_per_rank, local_gpu_names()
@@ -98,9 +93,8 @@ def visible_gpu_names(
 ) -> tuple[str, ...]:
     """Return the names of the GPUs that CUDA shows to a process, in its order.
 
-    Args:
-        visible: CUDA_VISIBLE_DEVICES: indices or UUID prefixes, up to the first that names no GPU. Unlisted MIG UUIDs
-            count, because drivers also accept older names of slices.
+    `visible` is CUDA_VISIBLE_DEVICES: indices or UUID prefixes, up to the first that names no GPU. Unlisted MIG UUIDs
+    count, because drivers also accept older names of slices.
     """
     if visible is None:
         return tuple(name for _, name in gpus)

@@ -28,13 +28,8 @@ Address = tuple[str, int]
 class NodeWatch:
     """Asks the nodes of a cluster once a second whether they are there.
 
-    A node counts as dead only if it has answered before: a firewall may block this process.
-
-    Args:
-        on_change: Called after the state of the nodes changed, and after each further look until it succeeds.
-
-    Attributes:
-        draining: Ids of the nodes that the cluster will take away, for instance by a preemption.
+    A node counts as dead only if it has answered before: a firewall may block this process. `on_change` is called after
+    each change, and then after each further look until it succeeds. The cluster will take the nodes `draining` away.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -93,11 +88,7 @@ class NodeWatch:
 
 
 def slots_of_nodes(nodes: Sequence[Mapping[str, object]], cpus_per_slot: int) -> int:
-    """Return the number of slots for which living nodes (as in `ray.nodes`) have devices, used or not.
-
-    Args:
-        cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
-    """
+    """Return for how many slots living nodes (as in `ray.nodes`) have devices, used or not; 0 CPUs: a slot is a GPU."""
     kind, each = ("CPU", cpus_per_slot) if cpus_per_slot else ("GPU", 1)
     living = [node["Resources"] for node in nodes if node["Alive"]]
     return sum(int(resources.get(kind, 0) // each) for resources in living if isinstance(resources, Mapping))

@@ -136,11 +136,9 @@ class RayPool:
     Args:
         device: Kind of slot: a GPU, or `cpus_per_rank` CPUs.
         address: Address of an existing cluster ("auto", "HOST:PORT", "ray://..."), or None to start a local one.
-        temp_folder: Folder for the files of a local cluster; Ray's own default if None.
         group_timeout_seconds: Timeout for forming a process group and for collectives.
         backend: Backend of process groups; "auto" is NCCL between GPUs and Gloo between CPUs.
         has_gangs: Whether trials may train on several ranks, whose groups need a store; it then starts at once.
-        ask_seconds: Interval at which ranks are asked for their progress within the epoch.
     """
 
     def __init__(
@@ -188,11 +186,7 @@ class RayPool:
         self._counter = itertools.count()
 
     def open(self, slots: int) -> None:
-        """Connect to the cluster, check its size, and start to warm the slots up.
-
-        Raises:
-            PoolError: The cluster cannot be reached, or is too small and does not grow; the message has the numbers.
-        """
+        """Connect to the cluster and start to warm the slots up; PoolError if it is too small and does not grow."""
         self._cluster.open(slots, must_fit=not self._autoscale)
         self._rank_slots.open(slots)
         if self._has_gangs and (slots > 1 or self._grows):

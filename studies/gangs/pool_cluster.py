@@ -18,14 +18,8 @@ from trainers.protocol import GROUP_INTERFACE
 class PoolCluster:
     """Joins or starts a cluster, and leaves or ends it.
 
-    Args:
-        address: Address of an existing cluster, or None to start one.
-        temp_folder: Folder for the files of a new cluster; Ray's own default if None.
-
-    Attributes:
-        is_own: Whether the cluster was started here, and must be ended here.
-        is_dead: Whether a vital process of an own cluster is gone.
-        cpus: CPUs to which each slot's ranks are bound; empty without binding.
+    Without an address it starts its own cluster, which `is_dead` once a vital process is gone. Each slot's ranks are
+    bound to their CPUs, if there are any in `cpus`.
     """
 
     def __init__(
@@ -43,11 +37,7 @@ class PoolCluster:
         self.cpus: Mapping[int, tuple[int, ...]] = {}
 
     def open(self, slots: int, *, must_fit: bool = True) -> None:
-        """Join the cluster, or start one with `slots` slots.
-
-        Raises:
-            PoolError: The cluster cannot be reached or started, or is too small; the message has the numbers.
-        """
+        """Join the cluster, or start one with `slots` slots; PoolError if that fails, or if it is too small."""
         if self._address is None:
             self._environment.enter_context(_environment({GROUP_INTERFACE: _loopback_interface()}))
         self.is_own = join_or_start(

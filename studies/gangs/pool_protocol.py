@@ -30,14 +30,10 @@ class SlotsReady:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotsLost:
-    """Slots whose processes died while no gang had them; `SlotsReady` follows for each.
-
-    Attributes:
-        with_device: Whether the device is gone as well, so that it costs nothing.
-    """
+    """Slots whose processes died while no gang had them; `SlotsReady` follows for each."""
 
     slots: tuple[int, ...]
-    with_device: bool = False
+    with_device: bool = False  # the device is gone as well, so that it costs nothing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,17 +45,12 @@ class SlotsLeaving:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangStarted:
-    """The ranks hold model and data and begin their first step.
-
-    Attributes:
-        facts: The trainer's `TrialFacts` as a mapping.
-        seconds: Duration of the start, measured in rank 0; None for the time from the lease to now.
-    """
+    """The ranks hold model and data and begin their first step."""
 
     trial_id: int
     attempt: int
-    facts: Mapping[str, object] = field(default_factory=dict)
-    seconds: float | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)  # the trainer's `TrialFacts` as a mapping
+    seconds: float | None = None  # duration of the start, measured in rank 0; None for the time from the lease to now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,34 +83,25 @@ class PartSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """A rank has got further within its epoch, or begins something for the first time.
-
-    Attributes:
-        epoch: The running epoch, from 1; 0 before the first one.
-        fraction: Part of that epoch's work that rank 0 has done, from 0 to 1.
-        is_first: Whether a rank does something for the first time, which may be compiled and take as long as a start.
-    """
+    """A rank has got further within its epoch, or begins something for the first time."""
 
     trial_id: int
     attempt: int
-    epoch: int
-    fraction: float
+    epoch: int  # the running epoch, from 1; 0 before the first one
+    fraction: float  # part of that epoch's work that rank 0 has done, from 0 to 1
+    # Whether a rank does something for the first time, which may be compiled and take as long as a start
     is_first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangFailed:
-    """A gang cannot go on; its ranks end. `SlotsReady` follows for each usable slot.
-
-    Attributes:
-        counts: Whether it counts as an attempt of the trial; not if a process was dead before the gang started.
-    """
+    """A gang cannot go on; its ranks end. `SlotsReady` follows for each usable slot."""
 
     trial_id: int
     attempt: int
     failure: Failure
     message: str
-    counts: bool = True
+    counts: bool = True  # whether as an attempt of the trial; not if a process died before the gang started
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

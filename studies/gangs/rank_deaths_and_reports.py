@@ -29,13 +29,7 @@ _OVER: tuple[Failure, str] = ("lost", "")
 
 @dataclass(kw_only=True, slots=True)
 class Gang:
-    """The ranks of one attempt.
-
-    Attributes:
-        reports: Rank 0's stream and the other ranks' ends, by rank.
-        spoke_at: Moment of the start or of rank 0's latest report, on the monotonic clock in seconds.
-        over: Set once the pool has taken the slots; later reports are ignored.
-    """
+    """The ranks of one attempt."""
 
     key: str
     trial_id: int
@@ -43,8 +37,9 @@ class Gang:
     attempt: int
     slots: tuple[int, ...]
     actors: list[Any]
-    reports: list[Any] = field(default_factory=list)
-    spoke_at: float = field(default_factory=time.monotonic)
+    reports: list[Any] = field(default_factory=list)  # rank 0's stream and the other ranks' ends, by rank
+    spoke_at: float = field(default_factory=time.monotonic)  # start or latest report of rank 0, on the monotonic clock
+    # Set once the pool has taken the slots; later reports are ignored
     over: threading.Event = field(default_factory=threading.Event)
     changing: threading.Lock = field(default_factory=threading.Lock)
 

@@ -1,7 +1,4 @@
-"""Environment variables of the user's shell that ranks on other machines need.
-
-Without NCCL's settings these ranks would not find each other, and without others look for models in wrong folders.
-"""
+"""Variables of the user's shell that ranks elsewhere need, to find each other (NCCL) and the right model folders."""
 
 from __future__ import annotations
 

@@ -28,11 +28,7 @@ class RankMaker:
     environment: Mapping[str, str] = field(repr=False)
 
     def new(self, cpus: tuple[int, ...], node: str = "", *, elsewhere: bool = False) -> Any:
-        """Make an actor that serves a slot.
-
-        Args:
-            node: Node whose device the actor gets, unless that is gone; empty takes any.
-        """
+        """Make an actor that serves a slot, with a device of `node` unless that is gone; empty takes any node."""
         import ray
 
         actor_class: Any = ray.remote(_actor_class())
@@ -73,14 +69,7 @@ def _placed(node: str, *, soft: bool) -> dict[str, Any]:
 
 
 class GroupStore:
-    """The store of a pool's process groups; replaced when dead, since no new group could form without it.
-
-    Args:
-        deadline_seconds: Longest time to wait for the store's process.
-
-    Attributes:
-        address: Host, port and secret of the store, None until it was asked.
-    """
+    """The store of a pool's process groups; replaced when dead, since no new group could form without it."""
 
     def __init__(self, deadline_seconds: float) -> None:
         self.actor = new_store()
@@ -106,10 +95,9 @@ class GroupStore:
 
 
 def all_leave(actors: Mapping[int, Any], group_id: str, is_hopeless: Callable[[], bool]) -> list[int]:
-    """Make the processes of some slots leave a process group together; stops waiting when `is_hopeless()`.
+    """Make slots' processes leave a process group together; stops waiting when `is_hopeless()`.
 
-    Returns:
-        Slots whose processes are still in it: once one process is gone, the others never leave.
+    Returns the slots whose processes are still in it: once one process is gone, the others never leave.
     """
     import ray
 

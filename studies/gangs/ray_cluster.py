@@ -63,10 +63,7 @@ def _loopback_stays() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _vital_processes_only() -> Iterator[None]:
-    """Keep Ray from starting processes that a local study does not use; `ray.init` waits for the first of them.
-
-    They are the server of its dashboard, the monitor of its autoscaler, and the one that copies logs to the driver.
-    """
+    """Keep Ray from starting its dashboard, autoscaler monitor and log copier; `ray.init` waits for the first one."""
     from ray._private.node import Node
 
     unused = ("start_api_server", "start_monitor", "start_log_monitor")
@@ -146,11 +143,7 @@ def join_or_start(
     temp_folder: str | None,
     must_fit: bool = True,
 ) -> bool:
-    """Join a cluster, or start one with `slots` slots if address is None; returns whether the caller must end it.
-
-    Raises:
-        PoolError: The cluster cannot be reached or started, or is too small; the message has the numbers.
-    """
+    """Join a cluster, or start one if address is None; returns whether the caller must end it. PoolError on failure."""
     ray = import_ray()
     starts = address is None and not ray.is_initialized()
     options: dict[str, Any] = {
@@ -200,14 +193,7 @@ def _init_patiently(address: str | None, options: Mapping[str, Any]) -> None:
 
 
 def wait_for_nodes(address: str, nodes: int, seconds: float) -> None:
-    """Wait until a starting cluster has `nodes` nodes, and stay connected.
-
-    Args:
-        address: Host and port of the cluster's head, of which this machine is a node.
-
-    Raises:
-        PoolError: They have not come in time; the message has the numbers.
-    """
+    """Wait until a starting cluster has `nodes` nodes, and stay connected; PoolError if they have not come in time."""
     deadline, found, problem = time.monotonic() + seconds, 0, ""
     while time.monotonic() < deadline:
         try:
@@ -256,11 +242,7 @@ def _check_room(slots: int, device: Literal["cpu", "cuda"], cpus_per_rank: int) 
 
 
 def cluster_room(address: str, cpus_per_rank: int) -> tuple[int, tuple[str, ...]]:
-    """Return the cluster's room in CPU slots and the names of its GPUs; stays connected.
-
-    Raises:
-        PoolError: The cluster cannot be reached.
-    """
+    """Return the cluster's room in CPU slots and its GPUs' names; stays connected. PoolError if it is out of reach."""
     import ray
 
     connect(address)

@@ -37,12 +37,9 @@ AWAITED_AFTER_SECONDS = 30.0
 class RaySlots:
     """Looks after the slots of a pool.
 
-    Args:
-        find_store: Ensures that the store of the process groups lives, before processes are counted on.
-        is_used: Returns whether a gang holds a slot; the gang then reports the death of its process.
-        post: Puts an event into the pool's queue.
-        cpus_per_slot: Number of CPUs of a slot; 0 if a slot is a GPU.
-        autoscale: Whether an autoscaler brings the devices, by the number of waiting processes.
+    `find_store` ensures that the store of the process groups lives, before processes are counted on. If a gang holds a
+    slot (`is_used`), the gang reports the death of its process. `cpus_per_slot` is 0 if a slot is a GPU. With
+    `autoscale` an autoscaler brings the devices, by the number of waiting processes.
     """
 
     def __init__(

@@ -14,21 +14,14 @@ from trainers.protocol import Failure, Measurement, ParameterValue, TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """Recorded or made-up results of training one configuration.
+    """Recorded or made-up results of training one configuration."""
 
-    Attributes:
-        metrics: Metrics by name, for each epoch from 1.
-        hangs_at: Epoch within which an attempt falls silent, by attempt.
-        completes_at: Epoch at whose end an attempt has stopped improving, by attempt.
-        start_seconds: Time from the lease to the first step of any attempt; None takes the pool's times.
-    """
-
-    metrics: tuple[Mapping[str, float], ...]
+    metrics: tuple[Mapping[str, float], ...]  # by name, for each epoch from 1
     epoch_seconds: tuple[float, ...]
     fails_at: Mapping[int, tuple[int, Failure]] | None = None
-    hangs_at: Mapping[int, int] | None = None
-    completes_at: Mapping[int, int] | None = None
-    start_seconds: float | None = None
+    hangs_at: Mapping[int, int] | None = None  # epoch within which an attempt falls silent, by attempt
+    completes_at: Mapping[int, int] | None = None  # epoch at whose end an attempt has stopped improving, by attempt
+    start_seconds: float | None = None  # from the lease to the first step of any attempt; None takes the pool's times
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,12 +52,11 @@ class _Beat:
 
 
 class SimulatedPool:
-    """A pool whose gangs take virtual time.
+    """A pool whose gangs take virtual time, from `opened_at` on.
 
     Args:
         thaw_seconds: Time from the lease to the first step of a trial that goes on from a checkpoint.
         warm_up_seconds: Time from opening the pool until its slots are ready, and for a new process.
-        opened_at: First moment of the virtual clock, in seconds.
         trials_per_process: Number of trials after which a slot gets a new process; None never replaces one.
         progress_seconds: Time between two progress reports within an epoch; None makes none.
     """

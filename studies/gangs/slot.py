@@ -16,38 +16,25 @@ WEIGH_DEADLINE_SECONDS = 10.0
 
 @dataclass(kw_only=True, slots=True)
 class Slot:
-    """A slot, and the process that serves it now.
+    """A slot, and the process that serves it now."""
 
-    Attributes:
-        actor: Actor of the process; None between two attempts to start one.
-        hello: Call whose answer says that the process is ready; None before it.
-        death: Call that ends with the process; None before the process is ready.
-        since: Moment at which the actor was made, or will be made again, on the monotonic clock in seconds.
-        failures: Number of failed starts in a row.
-        started_at: Start of the process in seconds since the boot; None if unknown on this machine.
-        is_released: Whether the slot never gets a process again.
-        is_leaving: Whether the pool has reported that the slot's node will be taken away.
-        rss_bytes_when_new: Memory of the process before its first trial, in bytes.
-        rss_bytes: Memory of the process after its latest trial, in bytes.
-    """
-
-    actor: Any
-    hello: Any = None
-    death: Any = None
-    since: float = 0.0
-    failures: int = 0
+    actor: Any  # actor of the process; None between two attempts to start one
+    hello: Any = None  # call whose answer says that the process is ready; None before it
+    death: Any = None  # call that ends with the process; None before the process is ready
+    since: float = 0.0  # moment at which the actor was made, or will be made again, on the monotonic clock in seconds
+    failures: int = 0  # number of failed starts in a row
     node: str = ""
     host: str = ""
     pid: int = 0
-    started_at: float | None = None
+    started_at: float | None = None  # in seconds since the boot; None if unknown on this machine
     ready: bool = False
     is_dead: bool = False
     is_lost: bool = False
-    is_released: bool = False
-    is_leaving: bool = False
+    is_released: bool = False  # never gets a process again
+    is_leaving: bool = False  # the pool has reported that the slot's node will be taken away
     trials: int = 0
-    rss_bytes_when_new: int = 0
-    rss_bytes: int = 0
+    rss_bytes_when_new: int = 0  # memory of the process before its first trial
+    rss_bytes: int = 0  # memory of the process after its latest trial
 
     def is_gone(self) -> bool:
         """Return whether its process is known or seen to be dead."""

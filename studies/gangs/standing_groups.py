@@ -18,11 +18,7 @@ from dataclasses import dataclass
 
 
 def best_fit(node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-    """Return slots of the fullest node with enough of them, else of the emptiest nodes.
-
-    Args:
-        world_size: Number of slots wanted, at most as many as are free.
-    """
+    """Return slots of the fullest node with enough of them, else of the emptiest nodes; at most as many as are free."""
     nodes: dict[str, list[int]] = {}
     for slot, node in sorted(node_of.items()):
         nodes.setdefault(node, []).append(slot)
@@ -71,11 +67,9 @@ class StuckGroupError(Exception):
 class StandingGroups:
     """The only owner of standing groups; thread-safe.
 
-    Args:
-        prefix: Prefix of this pool's group names in the store.
-        leaves_together: Whether only all members together can leave, as with NCCL.
-        leave: Makes members leave a group and waits until they have, or until the function passed to it returns True;
-            returns the slots whose processes have not left.
+    `leaves_together`: only all members together can leave, as with NCCL. `leave` makes members leave a group and waits
+    until they have, or until the function passed to it returns True; it returns the slots whose processes have not
+    left.
     """
 
     def __init__(
@@ -95,11 +89,7 @@ class StandingGroups:
         self._changing = threading.Condition()
 
     def pick(self, node_of: Mapping[int, str], world_size: int) -> tuple[int, ...]:
-        """Return slots for a gang: a free standing group of this size, else the best fit.
-
-        Args:
-            world_size: Number of slots wanted, at most as many as are free.
-        """
+        """Return slots for a gang: a free standing group of this size, else the best fit."""
         with self._changing:
             standing = {group.slots for group in self._by_slot.values()}
             unbound = {slot: node for slot, node in node_of.items() if slot not in self._by_slot}
@@ -113,11 +103,8 @@ class StandingGroups:
     def seat(self, slots: tuple[int, ...]) -> str:
         """Return the identity of the ranks' group, new or standing; empty for one rank.
 
-        Dissolves other groups that share a slot, which takes as long as the slowest member.
-
-        Raises:
-            StuckGroupError: A group that shares a slot cannot be dissolved (replace the error's slots' processes), or
-                some of these slots were replaced meanwhile.
+        Dissolves other groups that share a slot, which takes as long as the slowest member. StuckGroupError names slots
+        whose processes must be replaced; it is also raised if some of these slots were replaced meanwhile.
         """
         with self._changing:
             self._changing.wait_for(lambda: not self._leaving & set(slots))

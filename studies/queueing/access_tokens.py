@@ -27,18 +27,12 @@ PROJECT_PATTERN = r"[A-Za-z0-9_-]{1,60}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """User who sends a request.
-
-    Attributes:
-        project: The only visible project, except for an admin.
-        role: viewer reads, member also submits and stops, admin does everything in all projects.
-        token_id: Id of the token's row; None on the loopback interface without tokens.
-    """
+    """User who sends a request."""
 
     user: str
-    project: str
-    role: Role
-    token_id: int | None = None
+    project: str  # the only visible project, except for an admin
+    role: Role  # viewer reads, member also submits and stops, admin does everything in all projects
+    token_id: int | None = None  # id of the token's row; None on the loopback interface without tokens
 
     @property
     def is_admin(self) -> bool:
@@ -73,11 +67,7 @@ def digest_of(token: str) -> str:
 def create(
     store: Store, *, name: str, user: str, project: str, role: Role, days: float | None
 ) -> tuple[str, TokenLine]:
-    """Make a token valid for some days, None for ever. Show it once: only its digest is stored.
-
-    Raises:
-        StoreError: The name of the user or of the project is not allowed.
-    """
+    """Make a token for some days (None: for ever); only its digest is stored. StoreError if a name is not allowed."""
     if re.fullmatch(USER_PATTERN, user) is None:
         allowed = "letters, digits, - _ @ and ., at most 100 of them, no . in front"
         raise StoreError(f"user: {found(user, allowed)}")
@@ -99,10 +89,7 @@ def _made(store: Store, *, name: str, user: str, project: str, role: Role, days:
 
 
 def keep(store: Store, token: str, *, name: str, user: str, project: str, role: Role) -> None:
-    """Keep a token made elsewhere, such as a cluster's secret, and revoke other valid tokens of this name.
-
-    A token that is kept already stays unchanged.
-    """
+    """Keep a token made elsewhere, such as a cluster's secret, unless it is kept already; revoke others of its name."""
     if identify(store, token) is not None:
         return
     with store.engine.begin() as connection:
@@ -154,11 +141,7 @@ def revoke(store: Store, token_id: int) -> TokenLine:
 
 
 def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: float) -> tuple[str, TokenLine]:
-    """Make a new token for the same user, valid for some days (None for ever), and let the old one expire.
-
-    Raises:
-        StoreError: There is no such token, or it is not valid any more.
-    """
+    """Make a new token for some days (None: for ever), and let the old one expire; StoreError if that is not valid."""
     old = next((line for line in listed(store) if line.id == token_id), None)
     if old is None or not old.is_valid:
         raise StoreError(f"token: found {token_id}, allowed: the id of a valid token (`automl token list`)")

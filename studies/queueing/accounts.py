@@ -22,19 +22,14 @@ LEAST_SHARE = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """A limit on the spending of a user or a project over all studies.
-
-    Attributes:
-        promised_nano_usd: Money that running jobs, and jobs whose controllers died, may still charge.
-        has_unlimited: Whether a job runs without a cap, since it started before this limit was set.
-    """
+    """A limit on the spending of a user or a project over all studies."""
 
     kind: AccountKind
     name: str
     limit_nano_usd: int
     spent_nano_usd: int
-    promised_nano_usd: int
-    has_unlimited: bool = False
+    promised_nano_usd: int  # what running jobs, and jobs whose controllers died, may still charge
+    has_unlimited: bool = False  # a job runs without a cap, since it started before this limit was set
 
     @property
     def rest_nano_usd(self) -> int:
@@ -42,10 +37,7 @@ class Account:
         return self._rest(self.promised_nano_usd)
 
     def rest_for(self, job: Job) -> int:
-        """Return what a new run of a job may have, in nano-dollars; at least 0.
-
-        The new run settles uncharged time of an earlier run, so that promise is added.
-        """
+        """Return the nano-dollars that a new run may have, at least 0; it may also use an earlier run's promise."""
         return self._rest(self.promised_nano_usd - (job.promised_nano_usd or 0))
 
     def _rest(self, promised_nano_usd: int) -> int:
@@ -83,15 +75,10 @@ def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Jo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """What a job may spend.
+    """What a job may spend."""
 
-    Attributes:
-        cap_nano_usd: Limit on the study's spending up to the end of the run; None is no limit.
-        problem: Why it cannot start, in one line; empty if it can.
-    """
-
-    cap_nano_usd: int | None
-    problem: str = ""
+    cap_nano_usd: int | None  # for the study up to the end of the run; None is no limit
+    problem: str = ""  # why it cannot start, in one line; empty if it can
 
 
 def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:

@@ -80,14 +80,7 @@ TURN_LOCK = 7_209_432_117
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
-    """A job to submit.
-
-    Attributes:
-        priority: Priority, 0 without one.
-        base_folder: Folder in which relative paths and the user's own task start.
-        slots: Number of slots; None takes all slots of its worker.
-        limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
-    """
+    """A job to submit."""
 
     kind: JobKind = "study"
     study: str
@@ -95,9 +88,9 @@ class Submission:
     user: str
     priority: int = 0
     spec: Mapping[str, Any]
-    base_folder: str
-    slots: int | None
-    limit_nano_usd: int | None
+    base_folder: str  # folder in which relative paths and the user's own task start
+    slots: int | None  # None takes all slots of its worker
+    limit_nano_usd: int | None  # the study's own budget; None is no limit
 
 
 class JobQueue:
@@ -151,10 +144,7 @@ class JobQueue:
         return row.spec, row.base_folder
 
     def ask(self, job: Job, what: JobRequest) -> Job:
-        """Stop, cancel or preempt a job: a waiting one at once, a running one through its worker.
-
-        An ended job stays unchanged, except that a stopped one can be cancelled.
-        """
+        """Stop, cancel or preempt a job, a running one by its worker; of ended ones only a stopped one is cancelled."""
         with self._turn() as connection:
             state = connection.execute(sa.select(t.jobs.c.state).where(t.jobs.c.id == job.id)).scalar_one()
             values: dict[str, Any] = {}
@@ -168,14 +158,9 @@ class JobQueue:
         return self.require(job.study)
 
     def queue_again(self, job: Job, *, limit_nano_usd: int | None) -> Job:
-        """Queue an ended job again.
+        """Queue an ended job again, with the study's own budget; None is no limit.
 
-        Args:
-            limit_nano_usd: The study's own budget, which may have changed; None is no limit.
-
-        Raises:
-            StoreError: The job has not ended, is deleted, or its study is being confirmed (two jobs cannot charge one
-                ledger).
+        StoreError if it has not ended, is deleted, or its study is being confirmed: two jobs cannot charge one ledger.
         """
         with self._turn() as connection:
             job_rows.check_may_go_on(connection, job)
@@ -196,12 +181,10 @@ class JobQueue:
         return self.require(job.study)
 
     def settle_deleted(self, job: Job) -> None:
-        """Mark a job as deleted before its study is, and keep its cost in its accounts.
+        """Mark a job and the jobs that have confirmed its study as deleted, and keep their costs in their accounts.
 
-        Jobs that have confirmed the study are marked too, since their charges are in its ledger.
-
-        Raises:
-            StoreError: The job has not ended, or the study is being confirmed; nothing is marked then.
+        Comes before the study's deletion. StoreError, marking nothing, if the job has not ended or the study is being
+        confirmed.
         """
         with self._turn() as connection:
             for one in job_rows.load_with_confirmations(connection, job.study):
@@ -245,13 +228,9 @@ class JobQueue:
             return int(connection.execute(sa.insert(t.workers).values(row).returning(t.workers.c.id)).scalar_one())
 
     def beat(self, worker_id: int) -> tuple[float, dict[int, JobRequest | None]]:
-        """Renew a worker's heartbeat.
+        """Renew a worker's heartbeat; WorkerGoneError if it is too late: the worker has been given up.
 
-        Returns:
-            Seconds since the last heartbeat, and the request for each of its open runs, by the run's id.
-
-        Raises:
-            WorkerGoneError: The heartbeat is too late: the worker has been given up.
+        Returns the seconds since the last heartbeat, and the request for each of its open runs, by the run's id.
         """
         open_runs = sa.select(t.job_runs.c.id, t.jobs.c.request).join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
         mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
@@ -275,13 +254,9 @@ class JobQueue:
             return _now(connection)
 
     def take_turn(self, worker_id: int, slots: int, *, gives_up_silent: bool = True) -> Start | MakeRoom | Wait:
-        """End dead workers, and let this worker start a job, or ask for room, if it is its turn.
+        """End dead workers, and let this worker start a job or ask for room; WorkerGoneError if it was given up itself.
 
-        Args:
-            gives_up_silent: Whether workers without a recent heartbeat count as dead, like all of them after an outage.
-
-        Raises:
-            WorkerGoneError: This worker has been given up itself.
+        `gives_up_silent`: workers without a recent heartbeat count as dead, like all of them after an outage.
         """
         with self.store.snapshot() as connection:  # workers look every second, and would keep writers waiting
             turn, changes = self._turn_of(connection, worker_id, slots)

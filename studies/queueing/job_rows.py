@@ -201,13 +201,10 @@ def names(connection: sa.Connection, project: str) -> frozenset[str]:
 
 
 def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
-    """Return `project` and the columns that change with the status of a job; None without a job.
+    """Return the columns that change with a job's status; None without a job. Sums no ledger: cheap for each second.
 
-    Cheap enough for each second: sums no ledger.
-
-    Returns:
-        `project`, then state, reason, request, priority and limit of the job, id of its open run, and revision and
-        state of its study, None before its start.
+    They are `project`, then state, reason, request, priority and limit of the job, id of its open run, and revision and
+    state of its study, None before its start.
     """
     row: Any = connection.execute(LOOK, {"study": study}).first()
     return row  # type: ignore[no-any-return]
@@ -264,9 +261,7 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
 def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
     """Return the room that other living workers are making, or that came free there recently.
 
-    Args:
-        besides: Id of the asking worker, whose own room does not count.
-        since: Moment in seconds since 1970 from which a worker may not have had its turn yet.
+    Recently is after `since`, in seconds since 1970: some worker may not have had its turn since then.
     """
     w, r = t.workers.c, t.job_runs.c
     alive = (w.ended_at.is_(None), w.expires_at > clock_of(connection), w.id != besides)

@@ -41,69 +41,48 @@ MOST_PRIORITY = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One stay of a job on a worker.
-
-    Attributes:
-        cap_nano_usd: Limit on the study's spending up to the end of the run; None is no limit.
-        started_at: Start by the database's clock, in seconds since 1970.
-        ended_at: End by the same clock; None while it runs.
-        outcome: How it ended; None while it runs.
-        device: The worker's device, "cpu" or "cuda".
-    """
+    """One stay of a job on a worker; times are the database's, in seconds since 1970."""
 
     id: int
     worker: str
     slot_numbers: tuple[int, ...]
-    cap_nano_usd: int | None
+    cap_nano_usd: int | None  # limit on the study's spending up to the end of the run; None is no limit
     started_at: float
-    ended_at: float | None
-    outcome: RunOutcome | None
-    device: str = "cpu"
+    ended_at: float | None  # None while it runs
+    outcome: RunOutcome | None  # None while it runs
+    device: str = "cpu"  # the worker's, "cpu" or "cuda"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """A submitted study or single training.
 
-    Attributes:
-        kind: Kind of job; a training is a study of one trial, and a confirm job trains models of a study again.
-        priority: Jobs of a higher priority go first, and may displace others.
-        reason: Reason for the state, in one line; may be empty.
-        slots: Number of slots that its study wants; None takes all slots of its worker.
-        least_slots: Slots that a job taking a whole worker needs: the largest gang in its space. 1 while a task's own
-            space is unknown; the first run then keeps what fits.
-        device: "cpu", "cuda" or "auto" as in its spec; "cuda" needs a worker with GPUs. "auto" for ended jobs.
-        cpus_per_rank: CPUs per slot where slots are CPUs; 1 for ended jobs.
-        limit_nano_usd: The study's own budget in nano-dollars; None is no limit.
-        spent_nano_usd: Charges so far in nano-dollars, paid by its user and project.
-        request: Somebody's request to its run; None without one.
-        used_up_nano_usd: Cap of the latest run if that cap ended it and the job waits; else None.
-        run: Its open run; None while it does not run.
-        left_run: Its latest run if it ended with an open pool, so that charges may still follow; else None.
+    `least_slots` are the slots that a job taking a whole worker needs: the largest gang in its space. They are 1 while
+    a task's own space is unknown; the first run then keeps what fits.
     """
 
     id: int
-    kind: JobKind
+    kind: JobKind  # a training is a study of one trial, and a confirm job trains models of a study again
     study: str
     project: str
     user: str
-    priority: int
+    priority: int  # jobs of a higher priority go first, and may displace others
     state: JobState
-    reason: str
-    slots: int | None
-    limit_nano_usd: int | None
-    spent_nano_usd: int
-    request: JobRequest | None
+    reason: str  # for the state, in one line; may be empty
+    slots: int | None  # wanted by its study; None takes all slots of its worker
+    limit_nano_usd: int | None  # the study's own budget; None is no limit
+    spent_nano_usd: int  # charges so far, paid by its user and project
+    request: JobRequest | None  # somebody's request to its run
     submitted_at: float
     queued_at: float
     ended_at: float | None
     least_slots: int = 1
-    device: str = "auto"
-    cpus_per_rank: int = 1
+    device: str = "auto"  # "cpu", "cuda" (needs a worker with GPUs) or "auto" as in its spec; "auto" for ended jobs
+    cpus_per_rank: int = 1  # CPUs per slot where slots are CPUs; 1 for ended jobs
     confirmed_nano_usd: int = 0
-    used_up_nano_usd: int | None = None
-    run: Run | None = None
-    left_run: Run | None = None
+    used_up_nano_usd: int | None = None  # cap of the latest run if that cap ended it and the job waits
+    run: Run | None = None  # its open run; None while it does not run
+    left_run: Run | None = None  # its latest run if it ended with an open pool, so that charges may still follow
 
     @property
     def is_gone(self) -> bool:

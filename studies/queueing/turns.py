@@ -65,13 +65,7 @@ def next_turn(
     device: str = "cuda",
     rooms: Sequence[Room] = (),
 ) -> Start | MakeRoom | Wait:
-    """Return a worker's next step.
-
-    Args:
-        used: Slot-seconds by user.
-        now: Present moment in seconds since 1970.
-        device: The worker's device, "cpu" or "cuda"; a worker with GPUs takes any job.
-    """
+    """Return a worker's next step. `used` are slot-seconds by user; a worker with GPUs ("cuda") takes any job."""
     taken = {number for job in running if job.run is not None for number in job.run.slot_numbers}
     free = [number for number in range(slots) if number not in taken]
     line = in_order(queued, used)

@@ -58,19 +58,14 @@ WorkerFate = Literal["frozen", "gone", "silent"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilentWorker:
-    """A worker that has not left, and whose heartbeat has stopped.
-
-    Attributes:
-        fate: frozen or gone if its process on this machine is stopped or has ended, else silent.
-        silent_seconds: Time since its heartbeat ran out.
-    """
+    """A worker that has not left, and whose heartbeat has stopped."""
 
     name: str
     host: str
     pid: int
-    fate: WorkerFate
+    fate: WorkerFate  # frozen or gone if its process on this machine is stopped or has ended, else silent
     started_at: float
-    silent_seconds: float
+    silent_seconds: float  # time since its heartbeat ran out
     studies: tuple[str, ...]
 
 

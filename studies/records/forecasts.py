@@ -15,19 +15,13 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """Forecast of one objective of a trial, in the objective's own direction and unit.
+    """Forecast of one objective of a trial, in the objective's own direction and unit."""
 
-    Attributes:
-        epochs: Forecast epochs, ascending: the next rungs.
-        mean: Expected value at each epoch, of its logarithm if `is_log`.
-        deviation: Standard deviation at each epoch, of the logarithm if `is_log`; 0 where the value is known.
-        is_log: Whether the logarithm is normally distributed, and not the value.
-    """
-
-    epochs: tuple[int, ...]
-    mean: tuple[float, ...]
+    epochs: tuple[int, ...]  # ascending: the next rungs
+    mean: tuple[float, ...]  # expected value at each epoch, of its logarithm if `is_log`
+    # Standard deviation at each epoch, of the logarithm if `is_log`; 0 where the value is known
     deviation: tuple[float, ...]
-    is_log: bool = False
+    is_log: bool = False  # the logarithm is normally distributed, and not the value
 
     def median(self, place: int) -> float:
         """Return the median at the epoch at index `place`."""

@@ -62,10 +62,7 @@ class Table:
 
 
 def epoch_rows(study: StudyRecord) -> Rows:
-    """Return one row for each epoch of each trial.
-
-    `wall_seconds` and `cost_usd` are those of the epoch alone; `metrics` has the trial's sums under the same names.
-    """
+    """Return one row for each epoch of each trial, with its own `wall_seconds` and `cost_usd`; `metrics` has sums."""
     return [
         {
             "trial": trial.number,

@@ -95,25 +95,15 @@ class Constraint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochRecord:
-    """One committed epoch of a trial.
+    """One committed epoch of a trial."""
 
-    Attributes:
-        epoch: Number of the epoch, from 1, without gaps.
-        metrics: Metrics by name; `cost_usd` and `wall_seconds` are the trial's sums up to this epoch.
-        wall_seconds: Duration of this epoch alone.
-        cost_nano_usd: Cost of this epoch alone.
-        checkpoint: Kept file of a milestone (absolute path), else None.
-        is_milestone: Whether this epoch's model is a deliverable, kept or not.
-        measured_at: Moment of the measurement, in seconds since 1970; of equal points the archive keeps the earliest.
-    """
-
-    epoch: int
-    metrics: Mapping[str, float]
-    wall_seconds: float
-    cost_nano_usd: int
-    checkpoint: str | None = None
-    is_milestone: bool = False
-    measured_at: float = 0.0
+    epoch: int  # from 1, without gaps
+    metrics: Mapping[str, float]  # by name; `cost_usd` and `wall_seconds` are the trial's sums up to this epoch
+    wall_seconds: float  # of this epoch alone
+    cost_nano_usd: int  # of this epoch alone
+    checkpoint: str | None = None  # kept file of a milestone (absolute path)
+    is_milestone: bool = False  # this epoch's model is a deliverable, kept or not
+    measured_at: float = 0.0  # seconds since 1970; of equal points the archive keeps the earliest
 
 
 NEXT_10_USD_PERCENT = "next_10_usd_percent"
@@ -136,22 +126,16 @@ class DecisionRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptRecord:
-    """One dispatch of a trial to a gang.
+    """One dispatch of a trial to a gang."""
 
-    Attributes:
-        attempt: Number of the attempt within its trial, from 1.
-        start_epoch: Number of epochs that were recorded before it.
-        outcome: "running", "complete", "paused", "pruned", "lost", "failed", ...
-        facts: The trainer's `TrialFacts` as a mapping, empty before the first step.
-    """
-
-    attempt: int
+    attempt: int  # number within its trial, from 1
     world_size: int
-    start_epoch: int
+    start_epoch: int  # number of epochs that were recorded before it
     slots: tuple[int, ...] = ()
-    outcome: str
+    outcome: str  # "running", "complete", "paused", "pruned", "lost", "failed", ...
     started_at: datetime
     ended_at: datetime | None = None
+    # The trainer's `TrialFacts` as a mapping, empty before the first step
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -172,51 +156,36 @@ class ChargeRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfirmationRecord:
-    """One training of a chosen configuration with a fresh seed (`automl confirm`).
-
-    Attributes:
-        epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
-        metrics: Metrics of the last epoch by name, test metrics with their prefix.
-        checkpoint: Path or URL of a kept model of this seed, from this or an earlier training; None without one.
-    """
+    """One training of a chosen configuration with a fresh seed (`automl confirm`)."""
 
     trial: int
     seed: int
     epoch: int
-    epochs: int
-    metrics: Mapping[str, float]
+    epochs: int  # number trained; fewer than `epoch` if this training stopped improving before
+    metrics: Mapping[str, float]  # of the last epoch, test metrics with their prefix
     cost_nano_usd: int
-    checkpoint: str | None
+    checkpoint: str | None  # path or URL of a kept model of this seed, from this or an earlier training
     confirmed_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
-    """One configuration, its training, decisions and cost.
-
-    Attributes:
-        number: Number of the trial from 0, in order of first start; None while it is queued.
-        failure: Kind of failure, set only for the state failed.
-        error: Traceback or message of the last failure, kept although a later attempt may have succeeded.
-        origin: "sampler", "enqueue" or "baseline".
-        epochs: Recorded epochs, ascending.
-        resume_epoch: Epoch of the checkpoint to resume from, 0 without one.
-    """
+    """One configuration, its training, decisions and cost."""
 
     id: int
-    number: int | None
+    number: int | None  # from 0, in order of first start; None while it is queued
     state: TrialState
-    failure: Failure | None = None
+    failure: Failure | None = None  # set only for the state failed
     params: Mapping[str, ParameterValue]
     world_size: int = 1
     reason: str = ""
-    error: str | None = None
-    origin: str = "sampler"
-    epochs: tuple[EpochRecord, ...] = ()
+    error: str | None = None  # traceback or message of the last failure, even if a later attempt has succeeded
+    origin: str = "sampler"  # "sampler", "enqueue" or "baseline"
+    epochs: tuple[EpochRecord, ...] = ()  # ascending
     decisions: tuple[DecisionRecord, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
     resume_checkpoint: str | None = None
-    resume_epoch: int = 0
+    resume_epoch: int = 0  # epoch of the checkpoint to resume from, 0 without one
     paid_nano_usd: int = 0
     asked: Mapping[str, Asked] = field(default_factory=dict)
     created_at: datetime | None = None
@@ -269,38 +238,28 @@ class StudyLine:
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that what is worked out once is kept
 class StudyRecord:
-    """A committed study with all its parts.
-
-    Attributes:
-        spec: Spec as a plain mapping, with defaults and without the store's URL.
-        objectives: Objectives in the spec's order.
-        reference_point: Reference point by metric, None until it is known.
-        overshoot_nano_usd: Nano-dollars spent beyond the budget.
-        mlflow_uri: Tracking URI of its MLflow view, or None.
-        driven: Whether a living controller drives it; a study whose controller died stays `running`.
-        slots_there: Number of slots that cost money now; None if no pool is open.
-        confirmations: Measurements with fresh seeds, the latest of each trial, epoch and seed.
-    """
+    """A committed study with all its parts."""
 
     id: int
     uid: str
     name: str
     state: StudyState
     stop_reason: StopReason | None
-    spec: Mapping[str, object]
-    objectives: tuple[Objective, ...]
-    reference_point: Mapping[str, float] | None
+    spec: Mapping[str, object]  # plain mapping, with defaults and without the store's URL
+    objectives: tuple[Objective, ...]  # in the spec's order
+    reference_point: Mapping[str, float] | None  # by metric, None until it is known
     budget: Mapping[str, BudgetLine]
     alive_seconds: float
     trials: tuple[TrialRecord, ...]
     charges: tuple[ChargeRecord, ...]
     error: str | None = None
-    overshoot_nano_usd: int = 0
-    mlflow_uri: str | None = None
-    driven: bool = False
+    overshoot_nano_usd: int = 0  # spent beyond the budget
+    mlflow_uri: str | None = None  # tracking URI of its MLflow view
+    driven: bool = False  # a living controller drives it; a study whose controller died stays `running`
     constraints: tuple[Constraint, ...] = ()
     views: tuple[ViewRecord, ...] = ()
-    slots_there: int | None = None
+    slots_there: int | None = None  # number of slots that cost money now; None if no pool is open
+    # Measurements with fresh seeds, the latest of each trial, epoch and seed
     confirmations: tuple[ConfirmationRecord, ...] = ()
     created_at: datetime
     ended_at: datetime | None = None

@@ -10,44 +10,30 @@ from studies.records.records import TrialRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTrial:
-    """A stored trial, with details for controllers only.
+    """A stored trial, with details for controllers only."""
 
-    Attributes:
-        record: The trial without decisions and attempts, with its milestones, last epoch and watched epochs.
-        paused_by: "policy", "drain" or "fault" for a paused trial, else None.
-        slot_seconds: Slot time that it has trained, in seconds.
-        epoch_seconds: Durations of all its epochs, in seconds.
-        epoch_ranks: Number of ranks by epoch, for epochs trained on fewer than all ranks.
-        finished_from: Epoch after which it was finished as a leader of the archive, else None.
-    """
-
-    record: TrialRecord
-    paused_by: str | None
+    record: TrialRecord  # without decisions and attempts, with its milestones, last epoch and watched epochs
+    paused_by: str | None  # "policy", "drain" or "fault" for a paused trial
     wall_seconds: float
-    slot_seconds: float
+    slot_seconds: float  # slot time that it has trained
     sampler_attributes: Mapping[str, object]
-    epoch_seconds: Sequence[float] = ()
+    epoch_seconds: Sequence[float] = ()  # durations of all its epochs
     epoch_costs_nano_usd: Sequence[int] = ()
-    epoch_ranks: Mapping[int, int] = field(default_factory=dict)
+    epoch_ranks: Mapping[int, int] = field(default_factory=dict)  # number of ranks by epoch, where not all trained
     outcomes: tuple[str, ...] = ()
     train_seconds: float = 0.0
     train_nano_usd: int = 0
-    finished_from: int | None = None
+    finished_from: int | None = None  # epoch after which it was finished as a leader of the archive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumeState:
-    """State from which a controller resumes a study; the default is a study without trials.
+    """State from which a controller resumes a study; the default is a study without trials."""
 
-    Attributes:
-        trials: All trials by id, queued ones included.
-        checkpoint_bytes: Known sizes of checkpoint files in bytes, by path.
-    """
-
-    trials: tuple[StoredTrial, ...] = ()
+    trials: tuple[StoredTrial, ...] = ()  # all trials by id, queued ones included
     spent_nano_usd: int = 0
     alive_seconds: float = 0.0
-    checkpoint_bytes: Mapping[str, int] = field(default_factory=dict)
+    checkpoint_bytes: Mapping[str, int] = field(default_factory=dict)  # known sizes of checkpoint files, by path
 
     @property
     def closed_trial_ids(self) -> list[int]:

@@ -1,7 +1,4 @@
-"""Results and costs of a study, as frozen values and dicts.
-
-Amounts are whole nano-dollars until the last line of a function, so that sums are exact.
-"""
+"""Results and costs of a study, as frozen values and dicts; amounts are whole nano-dollars, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -51,18 +48,13 @@ class FrontPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArchivePoint:
-    """A feasible milestone that no other milestone of any trial dominates.
-
-    Attributes:
-        values: Objectives at this epoch by name.
-        checkpoint: Absolute path of the kept model, None if it was not kept.
-    """
+    """A feasible milestone that no other milestone of any trial dominates."""
 
     trial: int
     epoch: int
     state: TrialState
-    values: Mapping[str, float]
-    checkpoint: str | None
+    values: Mapping[str, float]  # objectives at this epoch
+    checkpoint: str | None  # absolute path of the kept model; None if it was not kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,11 +207,7 @@ def earlier_names(study: StudyRecord) -> list[str]:
 
 
 def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:
-    """Return the JSON of `launch --json` and `status --json`, without NaN or infinity.
-
-    Args:
-        report: Path of the HTML page, None if there is none.
-    """
+    """Return the JSON of `launch --json` and `status --json`, without NaN or infinity, with the HTML page's path."""
     states = [t.state for t in study.trials]
     document = {
         "study": study.name,
@@ -289,8 +277,7 @@ def _line(line: BudgetLine | None) -> dict[str, float | None]:
 def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
     """Return the JSON of `trials --json`: one row for each started trial, by number, without NaN or infinity.
 
-    With constraints a row has the bounded metrics and the trial's feasibility (None before its first epoch), with
-    confirmations their result (empty without any).
+    Constraints add the bounded metrics and the feasibility (None before the first epoch), confirmations their result.
     """
     named = baseline_trials(study)
     rows = (trial_row(study, trial, named) for trial in study.started)

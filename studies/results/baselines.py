@@ -13,23 +13,15 @@ from studies.results.pareto import point
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """A baseline for a study's models, as far as it is known.
-
-    Attributes:
-        values: Known objectives by name, in the spec's order; empty before the first epoch of its trial.
-        trial: Number of its trial; None if it needs no training.
-        epoch: Epoch of the trial with the best value of the first objective; None if it needs no training.
-        is_finished: Whether its values are final.
-        broken: Violated constraints in words; empty if it may be taken as a model.
-    """
+    """A baseline for a study's models, as far as it is known."""
 
     name: str
-    values: Mapping[str, float]
-    trial: int | None = None
-    epoch: int | None = None
-    is_finished: bool = True
+    values: Mapping[str, float]  # known objectives, in the spec's order; empty before the first epoch of its trial
+    trial: int | None = None  # None if it needs no training
+    epoch: int | None = None  # the best one in the first objective; None if it needs no training
+    is_finished: bool = True  # whether its values are final
     bounded: Mapping[str, float] = field(default_factory=dict)
-    broken: str = ""
+    broken: str = ""  # violated constraints in words; empty if it may be taken as a model
 
     @property
     def called(self) -> str:
@@ -71,13 +63,9 @@ T = TypeVar("T", bound=Configured)
 
 
 def trials_of(named: Sequence[Mapping[str, Any]], started: Iterable[T]) -> list[T | None]:
-    """Return the first trial with each baseline's parameters; None where there is none yet.
+    """Return the first trial, by number, with each baseline's parameters; None where there is none yet.
 
     Parameters left open were drawn when the trial was suggested. A trial belongs to one baseline.
-
-    Args:
-        named: Parameters of the baselines, in the spec's order.
-        started: Trials in the order of their numbers.
     """
     fitting = [trial for trial in started if any(_has(trial, params) for params in named)]
     found: list[T | None] = []

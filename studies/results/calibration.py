@@ -24,10 +24,7 @@ class Checked:
 
 
 def checked(study: StudyRecord) -> list[Checked]:
-    """Return all forecasts whose epochs were measured.
-
-    The last of several decisions at one epoch counts. Values known for certain, such as an epoch's cost, are left out.
-    """
+    """Return all forecasts whose epochs were measured, the last at each epoch, except values known for certain."""
     return [one for trial in study.started for made in _latest(trial) for one in _checked(trial, made)]
 
 

@@ -12,14 +12,11 @@ from trainers.protocol import OUR_METRICS, TEST_PREFIX
 
 
 def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -> dict[str, Any] | None:
-    """Return a point's measurements with fresh seeds, None if it was not confirmed.
+    """Return a point's measurements with fresh seeds, by default of the latest confirmed epoch; None without any.
 
-    Args:
-        epoch: Epoch of the point; None takes the latest confirmed one.
-
-    Returns:
-        `epoch`; `seeds`, their number; `measured_on`, "test" if the task has such a part, else "validation"; `epochs`
-        of the shortest training; and `metrics`, each with mean, standard deviation (None for one value) and values.
+    They are `epoch`; `seeds`, their number; `measured_on`, "test" if the task has such a part, else "validation";
+    `epochs` of the shortest training; and `metrics`, each with mean, standard deviation (None for one value) and
+    values.
     """
     runs = confirmed_runs(record, trial, epoch)
     return confirmation_by(runs) if runs else None

@@ -106,10 +106,7 @@ def is_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Const
 
 
 def total_violation(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> float:
-    """Return the sum of the violations in units of their bounds; 0 if all constraints are kept.
-
-    This is the overall violation of constrained domination (Deb et al. 2002, section VI, doi 10.1109/4235.996017).
-    """
+    """Sum of the violations in units of their bounds (Deb et al. 2002, section VI, doi 10.1109/4235.996017)."""
     return sum(max(b.relative_excess(value_of(b, metrics)), 0.0) for b in bounds_of(constraints))
 
 

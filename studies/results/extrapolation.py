@@ -21,12 +21,7 @@ def end_of_training(*, is_complete: bool, epochs_done: int, planned: Planned) ->
 
 
 def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> float:
-    """Return the value at `to_epoch`, unchanged if that is not after `epoch`.
-
-    Args:
-        value: Value after `epoch`, in dollars or seconds.
-        per_epoch: Mean amount of one epoch, without starts, in the unit of the value.
-    """
+    """Return the value at `to_epoch`, unchanged if that is not after `epoch`; `per_epoch` is a mean without starts."""
     return value + per_epoch * max(to_epoch - epoch, 0)
 
 
@@ -40,9 +35,7 @@ def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequen
 def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, planned: int | None) -> float:
     """Return a cumulative metric at the end of a trial's training, at its mean amount per epoch up to `epoch`.
 
-    Args:
-        metric: `cost_usd` or `wall_seconds`.
-        planned: Epochs of a full training; None leaves trials that are not complete unextrapolated.
+    `planned` are the epochs of a full training; None extrapolates complete trials only.
     """
     value = float(epoch.metrics[metric])
     is_complete = trial.state == "complete"
@@ -59,18 +52,10 @@ DEFAULT_GRACE = 3
 
 
 def milestones(epochs: int, grace: int = DEFAULT_GRACE, rungs: Iterable[int] = ()) -> tuple[int, ...]:
-    """Return the milestones of a training of T epochs, ascending.
+    """Return the milestones of a training of T epochs, ascending; ValueError if a number is below 1.
 
     g_1 = min(grace, T) and g_{k+1} = max(g_k + 1, round(1.45 g_k)) as long as it is at most 0.87 T, with the pruner's
-    rungs and T itself. Halves are rounded up in whole numbers, so that platforms agree.
-
-    Args:
-        epochs: T, at least 1.
-        grace: First epoch at which a pruner may decide, at least 1.
-        rungs: Epochs at which the pruner decides, at least 1; rungs after T are left out.
-
-    Raises:
-        ValueError: If a number is below 1.
+    rungs up to T and T itself. Halves are rounded up in whole numbers, so that platforms agree.
     """
     rungs = tuple(rungs)
     if min((epochs, grace, *rungs)) < 1:

@@ -22,11 +22,7 @@ def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, paret
 
 
 def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None) -> float | None:
-    """Return the hypervolume of the archive; None until a reference point is known.
-
-    Args:
-        reference: Reference point by metric, in the metrics' own signs; the study's own by default.
-    """
+    """Return the hypervolume of the archive; None until a reference point is known (in the metrics' own signs)."""
     reference = reference or reference_of(study)
     if reference is None:
         return None

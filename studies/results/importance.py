@@ -31,17 +31,11 @@ _LEAST_SHARE = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surface:
-    """An objective over two numeric parameters, averaged over all others.
+    """An objective over two numeric parameters, averaged over all others."""
 
-    Attributes:
-        xs: Values of the first parameter, ascending.
-        ys: Values of the second parameter, ascending.
-        values: Expected objective; a row for each of `ys`, a column for each of `xs`.
-    """
-
-    xs: tuple[float, ...]
-    ys: tuple[float, ...]
-    values: tuple[tuple[float, ...], ...]
+    xs: tuple[float, ...]  # values of the first parameter, ascending
+    ys: tuple[float, ...]  # values of the second parameter, ascending
+    values: tuple[tuple[float, ...], ...]  # expected objective; a row for each of `ys`, a column for each of `xs`
 
 
 def importance(study: StudyRecord, objective: Objective) -> dict[str, float]:
@@ -92,9 +86,6 @@ class Effects:
 
     A main effect is a configuration's expected rank by one parameter, others drawn uniformly from the trials' ranges
     (Hutter, Hoos, Leyton-Brown 2014). Ranks, because one diverging trial would dominate the values.
-
-    Args:
-        distinct: Distinct values, ascending.
     """
 
     def __init__(self, columns: Mapping[str, _Column], targets: Sequence[float], distinct: Sequence[float]) -> None:

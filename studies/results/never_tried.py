@@ -16,10 +16,7 @@ MOST_LISTED = 6
 
 
 def never_tried(study: StudyRecord) -> dict[str, list[Value]]:
-    """Return the choices that no started trial has, by parameter.
-
-    A parameter that exists in no trial is left out: the choice of its parent that none has says it.
-    """
+    """Return the choices that no started trial has, by parameter; parameters that exist in no trial are left out."""
     form = study.spec.get("space")
     if not isinstance(form, Mapping):
         return {}

@@ -31,11 +31,7 @@ def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def front(points: Sequence[Sequence[float]]) -> list[int]:
-    """Indices of the non-dominated points, ascending; all of equal points are included.
-
-    Args:
-        points: Finite coordinates, each to be minimised; all points have the same length.
-    """
+    """Indices of the non-dominated points (finite, to be minimised), ascending; all of equal points are included."""
     if not points:
         return []
     if len(points[0]) > 2:
@@ -112,19 +108,12 @@ def epsilon_net_order(
     lows: Sequence[float] | None = None,
     highs: Sequence[float] | None = None,
 ) -> list[int]:
-    """Order of the points of one front so that every beginning of it covers the front well.
+    """Order of the points of one front, as indices, so that every beginning of it covers the front well.
 
     It starts at the smallest sum of scaled objectives; then comes whichever point is farthest (Euclidean, scaled) from
     all chosen ones. Ties go to the smaller values, then to the smaller number, so the order of arrival is irrelevant.
-    After Schmucker et al. 2021 (MO-ASHA, arXiv 2106.12639).
-
-    Args:
-        numbers: Trial numbers that break ties between equal points; positions by default.
-        lows: Smallest value of each objective at the rung; of these points by default.
-        highs: Largest value of each objective at the rung; of these points by default.
-
-    Returns:
-        Indices into `points`, best first.
+    After Schmucker et al. 2021 (MO-ASHA, arXiv 2106.12639). `lows` and `highs` are each objective's extremes at the
+    rung; of these points by default.
     """
     if not points:
         return []
@@ -148,10 +137,6 @@ def least_ranges(metrics: Sequence[str], spent_usd: float) -> list[float]:
 
     The dollars of a training are spent, and another one costs as much. What is little beside all that the study has
     spent for its answer is no reason to take a worse one.
-
-    Args:
-        metrics: Objectives in the spec's order.
-        spent_usd: All that the study has spent, in dollars.
     """
     return [SHARE_THAT_COUNTS * spent_usd if one == "cost_usd" else 0.0 for one in metrics]
 
@@ -159,9 +144,7 @@ def least_ranges(metrics: Sequence[str], spent_usd: float) -> list[float]:
 def knee_of(points: Sequence[Sequence[float]], least_ranges: Sequence[float] = ()) -> int:
     """Index of the first point of `epsilon_net_order`: the smallest sum of objectives, each scaled to its range.
 
-    Args:
-        points: At least one point, smaller is better.
-        least_ranges: Range of each objective below which its differences count less, in proportion; none by default.
+    Differences count less, in proportion, where an objective's range is below its least range.
     """
     values = np.asarray(points, dtype=float)
     lows, highs = values.min(axis=0), values.max(axis=0)
@@ -191,11 +174,7 @@ def best_first(
     """Indices of all points of a rung, best first: by front, inside a front by epsilon-net order.
 
     They come one after the other, so that the first ones cost little. Objectives are scaled by the range of the whole
-    rung; with one objective the order is by value, then by number.
-
-    Args:
-        numbers: Trial numbers that break ties between equal points; positions by default.
-        violations: Overall violation of each point (`constrained_layers`); None without constraints.
+    rung; with one objective the order is by value, then by number (position by default).
     """
     if not points:
         return
@@ -233,11 +212,7 @@ def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | No
 
 
 def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
-    """Volume that the points dominate up to the reference; points not inside the reference's box add nothing.
-
-    Args:
-        points: Coordinates to be minimised; dominated and equal points add nothing.
-    """
+    """Volume that points to be minimised dominate up to the reference; points outside its box add nothing."""
     inside = [p for p in points if all(x < bound for x, bound in zip(p, reference, strict=True))]
     if not inside:
         return 0.0
@@ -247,13 +222,10 @@ def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -
 
 
 def reference_coordinate(values: Sequence[float]) -> float:
-    """One coordinate of the automatic reference point: worst + 0.1 max(worst - best, 0.1 |worst|).
+    """One coordinate of the automatic reference point: worst + 0.1 max(worst - best, 0.1 |worst|), of finite values.
 
     Outliers, values above Q3 + 3 IQR, are left out first: one hopeless trial would make all others look alike. Where
     that leaves zeros alone, it is a tenth of the largest value: nothing would be better than a point at 0.
-
-    Args:
-        values: At least one finite value, to be minimised.
     """
     array = np.asarray(values, dtype=float)
     q1, q3 = np.quantile(array, [0.25, 0.75])
@@ -281,13 +253,9 @@ def reference_point(
 ) -> dict[str, float] | None:
     """The automatic reference point by metric, in the metrics' own signs; None without a finite milestone.
 
-    Per objective: worst + 0.1 max(worst - best, 0.1 |worst|) over the milestones so far without outliers. Cumulative
-    objectives are extrapolated to the last epoch first, so that the box holds trainings that run to the end.
-
-    Args:
-        trials: Any states; pruned and failed trials count as well.
-        objectives: Objectives in the spec's order.
-        last_epoch: Epochs of a full training; None extrapolates nothing. A complete trial's are its own.
+    Per objective `reference_coordinate` of the milestones so far, of pruned and failed trials as well. Cumulative
+    objectives are extrapolated first to the last epoch of a full training (None: not at all), so that the box holds
+    trainings that run to the end.
     """
     columns: dict[str, list[float]] = {o.metric: [] for o in objectives}
     for trial in trials:

@@ -26,24 +26,16 @@ class BestPointError(UserError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestPoint:
-    """A point of the archive, with all that is known of it.
-
-    Attributes:
-        epoch: Number of the epoch in the trial, from 1.
-        values: Objectives at this epoch by name.
-        metrics: All metrics at this epoch by name.
-        checkpoint: Absolute path or URL of the kept model, None if it was not kept.
-        confirmed: What `automl confirm` found out about it, as `confirmation_of` returns it; None if nothing.
-    """
+    """A point of the archive, with all that is known of it."""
 
     trial: int
-    epoch: int
+    epoch: int  # from 1
     state: TrialState
-    values: Mapping[str, float]
-    metrics: Mapping[str, float]
+    values: Mapping[str, float]  # objectives at this epoch
+    metrics: Mapping[str, float]  # all metrics at this epoch
     params: Mapping[str, ParameterValue]
-    checkpoint: str | None
-    confirmed: Mapping[str, Any] | None = None
+    checkpoint: str | None  # absolute path or URL of the kept model; None if it was not kept
+    confirmed: Mapping[str, Any] | None = None  # from `confirmation_of`; None if nothing confirmed it
 
 
 def best_point(
@@ -55,14 +47,10 @@ def best_point(
 ) -> BestPoint:
     """Return the archive's best point by one objective, in the objective's direction.
 
-    The archive holds points that keep the constraints of the spec. A bound limits how bad an objective may be; one
-    that limits how good it may be would ask for points that the archive leaves out. Of points that are equal in
-    `metric` the one that is better in the next objective is taken. Bounds hold for the values of the search; points are
-    compared by what is expected of them where some were confirmed.
-
-    Raises:
-        BestPointError: `metric` or a bound names no objective, a bound is on the wrong side or no number, or no point
-            keeps the bounds; the message names what is allowed, or the nearest value.
+    The archive holds points that keep the constraints of the spec. A bound limits how bad an objective may be; one that
+    limits how good it may be would ask for points that the archive leaves out. Of points that are equal in `metric` the
+    one that is better in the next objective is taken. Bounds hold for the values of the search; points are compared by
+    what is expected of them where some were confirmed. BestPointError names what is allowed, or the nearest value.
     """
     objectives = {objective.metric: objective for objective in study.objectives}
     first = _objective(objectives, metric, "metric")
@@ -134,24 +122,19 @@ def _with_details(study: StudyRecord, point: ArchivePoint) -> BestPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """A model to take.
+    """A model to take: the knee of the archive.
 
-    Attributes:
-        point: The knee of the archive: the smallest sum of the objectives, each scaled to its range in the archive, and
-            dollars to `least_ranges` if that is more. Objectives that `automl confirm` has measured count as confirmed
-            (`expected_values`).
-        confirmed: What `automl confirm` found out about it, as `confirmation_of` returns it; None if nothing.
-        better: The next better model in the first objective, which is worse in another one; None if there is none.
-        worse: The next worse model in the first objective, which is better in another one; None if there is none.
-        instead_of: The knee by the values of the search alone, where that is another one; else None.
+    The knee is the smallest sum of the objectives, each scaled to its range in the archive, and dollars to
+    `least_ranges` if that is more. Objectives that `automl confirm` has measured count as confirmed
+    (`expected_values`).
     """
 
     point: ArchivePoint
     params: Mapping[str, ParameterValue]
-    confirmed: Mapping[str, Any] | None
-    better: ArchivePoint | None
-    worse: ArchivePoint | None
-    instead_of: ArchivePoint | None = None
+    confirmed: Mapping[str, Any] | None  # from `confirmation_of`; None if nothing confirmed it
+    better: ArchivePoint | None  # next better model in the first objective, worse in another
+    worse: ArchivePoint | None  # next worse model in the first objective, better in another
+    instead_of: ArchivePoint | None = None  # the knee by the values of the search alone, if another
 
     def __str__(self) -> str:
         return name_of(self.point)
@@ -174,10 +157,7 @@ class Recommendation:
 
 
 def recommended(study: StudyRecord) -> Recommendation | None:
-    """Return the model to take; None if the archive has no model that was kept.
-
-    All points of the archive keep the constraints.
-    """
+    """Return the model to take; None if the archive has no model that was kept."""
     points = takeable(study)
     if not points:
         return None

@@ -18,27 +18,21 @@ Outcome = Literal["running", "finished", "infeasible", "failed"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """A trial as far as it got.
-
-    Attributes:
-        state: "ended" if the trial was stopped or is complete, "failed" if training it again would fail again.
-        epochs: Number of recorded epochs.
-        at: Values at the epochs that a search looks at: rungs, milestones, the epoch before the first rung.
-        ends: The same values with cumulative metrics extrapolated to the last epoch, where any is cumulative.
-        paid_usd: Start and train charges in dollars.
-        last_model: Epoch of a complete training's last model, also before the planned last epoch; else None.
-    """
+    """A trial as far as it got."""
 
     number: int
     params: Mapping[str, ParameterValue]
-    state: Literal["running", "paused", "ended", "failed"]
-    epochs: int = 0
+    state: Literal["running", "paused", "ended", "failed"]  # "ended": stopped or complete; "failed": would fail again
+    epochs: int = 0  # number of recorded epochs
+    # Values at the epochs that a search looks at: rungs, milestones, the epoch before the first rung
     at: Mapping[int, Columns] = field(default_factory=dict)
+    # `at` with cumulative metrics extrapolated to the last epoch
     ends: Mapping[int, Columns] = field(default_factory=dict)
     usd_per_epoch: float | None = None
-    paid_usd: float = 0.0
+    paid_usd: float = 0.0  # start and train charges
     starts: int = 1
     world_size: int = 1
+    # Epoch of a complete training's last model, also before the planned last one; else None
     last_model: int | None = None
 
     def at_rung(self, rung: int) -> Columns | None:
@@ -56,23 +50,19 @@ class Snapshot:
 class Observation:
     """A trial as a sampler sees it.
 
-    Attributes:
-        trial_id: Identity of the trial; a history is sorted by it.
-        outcome: "running"; "finished" with values; "infeasible" (out of memory, the user's code raised); "failed", from
-            which nothing is learned.
-        values: Objectives in the spec's order, each in its own direction, cumulative ones extrapolated to the last
-            epoch; None before any measurement. Values of a diverged trial are not finite.
-        attributes: Optuna's system attributes of the trial, as its suggestion left them.
-        snapshot: The trial as far as it got; `cokriging` learns only from this.
-        excesses: Violation of each constraint bound, in units of the bound, at most 0 where it is kept, since Optuna's
-            samplers add them up; None before the first epoch.
+    `outcome` is "running", "finished" with values, "infeasible" (out of memory, the user's code raised), or "failed",
+    from which nothing is learned. `values` are the objectives in the spec's order, each in its own direction,
+    cumulative ones extrapolated to the last epoch; not finite for a diverged trial. `excesses` are violations of
+    constraint bounds in units of the bound, at most 0 where it is kept, since Optuna's samplers add them up; None
+    before the first epoch.
     """
 
-    trial_id: int
+    trial_id: int  # identity of the trial; a history is sorted by it
     params: Mapping[str, ParameterValue]
     outcome: Outcome
-    values: tuple[float, ...] | None = None
+    values: tuple[float, ...] | None = None  # None before any measurement
+    # Optuna's system attributes of the trial, as its suggestion left them
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    snapshot: Snapshot | None = None
+    snapshot: Snapshot | None = None  # `cokriging` learns only from this
     excesses: Mapping[str, float | None] = field(default_factory=dict)
     asked: Mapping[str, Asked] = field(default_factory=dict)

@@ -1,7 +1,4 @@
-"""A policy answers two questions: what a free slot does, and whether a trial at its rung goes on.
-
-It is pure: history in, decision out. Clock, randomness and I/O stay outside.
-"""
+"""A pure policy (history in, decision out) says what a free slot does, and whether a trial at its rung goes on."""
 
 from __future__ import annotations
 
@@ -51,20 +48,13 @@ class Thaw:
 
 @dataclass(kw_only=True, slots=True)
 class History:
-    """The input of a policy.
+    """The input of a policy; objectives at rungs are turned so that smaller is better."""
 
-    Attributes:
-        at_rung: Objectives of every trial measured at a rung, turned so that smaller is better, by rung and number.
-        violations: Amount by which trials violated the constraints at a rung, by rung and number; 0 if missing.
-        trials: All started trials, in the order of their numbers, as far as they got.
-        upcoming: Configuration that a free slot would start; None while it is being computed.
-    """
-
-    at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)
-    violations: dict[int, dict[int, float]] = field(default_factory=dict)
+    at_rung: dict[int, dict[int, Values]] = field(default_factory=dict)  # by rung and number
+    violations: dict[int, dict[int, float]] = field(default_factory=dict)  # by rung and number; 0 if missing
     paused: dict[int, int] = field(default_factory=dict)
-    trials: Sequence[Snapshot] = ()
-    upcoming: Mapping[str, ParameterValue] | None = None
+    trials: Sequence[Snapshot] = ()  # all started trials, in the order of their numbers
+    upcoming: Mapping[str, ParameterValue] | None = None  # what a free slot would start; None while being computed
     fresh_allowed: bool = True
 
     def violations_of(self, numbers: Sequence[int], rung: int) -> list[float]:

@@ -1,7 +1,4 @@
-"""Finite sets of configurations, such as a table of recorded curves, and suggesters from them.
-
-A suggested point becomes the nearest unused configuration, in the trial and in its observation.
-"""
+"""Finite sets of configurations, such as a curve table; a suggested point becomes the nearest unused configuration."""
 
 from __future__ import annotations
 
@@ -22,12 +19,7 @@ Array = NDArray[np.float64]
 
 
 class Candidates:
-    """Configurations, each of which can be taken once.
-
-    Attributes:
-        points: Position of each configuration (`Encoder.encode`) [n, D].
-        unused: Whether each configuration was not taken yet [n].
-    """
+    """Configurations, each of which can be taken once, at `points` [n, D] (`Encoder.encode`); `unused` is a mask."""
 
     def __init__(
         self, space: Space, params: Sequence[Mapping[str, Value]], statics: Mapping[str, Array] | None = None

@@ -14,11 +14,7 @@ from studies.simulation.recorded_curves import TABLE, WORLD_SIZE, CurvesError, C
 
 
 def pooled(tables: Sequence[CurveTable]) -> CurveTable:
-    """Returns several tables as one task, with the categorical parameter `table`.
-
-    Raises:
-        CurvesError: They differ in parameters, epochs, metrics or constants, or two have one name.
-    """
+    """Returns several tables as one, with the categorical parameter `table`; CurvesError if they do not go together."""
     first, *others = tables
     if not others:
         return first

@@ -48,18 +48,13 @@ class CurveMetric:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class CurveTable:
-    """The learning curves of n configurations over T epochs.
-
-    Attributes:
-        seconds: Cumulative training time at the end of each epoch, in seconds [n, T].
-        metrics: Values at the end of each epoch by name [n, T]; NaN where training diverged.
-    """
+    """The learning curves of n configurations over T epochs."""
 
     name: str
     space: Space
     params: tuple[Mapping[str, Value], ...]
-    seconds: Array
-    metrics: Mapping[str, Array]
+    seconds: Array  # cumulative training time at the end of each epoch [n, T]
+    metrics: Mapping[str, Array]  # values at the end of each epoch [n, T]; NaN where training diverged
     about: Mapping[str, CurveMetric]
     statics: Mapping[str, Array]
     notes: tuple[str, ...] = ()
@@ -119,13 +114,10 @@ def find_tables(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def read_table(path: str | Path) -> CurveTable:
-    """Read and check one table.
+    """Read and check one table; CurvesError if it is none of this format.
 
     A metric that ends in `accuracy` also gives an `error`, 1 - accuracy, to be minimised. Values worse than Q3 + 100
     IQR of their metric are clipped there, which `notes` says.
-
-    Raises:
-        CurvesError: The file is no table of this format; one line that says where and why.
     """
     path = Path(path)
     try:

@@ -22,17 +22,12 @@ from studies.storage.study_store import Store
 
 
 class Recording(Protocol):
-    """Where a simulated study is written.
-
-    Attributes:
-        lease_token: Token of the lease that commits check; None without possible rivals.
-        opened_at: Time at which the study begins, in seconds.
-    """
+    """Where a simulated study is written."""
 
     rows: Rows
     study_id: int
-    lease_token: str | None
-    opened_at: float
+    lease_token: str | None  # token that commits check; None without possible rivals
+    opened_at: float  # time at which the study begins, in seconds
 
     def record(self) -> StudyRecord:
         """Returns the study as committed."""
@@ -61,11 +56,7 @@ class MemoryRecording:
 
 
 class StoreRecording:
-    """Keeps the study in a store; its lease is released at the virtual end, so that hours are virtual.
-
-    Raises:
-        CurvesError: The store has a study of this name already.
-    """
+    """Keeps the study in a store, with a lease that ends in virtual time; CurvesError if the store has its name."""
 
     def __init__(self, store: Store, spec: StudySpec) -> None:
         name = spec.study

@@ -30,25 +30,17 @@ def shared_milestones(epochs: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """A simulated study, as seen by a sampler or pruner made for it.
+    """A simulated study, as seen by a sampler or pruner made for it."""
 
-    Attributes:
-        table: Table whose curves are replayed; a search must not look at them.
-        candidates: Configurations of the table, used ones, and facts known before training.
-        epochs: Number of epochs of a full training.
-        start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
-        finish: Share of the budget that is kept for leaders that were cut short.
-    """
-
-    table: CurveTable
-    candidates: Candidates
+    table: CurveTable  # a search must not look at its curves
+    candidates: Candidates  # configurations of the table, used ones, and facts known before training
     objectives: tuple[Objective, ...]
-    epochs: int
+    epochs: int  # number of epochs of a full training
     slots: int
     usd_per_slot_hour: float
     budget_usd: float
-    start_epochs: float
-    finish: float
+    start_epochs: float  # cost of starting or thawing a gang, in mean epochs of its configuration
+    finish: float  # share of the budget that is kept for leaders that were cut short
     seed: int
     constraints: tuple[Constraint, ...]
     record: Callable[[], StudyRecord]

@@ -42,11 +42,9 @@ LOST_ATTEMPTS = 2
 
 
 def replaying_pool(setting: Setting, *, fault_rate: float, opened_at: float) -> SimulatedPool:
-    """Returns a pool in virtual time that trains configurations as the table says.
+    """Returns a pool in virtual time that trains configurations as the table says, from `opened_at` on.
 
-    Args:
-        fault_rate: Probability of a fault in each of a trial's first attempts.
-        opened_at: Virtual time at which the pool opens, in seconds.
+    Each of a trial's first attempts has a fault with the probability `fault_rate`.
     """
     return SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=opened_at)
 
@@ -88,42 +86,28 @@ def _faults(setting: Setting, row: int, rate: float) -> Mapping[int, tuple[int, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedMilestone:
-    """A model that a study could have handed over, feasible by the search's metrics.
+    """A model that a study could have handed over, feasible by the search's metrics."""
 
-    Attributes:
-        spent_usd: Cost of the study in dollars when the model was measured, idle slots included.
-        epoch: Epoch of the trial, from 1.
-        values: Objectives as the search saw them, signed so that smaller is better.
-        test_values: The same with test metrics where there are any; may hold NaN.
-    """
-
-    spent_usd: float
+    spent_usd: float  # cost of the study when the model was measured, idle slots included
     trial: int
     row: int
-    epoch: int
-    values: tuple[float, ...]
-    test_values: tuple[float, ...]
+    epoch: int  # from 1
+    values: tuple[float, ...]  # objectives as the search saw them, signed so that smaller is better
+    test_values: tuple[float, ...]  # the same with test metrics where there are any; may hold NaN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedStudy:
-    """A study after its end.
-
-    Attributes:
-        milestones: Feasible models in the order of their measurement; `spent_usd` does not fall.
-        latencies: Real seconds that the search took.
-        wall_seconds: Virtual seconds from opening to closing the pool.
-        real_seconds: Real seconds that the simulation took.
-    """
+    """A study after its end."""
 
     record: StudyRecord
     objectives: tuple[Objective, ...]
     seed: int
     budget_usd: float
-    milestones: tuple[SimulatedMilestone, ...]
-    latencies: Latencies
-    wall_seconds: float
-    real_seconds: float
+    milestones: tuple[SimulatedMilestone, ...]  # feasible ones as they were measured; `spent_usd` does not fall
+    latencies: Latencies  # real seconds that the search took
+    wall_seconds: float  # virtual seconds from opening to closing the pool
+    real_seconds: float  # real seconds that the simulation took
 
 
 def simulate(
@@ -145,7 +129,7 @@ def simulate(
     study: str = "simulated",
     on_decision: DecisionListener | None = None,
 ) -> SimulatedStudy:
-    """Run one study over a table's learning curves.
+    """Run one study over a table's learning curves; CurvesError or SpecError if its parts do not go together.
 
     Args:
         table: Recorded curves. A configuration's `world_size`, if any, is its number of slots.
@@ -153,15 +137,9 @@ def simulate(
         sampler: Value of `search.sampler` of a spec, or a function that makes a suggester.
         pruner: Value of `search.pruner` of a spec, or a function that makes a pruner.
         start_epochs: Cost of starting or thawing a gang, in mean epochs of its configuration.
-        finish: Value of `budget.finish` of a spec.
         fault_rate: Probability of a fault in each of a trial's first two attempts, at a random epoch of the full
             training; an attempt that ends before that epoch has no fault.
         constraints: Bounds on possible objectives; milestones that violate them do not count.
-        store: Store that keeps the study; in memory by default.
-
-    Raises:
-        CurvesError: An objective or a bounded metric is none of the table's, or the study is in the store already.
-        SpecError: The sampler or the pruner cannot be made.
     """
     began = time.perf_counter()
     check_objectives(table, objectives)

@@ -69,11 +69,7 @@ def wired(
     latencies: Latencies,
     on_decision: DecisionListener | None,
 ) -> SimulatedParts:
-    """Returns the parts of a simulated study, with one model for its one thread.
-
-    Raises:
-        SpecError: The sampler or the pruner cannot be made.
-    """
+    """Returns a simulated study's parts, with one model for its one thread; SpecError if they cannot be made."""
     pool = PoolSpec(device="cpu", slots=setting.slots, usd_per_slot_hour=setting.usd_per_slot_hour)
     candidates = setting.candidates
     assembled = assemble_search(

@@ -31,13 +31,9 @@ def check_against_task(
 ) -> StudySpec:
     """Check a spec against its task, and fill in the task's space if the spec has none.
 
-    Args:
-        task_parameters: Names that the task takes besides the trainer's own; None if it takes any.
-        task_metrics: Names of the metrics that the task measures; None if they may be any.
-
-    Raises:
-        SpecError: A parameter or a value of the space is refused, a key is both in `training` and the space, a metric
-            of an objective or constraint is not measured, or options of the trainer do not go together.
+    None allows any parameters or metrics. SpecError if a parameter or a value of the space is refused, a key is both in
+    `training` and the space, a metric of an objective or constraint is not measured, or options of the trainer do not
+    go together.
     """
     space = spec.space if spec.space is not None else default_space
     if task_parameters is None and spec.space is None and not len(default_space):
@@ -77,12 +73,8 @@ def with_baselines(
 ) -> StudySpec:
     """Check the baselines and add their parameters to the first trials; if the spec has no baselines, take the task's.
 
-    Args:
-        proposed: Result of `trainers.contract.task.baselines_of`; entries outside the space are skipped (`left_out`).
-        task_metrics: Names of the metrics that the task measures; None if they may be any.
-
-    Raises:
-        SpecError: The spec names parameters that are not in the space, or metrics that are not measured.
+    Entries of `proposed` outside the space are skipped (`left_out`). SpecError if the spec names parameters that are
+    not in the space, or metrics that are not measured; without `task_metrics` they may be any.
     """
     space = spec.space or Space({})
     if spec.baselines is None:

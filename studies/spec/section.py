@@ -1,7 +1,4 @@
-"""Base of a spec's sections: frozen, without unknown keys, and usable from Python.
-
-`BudgetSpec(usd=1.0)` gets the checks and messages of the section `budget` in a YAML file.
-"""
+"""Base of a spec's sections: frozen, without unknown keys; `BudgetSpec(usd=1.0)` in Python has the checks of YAML."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The spec of a study: a person's YAML as a frozen value with every default filled in.
-
-Reading a spec loads nothing heavier than pydantic, so that mistakes are reported at once.
-"""
+"""A person's YAML as a frozen value with every default filled in; reading it loads nothing heavier than pydantic."""
 
 from __future__ import annotations
 

@@ -90,11 +90,7 @@ def read_yaml_file(path: FilePath) -> object:
 
 
 def read_yaml(text: str, source: str) -> object:
-    """Read a text that holds one YAML document; an empty one is None.
-
-    Raises:
-        SpecError: It is no YAML, too long, or has a doubled key, a key that is no string, or an ambiguous number.
-    """
+    """Read one YAML document, None if it is empty; SpecError if it is damaged, too long, or has ambiguous keys."""
     try:
         loader = _Reader(text)
         try:

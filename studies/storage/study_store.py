@@ -82,8 +82,6 @@ class Store:
         with self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
-    # ------------------------------------------------------------------ studies
-
     def study_names(self) -> list[str]:
         """Names of all studies, oldest first."""
         with self.snapshot() as connection:
@@ -164,8 +162,6 @@ class Store:
             counted = [dict(one) for one in examples]
             connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(counted_examples=counted))
 
-    # ------------------------------------------------------------------ the queue
-
     def enqueue(
         self,
         study_id: int,
@@ -178,15 +174,10 @@ class Store:
         lease_token: str | None = None,
         enqueue_id: str | None = None,
     ) -> int:
-        """Insert a queued configuration, once; returns its id.
+        """Insert a queued configuration, once; returns its id. LeaseLostError, writing nothing, if the lease was taken.
 
-        Args:
-            origin: "sampler", "enqueue" or "baseline".
-            lease_token: Token of a controller's lease, which must still be held; None for any other process.
-            enqueue_id: Id of this insertion (`new_id`); repeat it with an insertion whose outcome is unknown.
-
-        Raises:
-            LeaseLostError: The lease was taken over; nothing is written.
+        `origin` is "sampler", "enqueue" or "baseline". `lease_token` is None for any process but a controller. Repeat
+        the `enqueue_id` (`new_id`) with an insertion whose outcome is unknown.
         """
         enqueue_id = enqueue_id or new_id()
         row = {
@@ -255,8 +246,6 @@ class Store:
         with self.snapshot() as connection:
             return list(connection.execute(query.order_by(t.trials.c.id)).scalars())
 
-    # ------------------------------------------------------------------ the price
-
     def set_price(self, study_id: int, usd_per_slot_hour: float) -> None:
         """Replace the spec's price of a slot; the study's present or next controller reads it."""
         with self.engine.begin() as connection:
@@ -269,8 +258,6 @@ class Store:
         with self.snapshot() as connection:
             price: float | None = connection.execute(query).scalar_one()
         return price
-
-    # ------------------------------------------------------------------ commits
 
     def commit(
         self, study_id: int, lease_token: str | None, changes: Iterable[ch.Change], *, commit_id: str | None = None

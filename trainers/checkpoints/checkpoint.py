@@ -355,12 +355,8 @@ def largest_difference(one: str | Path, other: str | Path) -> float:
 def load_model(path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()) -> nn.Module:
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
 
-    Args:
-        task: Task of the model, or its name; required for user tasks, since a file's word is not trusted.
-
-    Raises:
-        CheckpointError: The file cannot be read, or its weights no longer fit the task's model.
-        TaskLoadError: The task cannot be found, or only the file names it.
+    `task` is required for user tasks, since a file's word is not trusted. CheckpointError if the file cannot be read,
+    or its weights no longer fit; TaskLoadError if the task cannot be found, or only the file names it.
     """
     content = open_checkpoint(path)
     spec = content["spec"]

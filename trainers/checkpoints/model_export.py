@@ -81,15 +81,9 @@ def export_model(
 ) -> dict[str, Any]:
     """Write the model of a checkpoint to `out`, and return the content without the weights.
 
-    Weights go from file to file; sharded ones are first put together in a temporary file beside `out`.
-
-    Args:
-        extra: More plain values for the file, such as the study's spec.
-        of_task: Required task name; None accepts any.
-        place: Path to print in the loading code; None is `out`.
-
-    Raises:
-        CheckpointError: The checkpoint cannot be read, is of another task, or `out` cannot be written.
+    Weights go from file to file; sharded ones are first put together in a temporary file beside `out`. CheckpointError
+    if the checkpoint cannot be read or is not `of_task`, or `out` cannot be written. The loading code has the path
+    `place`.
     """
     content = open_checkpoint(checkpoint)
     spec = content["spec"]

@@ -52,8 +52,7 @@ class CheckpointKeeper:
     def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
         """Offer a milestone to the "archive" (earliest of equal points) or the "front" (all equal points).
 
-        Returns:
-            Whether it entered, and what may be deleted as a result.
+        Returns whether it entered, and what may be deleted as a result.
         """
         members = self._members[to]
         beaten = any(dominates(m.values, new.values) or (to == "archive" and m.values == new.values) for m in members)

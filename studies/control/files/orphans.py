@@ -56,31 +56,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orphan:
-    """A file or a folder that no row mentions.
-
-    Attributes:
-        bytes: Size of the file; 0 for a folder and for an unfinished upload.
-        modified_at: Last change, in seconds since 1970.
-        stored: The object in the store; None for a file.
-    """
+    """A file or a folder that no row mentions."""
 
     path: Path | str
-    bytes: int
-    modified_at: float
+    bytes: int  # size of the file; 0 for a folder and for an unfinished upload
+    modified_at: float  # last change, in seconds since 1970
     is_folder: bool = False
-    stored: StoredObject | None = None
+    stored: StoredObject | None = None  # the object in the store; None for a file
 
 
 def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
-    """Return deletable paths, files before the folders that they leave empty, manifests before their parts.
+    """Return deletable paths, files before their folders, manifests before parts; OSError if no store answers.
 
-    Args:
-        folder: Path or URL of the study's checkpoint folder, with one folder per trial.
-        mentioned: Checkpoints that rows mention. A file of the same trial, epoch and attempt stays: it was moved here.
-        is_running: Whether ranks may be at work; then young files, folders and files of confirmations stay.
-
-    Raises:
-        OSError: The object store does not answer.
+    A file of the same trial, epoch and attempt as a mentioned one stays: it was moved here. If ranks may be at work
+    (`is_running`), young files, folders and files of confirmations stay.
     """
     changed_before = time.time() - YOUNG_SECONDS if is_running else float("inf")
     kept = {one for path in mentioned for one in (path, joined(folder, *path.split("/")[-2:]))}

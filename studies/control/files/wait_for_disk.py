@@ -34,11 +34,7 @@ class RoomWaiter:
         self._pause_seconds = FIRST_PAUSE_SECONDS
 
     def wait(self, *, made_progress: bool) -> bool:
-        """Return True once there is room, False once the waiting was ended.
-
-        Args:
-            made_progress: Whether an epoch was recorded since the last call; otherwise the next try is later.
-        """
+        """Return True once there is room, False once the waiting was ended; without progress the next try is later."""
         self._pause_seconds = FIRST_PAUSE_SECONDS if made_progress else self._pause_seconds
         while True:
             end = time.monotonic() + self._pause_seconds

@@ -27,14 +27,7 @@ LATE_TICKS = 100
 
 
 class BudgetAccount:
-    """Charges slots, promises time to gangs, and knows the deadline of the budget.
-
-    Args:
-        alive_since: Moment at which this controller took the lease, in seconds since 1970.
-
-    Attributes:
-        trained_slot_seconds: Slot time of all starts and trained epochs, in seconds.
-    """
+    """Charges slots, promises time to gangs, and knows the deadline of the budget."""
 
     def __init__(
         self, setup: StudySetup, outbox: Outbox, *, spent_nano_usd: int, alive_seconds: float, alive_since: float
@@ -166,11 +159,9 @@ class BudgetAccount:
             self._book(self._meter.charge(slots, "idle", now))
 
     def charge_trial(self, trial: Trial, kind: ChargeKind, now: float, *, seconds: float | None = None) -> Paid:
-        """Charge a running trial's slots for the time since their last charge.
+        """Charge a running trial's slots for the time since their last charge, at most up to `now`.
 
-        Args:
-            now: Latest moment to charge, in seconds since 1970.
-            seconds: Time measured by rank 0; None charges up to `now`. Any rest is charged later, at last as idle.
+        `seconds` were measured by rank 0; None charges up to `now`. Any rest is charged later, at last as idle.
         """
         if self._meter is None or trial.attempt is None:
             return Paid()
@@ -215,10 +206,7 @@ class BudgetAccount:
     ) -> float:
         """Return the probability that a trial ends its next epochs before the cut; 1 without deadline or any epoch.
 
-        Args:
-            ranks: Ranks at its start; by default those that it holds, else all.
-            epochs: Number of epochs, at most those that the trial has left.
-            wait_seconds: Time until it can start.
+        `ranks` are those at its start; by default those that it holds, else all. It can start in `wait_seconds`.
         """
         left = self.left_seconds(now) - wait_seconds
         if left == math.inf:
@@ -229,11 +217,7 @@ class BudgetAccount:
         return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
 
     def ends_in_seconds(self, trial: Trial, fraction: float, now: float) -> tuple[float, float] | None:
-        """Return the seconds to the end of the running epoch, and the expected duration of the next one.
-
-        Args:
-            fraction: Part of the epoch that is done; below `LEAST_FRACTION` the result is None.
-        """
+        """Return the seconds to the end of the running epoch and those of the next; None below `LEAST_FRACTION`."""
         if self._meter is None or trial.attempt is None or fraction - trial.attempt.saved_fraction < LEAST_FRACTION:
             return None
         attempt = trial.attempt

@@ -1,6 +1,4 @@
-"""Trains a given list for `automl confirm`: same machine as a search, other rows.
-
-    specs ─► paused trials ─► StudyMachine ─► charges of kind `confirm`, and a `Confirmed` row for each point
+"""Trains a given list for `automl confirm`: same machine as a search, but charges and a `Confirmed` row for each point.
 
 The machine sees the trainings as trials that were paused before their first step. No trial of the study changes, and no
 checkpoint is saved: a lost training begins anew.
@@ -49,15 +47,10 @@ class SpentError(RunError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retrained:
-    """One training that is over.
-
-    Attributes:
-        points: Measurements at the epochs in the spec's `test_at`; after a failure only the cost.
-        failure: Message of the failure, empty without one.
-    """
+    """One training that is over."""
 
     spec: TrialSpec
-    points: tuple[Confirmed, ...]
+    points: tuple[Confirmed, ...]  # measurements at the epochs in the spec's `test_at`; after a failure only the cost
     failure: str = ""
 
     def at(self, epoch: int) -> Confirmed:
@@ -75,15 +68,7 @@ class _Training:
 
 
 class ConfirmingMachine(StudyMachine):
-    """Decides which trainings of a list run where.
-
-    Args:
-        specs: The trainings; each ends at the last epoch of its `test_at`.
-        most_nano_usd: Limit for all of them together, in nano-dollars; None is no limit.
-
-    Raises:
-        PoolError: A training has more ranks than there are slots.
-    """
+    """Decides which trainings of a list run where, for at most `most_nano_usd`; PoolError if one has too many ranks."""
 
     def __init__(
         self,
@@ -241,11 +226,7 @@ def train_again(
     lease_token: str | None,
     on_end: Callable[[Retrained], None] = lambda _: None,
 ) -> list[Retrained]:
-    """Run a machine's trainings; a failed one has its message in the result.
-
-    Args:
-        pool: Pool that trains; it is opened and closed here.
-        lease_token: Token of the study's lease; None without possible rivals.
+    """Open the pool, run a machine's trainings and close it; a failed training has its message in the result.
 
     Raises:
         PoolError: Slots are missing or were taken away, or the remaining trainings need more ranks than are left.

@@ -18,12 +18,7 @@ _SOON: frozenset[StopReason] = frozenset({"interrupted", "stopped", "storage", "
 
 
 class Draining:
-    """Decides which gangs must stop, and whether trials may still start.
-
-    Attributes:
-        reason: Why all gangs must stop, None if they need not.
-        nothing_fits: Whether a free slot found no epoch that fits into the rest of the budget.
-    """
+    """Decides which gangs must stop (all of them for a `reason`), and whether trials may still start."""
 
     def __init__(self, live: LiveStudy) -> None:
         self.reason: StopReason | None = None

@@ -123,10 +123,7 @@ class Finishing:
         return chosen
 
     def _places(self) -> Iterator[int]:
-        """Places of the knee, the best first objective and the knee's neighbours in the archive.
-
-        Skips the next worse neighbour where it is cheaper or quicker to train: finishing would end that advantage.
-        """
+        """Places of the knee, the best first objective and the knee's neighbours, except a worse but cheaper one."""
         values = [one.values for one in self._live.keeper.archive]
         if not values:
             return

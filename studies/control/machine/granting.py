@@ -152,10 +152,7 @@ class Granting:
         return {one: rung for one, rung in live.history.paused.items() if live.keeper.frees_bytes(by_number(one).id)}
 
     def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
-        """Let the gang train to the next rung, or pause it if the budget will hardly allow another epoch.
-
-        A paused trial may still get the rest of the budget if no other one is more likely to end an epoch in it.
-        """
+        """Let the gang train to the next rung, or pause it if the budget will hardly allow another epoch."""
         live = self._live
         if live.account.chance(trial, live.now, starting=False) < EXPECTED:
             trial_endings.pause(live, trial, "drain", f"drained after epoch {rung}")

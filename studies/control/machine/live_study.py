@@ -61,10 +61,7 @@ def _extended(items: list[T], length: int) -> list[T]:
 
 
 def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
-    """Return the ranks with which a trial goes on when `most_ranks` have devices, or its own if it has to wait.
-
-    New trials wait, and so do sharded models, which fewer devices may not hold.
-    """
+    """Return how many ranks a trial goes on with if `most_ranks` have devices; its own if it waits (new or sharded)."""
     own = trial.world_size
     if own <= most_ranks or setup.on_lost_node == "wait" or trial.number is None:
         return own
@@ -97,38 +94,27 @@ WornSlots = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 @dataclass(kw_only=True, slots=True)
 class LiveStudy:
-    """A study that a controller drives.
-
-    Attributes:
-        now: Moment of the event that is being handled, in seconds since 1970.
-        worn: The pool's function that chooses slots to get a new process before another trial.
-        rungs: Epochs up to which gangs are granted training: the policy's rungs and the last epoch.
-        history: View for the policy; `look` updates it.
-        missing: Slots without a device, released ones included.
-        released: Slots that were released for good.
-        leaving: Slots whose devices will be gone soon; they get no new trial.
-        reference_due: Whether to write the reference point with this step.
-        worth_percents: Percent of hypervolume that ten more dollars would add, at each decision, oldest first.
-    """
+    """A study that a controller drives."""
 
     setup: StudySetup
     outbox: Outbox
     account: BudgetAccount
     registry: TrialRegistry
-    now: float
+    now: float  # moment of the event that is being handled, in seconds since 1970
     watchdog: Watchdog
-    worn: WornSlots
-    rungs: tuple[int, ...]
+    worn: WornSlots  # the pool's function that chooses slots to get a new process before another trial
+    rungs: tuple[int, ...]  # epochs up to which gangs are granted training: the policy's rungs and the last epoch
     watched: frozenset[int] = frozenset()
-    history: History = field(default_factory=History)
+    history: History = field(default_factory=History)  # view for the policy; `look` updates it
     keeper: CheckpointKeeper = field(default_factory=CheckpointKeeper)
     free: set[int] = field(default_factory=set)
-    missing: set[int] = field(default_factory=set)
-    released: set[int] = field(default_factory=set)
-    leaving: set[int] = field(default_factory=set)
+    missing: set[int] = field(default_factory=set)  # slots without a device, released ones included
+    released: set[int] = field(default_factory=set)  # slots that were released for good
+    leaving: set[int] = field(default_factory=set)  # slots whose devices will be gone soon; they get no new trial
     joined: set[int] = field(default_factory=set)
     reference_frozen: bool = False
-    reference_due: bool = False
+    reference_due: bool = False  # whether to write the reference point with this step
+    # Percent of hypervolume that ten more dollars would add, at each decision
     worth_percents: list[float] = field(default_factory=list)
     searched: SearchedTrials = field(init=False)
 

@@ -56,30 +56,19 @@ class Paid:
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
-    """One dispatch of a trial to a gang, while it lasts.
+    """One dispatch of a trial to a gang, while it lasts."""
 
-    Attributes:
-        number: Number of the attempt within its trial, from 1.
-        leased_at: Moment of the dispatch, in seconds since 1970.
-        promised_until: Expected end of the next epoch, up to which the budget is reserved.
-        is_repair: Whether a fault made the attempt necessary; its start is then charged as lost.
-        drains_within: Seconds within which the gang must stop, infinite for the epoch's end; None without an order.
-        stop_reason: Why the trial must end with the present epoch; None if it need not.
-        progress: Latest report on the running epoch; None after its end.
-        saved_fraction: Part of that epoch that was saved and charged.
-    """
-
-    number: int
+    number: int  # within its trial, from 1
     slots: tuple[int, ...]
-    leased_at: float
+    leased_at: float  # moment of the dispatch, in seconds since 1970
     until: int
-    promised_until: float
-    is_repair: bool
+    promised_until: float  # expected end of the next epoch, up to which the budget is reserved
+    is_repair: bool  # a fault made the attempt necessary; its start is then charged as lost
     started: bool = False
-    drains_within: float | None = None
-    stop_reason: str | None = None
-    progress: Progress | None = None
-    saved_fraction: float = 0.0
+    drains_within: float | None = None  # seconds within which the gang must stop, infinite for the epoch's end
+    stop_reason: str | None = None  # why the trial must end with the present epoch
+    progress: Progress | None = None  # latest report on the running epoch; None after its end
+    saved_fraction: float = 0.0  # part of that epoch that was saved and charged
 
     def heard(self, progress: Progress, *, has_part: bool) -> None:
         """Note the progress of the epoch; the first report after a saved part counts as what was saved."""
@@ -97,57 +86,41 @@ class Attempt:
 
 @dataclass(kw_only=True, slots=True)
 class Trial:
-    """One configuration and its training so far.
-
-    Attributes:
-        number: Number of the trial from 0, in order of first start; None while it is queued.
-        origin: "sampler", "enqueue" or "baseline".
-        epochs_done: Number of recorded epochs.
-        epoch_seconds: Durations of the recorded epochs, in seconds.
-        part: Duration and cost of the saved part of an unfinished epoch.
-        epoch_ranks: Number of ranks by epoch, for epochs trained on fewer than all ranks.
-        slot_seconds: Slot time that it has trained, in seconds.
-        resume_checkpoint: Checkpoint to go on from, None to begin anew.
-        points: Signed objectives and other bounded metrics (smaller is better), by epoch that a search looks at.
-        ends: The same values with cumulative metrics extrapolated to the last epoch.
-        milestones: Signed objectives of the milestones, by epoch.
-        paused_by: "policy"; "drain" (goes on before new trials); or "fault" (likewise, start charged as lost).
-        finished_from: Epoch after which an earlier controller finished it as a leader, else None.
-        decided: Latest decision of this controller about the trial, else None.
-        failed: Reason and moment of a failure under this controller, else None.
-    """
+    """One configuration and its training so far."""
 
     id: int
-    number: int | None
+    number: int | None  # from 0, in order of first start; None while it is queued
     state: TrialState
     params: Mapping[str, ParameterValue]
     world_size: int
-    origin: str
+    origin: str  # "sampler", "enqueue" or "baseline"
     sampler_attributes: Mapping[str, object] = field(default_factory=dict)
     asked: Mapping[str, Asked] = field(default_factory=dict)
     failure: Failure | None = None
-    epochs_done: int = 0
+    epochs_done: int = 0  # number of recorded epochs
     last_metrics: Mapping[str, float] = field(default_factory=dict)
     epoch_seconds: list[float] = field(default_factory=list)
     epoch_costs_nano_usd: list[int] = field(default_factory=list)
-    part: Paid = field(default_factory=Paid)
-    epoch_ranks: dict[int, int] = field(default_factory=dict)
+    part: Paid = field(default_factory=Paid)  # duration and cost of the saved part of an unfinished epoch
+    epoch_ranks: dict[int, int] = field(default_factory=dict)  # number of ranks by epoch, where not all trained
     paid_nano_usd: int = 0
     wall_seconds: float = 0.0
-    slot_seconds: float = 0.0
-    resume_checkpoint: str | None = None
+    slot_seconds: float = 0.0  # slot time that it has trained
+    resume_checkpoint: str | None = None  # None to begin anew
     resume_epoch: int = 0
+    # Signed objectives and other bounded metrics, by epoch that a search looks at
     points: dict[int, Columns] = field(default_factory=dict)
-    ends: dict[int, Columns] = field(default_factory=dict)
-    milestones: dict[int, Columns] = field(default_factory=dict)
+    ends: dict[int, Columns] = field(default_factory=dict)  # the same with cumulative metrics extrapolated to the end
+    milestones: dict[int, Columns] = field(default_factory=dict)  # signed objectives by epoch
+    # "policy"; "drain" (goes on before new trials); "fault" (likewise, start charged as lost)
     paused_by: str | None = None
-    finished_from: int | None = None
+    finished_from: int | None = None  # epoch after which an earlier controller finished it as a leader
     attempts: int = 0
     lost_attempts: int = 0
     timeouts: int = 0
     attempt: Attempt | None = None
-    decided: Decided | None = None
-    failed: tuple[str, float] | None = None
+    decided: Decided | None = None  # latest decision of this controller about the trial
+    failed: tuple[str, float] | None = None  # reason and moment of a failure under this controller
     _observation: Observation | None = None
     _snapshot: Snapshot | None = None
 
@@ -233,10 +206,7 @@ class Trial:
     def observation(
         self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()
     ) -> Observation:
-        """Return the sampler's view of the trial: last values, cumulative ones extrapolated to the last epoch.
-
-        A diverged trial counts as finished with infinite values, which become the worst values so far.
-        """
+        """Return the sampler's view of the trial; a diverged one counts as finished, with infinite (worst) values."""
         if self._observation is not None:
             return self._observation
         made = (

@@ -27,10 +27,7 @@ def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
 
 
 def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, counts: bool = True) -> None:
-    """End the attempt of a lost gang.
-
-    A lost or hung trial goes on from its checkpoint, up to `faults.attempts` lost attempts; other failures are final.
-    """
+    """End the attempt of a lost gang; its trial goes on, up to `faults.attempts` times, unless the failure is final."""
     outcome = failure if counts else "unstarted"
     if failure == "unreadable":
         _go_back(live, trial)

@@ -49,10 +49,7 @@ def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
 
 
 def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number: int) -> Suggestion:
-    """Return the suggestion with a world size of at most `most_ranks`.
-
-    Parameters that do not exist at the smaller size are dropped, and those that exist only there are drawn.
-    """
+    """Return the suggestion with at most `most_ranks` ranks, and with parameters dropped or drawn to suit that size."""
     space, params = setup.space, suggestion.params
     if space is None or int(params.get("world_size") or 1) <= most_ranks:
         return suggestion
@@ -75,7 +72,7 @@ class NextTrial:
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
-        """Return the next trial, with the policy's decision if it thaws a paused one; None if nothing can start.
+        """Return the next trial, and the policy's decision if it thaws a paused one; None if nothing can start.
 
         Order: drained and lost trials, enqueued configurations, the policy's choice, leaders that were cut short (first
         in time where time ends the study). Trials with more ranks than there are devices wait and let others pass.

@@ -35,12 +35,7 @@ def note(live: LiveStudy, trial: Trial, event: ParameterAsked) -> None:
 def start(
     live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...], *, promised_until: float, until: int
 ) -> Attempt:
-    """Dispatch a trial from its beginning or its checkpoint.
-
-    Args:
-        thaw: Decision of the policy by which a paused trial goes on, else None.
-        promised_until: Moment up to which the budget reserves the pool for it, in seconds since 1970.
-    """
+    """Dispatch a trial from its beginning or its checkpoint; `thaw` is the policy's decision if it was paused."""
     is_fresh, is_repair = trial.number is None, trial.paused_by == "fault"
     live.free.difference_update(slots)
     live.account.charge_idle(slots, live.now)

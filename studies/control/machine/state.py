@@ -68,11 +68,8 @@ CUT = "the budget was used up within an epoch; goes on from its last checkpoint"
 class StudyMachine:
     """Makes all decisions of a study.
 
-    Args:
-        alive_since: Moment at which this controller took the lease, in seconds since 1970.
-        pick: The pool's function that chooses free slots for a gang.
-        worn: The pool's function that chooses slots to get a new process before another trial.
-        spare: The pool's function that chooses free slots to release.
+    The pool's functions choose free slots for a gang (`pick`), slots to get a new process before another trial (`worn`)
+    and free slots to release (`spare`). The controller took the lease at `alive_since`, in seconds since 1970.
     """
 
     def __init__(

@@ -19,34 +19,15 @@ FREE_USD_PER_SLOT_HOUR = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudySetup:
-    """Settings that do not change while a controller lives.
-
-    Attributes:
-        epochs: Last epoch of a complete trial.
-        milestones: Epochs whose checkpoints are deliverables, the last epoch among them.
-        checkpoint_every_seconds: Time between two checkpoints of a trial within its milestones.
-        most_paused: Largest number of trials that wait with a checkpoint; None is no limit.
-        most_checkpoint_gib: Room for checkpoints in GiB, beyond which paused trials are evicted; None is no limit.
-        python_path: Folders from which ranks import the user's task.
-        reference_point: Reference point by metric, given by the user or frozen earlier, else None.
-        watched: Epochs whose values the search looks at, besides milestones and rungs.
-        on_lost_node: Whether a trial that has begun waits for lost devices, or goes on with fewer ranks.
-        space: Search space; None where no suggestion is ever narrowed.
-        world_sizes: World sizes that the search may choose; None if it does not search them.
-        autoscale: Whether an autoscaler brings the slots; they count once their process is ready, and may be released.
-        learns_space: Whether trials may request parameters that the space does not have.
-        baselines: Parameters of the baseline trials, which no pruner pauses or stops.
-        own_logging: Where the user's code logs by itself; None leaves that to its environment.
-        cut_seconds: Time before the deadline at which running epochs are cut, for noticing, commit and killing.
-    """
+    """Settings that do not change while a controller lives."""
 
     study: str
     objectives: tuple[Objective, ...]
     task: str
     task_options: Mapping[str, object]
     training: Mapping[str, object]
-    epochs: int
-    milestones: tuple[int, ...]
+    epochs: int  # last epoch of a complete trial
+    milestones: tuple[int, ...]  # epochs whose checkpoints are deliverables, the last epoch among them
     policy: Policy
     limits: Limits
     slots: int
@@ -55,22 +36,22 @@ class StudySetup:
     device: Literal["cpu", "cuda"] = "cpu"
     cpus_per_rank: int = 1
     checkpoint_folder: str
-    checkpoint_every_seconds: float = 60.0
-    most_paused: int | None = None
-    most_checkpoint_gib: float | None = None
-    python_path: tuple[str, ...] = ()
-    reference_point: Mapping[str, float] | None = None
-    watched: tuple[int, ...] = ()
+    checkpoint_every_seconds: float = 60.0  # time between two checkpoints of a trial within its milestones
+    most_paused: int | None = None  # number of trials that wait with a checkpoint; None is no limit
+    most_checkpoint_gib: float | None = None  # room, beyond which paused trials are evicted; None is no limit
+    python_path: tuple[str, ...] = ()  # folders from which ranks import the user's task
+    reference_point: Mapping[str, float] | None = None  # by metric, given by the user or frozen earlier
+    watched: tuple[int, ...] = ()  # epochs whose values the search looks at, besides milestones and rungs
     constraints: tuple[Constraint, ...] = ()
     faults: FaultsSpec = field(default_factory=FaultsSpec)
-    on_lost_node: Literal["wait", "shrink"] = "wait"
-    space: Space | None = None
-    world_sizes: tuple[int, ...] | None = None
-    autoscale: bool = False
-    learns_space: bool = False
-    baselines: tuple[Mapping[str, object], ...] = ()
-    own_logging: OwnLogging | None = None
-    cut_seconds: float = 0.25
+    on_lost_node: Literal["wait", "shrink"] = "wait"  # a trial that has begun waits for devices, or takes fewer ranks
+    space: Space | None = None  # None where no suggestion is ever narrowed
+    world_sizes: tuple[int, ...] | None = None  # sizes that the search may choose; None if it does not search them
+    autoscale: bool = False  # an autoscaler brings slots, which count once ready, and may be released
+    learns_space: bool = False  # trials may request parameters that the space does not have
+    baselines: tuple[Mapping[str, object], ...] = ()  # parameters of trials that no pruner pauses or stops
+    own_logging: OwnLogging | None = None  # where the user's code logs by itself; None leaves that to its environment
+    cut_seconds: float = 0.25  # time before the deadline at which epochs are cut, for noticing, commit and killing
 
     @property
     def rungs(self) -> tuple[int, ...]:

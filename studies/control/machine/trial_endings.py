@@ -65,11 +65,7 @@ def pause(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
 
 
 def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
-    """Change the trial's state only; the caller ends its gang.
-
-    Args:
-        by: "policy"; or "drain" or "fault", after which the trial goes on before any other starts.
-    """
+    """Change only the trial's state; the caller ends its gang. After "drain" or "fault" it goes on before others."""
     live.registry.move(trial, "paused")
     trial.paused_by = by
     columns: TrialColumns = {"state": "paused", "paused_by": by, "reason": reason}

@@ -156,22 +156,16 @@ class BatchValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Acquisition:
-    """Values candidates by expected hypervolume improvement per dollar.
-
-    Attributes:
-        pending: Expected values of running trials at their next rungs [p, objectives], so that no gain counts twice.
-        reachable_reference: A point behind both the reference point and all measurements [objectives].
-        trial_limits: Limits of each trial; rungs beyond them have no value.
-    """
+    """Values candidates by expected hypervolume improvement per dollar."""
 
     archive: Array
-    pending: Array
+    pending: Array  # expected values of running trials at their next rungs [p, objectives]: no gain counts twice
     reference: Array
-    reachable_reference: Array
+    reachable_reference: Array  # a point behind both the reference point and all measurements [objectives]
     limits: ColumnLimits
     learned: int
     stagnation: Stagnation
-    trial_limits: TrialLimits
+    trial_limits: TrialLimits  # rungs beyond them have no value
 
     @cached_property
     def hypervolume(self) -> float:
@@ -184,21 +178,17 @@ class Acquisition:
         return improvement_over(np.vstack([self.archive, self.pending]), self.reference)
 
     def where_it_tells(self, work_out: Callable[[Acquisition], SomeValued]) -> SomeValued:
-        """Apply `work_out` to this function, or to one with a farther reference point if all indices vanish.
-
-        They vanish as long as nothing reaches the user's reference point; the farther point can be reached.
-        """
+        """Apply `work_out`, with a farther reference point if nothing reaches the user's and all indices vanish."""
         found = work_out(self)
         if found.largest > VANISHING:
             return found
         return work_out(replace(self, reference=self.reachable_reference))
 
     def index(self, forecast: BatchForecast, *, exact: bool) -> Array:
-        """Value of each candidate [m], in hypervolume per dollar.
+        """Value of each candidate [m], in hypervolume per dollar: `break_even_index` if `exact`.
 
-        Args:
-            exact: Whether to compute `break_even_index`. The approximation, the largest ratio of expected improvement
-                to dollars, ignores the option to stop, is much faster, and ranks candidates nearly alike.
+        The approximation, the largest ratio of expected improvement to dollars, ignores the option to stop, is much
+        faster, and ranks candidates nearly alike.
         """
         usd = _cautious_usd_per_epoch(forecast)
         to_next_rung, beyond = forecast.usd_to_next_rung(usd), forecast.usd_beyond_next_rung(usd)
@@ -259,9 +249,8 @@ def build_acquisition(
 ) -> Acquisition:
     """Build the acquisition function of a study from all trials; it is valid until the model learns again.
 
-    Args:
-        refit: Whether the model may fit hyperparameters again, which takes tenths of a second.
-        without: Number of a running trial that is itself a candidate, and so not a pending point.
+    With `refit` the model may fit hyperparameters, which takes tenths of a second. `without` is the number of a running
+    trial that is itself a candidate, and so not a pending point.
     """
     model.learn(trials, refit=refit)
     problem = model.problem

@@ -80,14 +80,10 @@ class FreeBox:
 
 @dataclass(frozen=True, slots=True)
 class BoxDecomposition:
-    """The region that a two-dimensional archive does not dominate, cut into n + 1 boxes along the first objective.
+    """The region that a two-dimensional archive does not dominate, cut into n + 1 boxes along the first objective."""
 
-    Box k ends at `edges`[k] = e_{k+1}, the first one starts at minus infinity, and `ceilings`[k] = U_k is its upper
-    end.
-    """
-
-    edges: Array
-    ceilings: Array
+    edges: Array  # e_{k+1}, at which box k ends; the first box starts at minus infinity
+    ceilings: Array  # U_k, the upper end of box k
 
     @staticmethod
     def under(archive: Array, reference: Array) -> BoxDecomposition:
@@ -111,10 +107,8 @@ class Directions:
     """Hypervolume as a mean over directions, for m >= 3 objectives (Golovin and Zhang 2020, 2006.04655).
 
     With directions w on the positive part of the unit sphere, gaps g of a point to the reference point, and a constant,
-
-        hypervolume = constant x mean over w of max over points of min over objectives j of (g_j / w_j)^m
-
-    Directions and draws are fixed, so that candidates are compared with common random numbers.
+    hypervolume = constant x mean over w of max over points of min over objectives j of (g_j / w_j)^m. Directions and
+    draws are fixed, so that candidates are compared with common random numbers.
     """
 
     def __init__(self, objectives: int, *, count: int = 128, seed: int = 0) -> None:

@@ -1,11 +1,9 @@
 """User prior: a density over the space that says where a user expects good parameters (`prior` of a parameter).
 
-    p(u) = product over parameters i of (1 - UNIFORM) N(u_i; centre_i, sd_i) + UNIFORM
-
-with coordinates u_i in the unit cube and N truncated to it. The centre of a categorical parameter has a fixed
-probability; the other choices share the rest. The uniform part lets a search survive a wrong prior. The prior guides
-the initial design and weights the acquisition function by p(u)^(BETA / n) after n trials: piBO (Hvarfner et al. 2022,
-arXiv 2204.11051).
+p(u) = product over parameters i of (1 - UNIFORM) N(u_i; centre_i, sd_i) + UNIFORM, with coordinates u_i in the unit
+cube and N truncated to it. The centre of a categorical parameter has a fixed probability; the other choices share the
+rest. The uniform part lets a search survive a wrong prior. The prior guides the initial design and weights the
+acquisition function by p(u)^(BETA / n) after n trials: piBO (Hvarfner et al. 2022, arXiv 2204.11051).
 """
 
 from __future__ import annotations

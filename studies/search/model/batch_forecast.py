@@ -23,20 +23,14 @@ NO_NODES: Array = np.zeros((1, 0))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchForecast:
-    """Forecast of m candidates, all at the same rung, for the H later rungs.
-
-    Attributes:
-        curves: Forecasts of the learned columns, by column index, ascending.
-        in_seconds: Indices of the cumulative columns in seconds of wall time; others are in dollars.
-        trains: Probability that each candidate trains at all [m]; None if it is 1 for all.
-    """
+    """Forecast of m candidates, all at the same rung, for the H later rungs."""
 
     batch: CandidateBatch
     ahead: Array
-    curves: Mapping[int, CurveForecast]
+    curves: Mapping[int, CurveForecast]  # forecasts of the learned columns, by column index, ascending
     scales: Mapping[int, Scale]
-    in_seconds: frozenset[int]
-    trains: Array | None = None
+    in_seconds: frozenset[int]  # indices of the cumulative columns in seconds of wall time; others are in dollars
+    trains: Array | None = None  # probability that each candidate trains at all [m]; None if it is 1 for all
 
     def usd_to_next_rung(self, usd_per_epoch: Array) -> Array:
         """Dollars to the next rung, start or thaw included [m], from dollars per epoch [m]."""
@@ -57,9 +51,7 @@ class BatchForecast:
         """Marginal distribution of a column at each node and later rung [m, J, H]; constant axes have length 1.
 
         A learned column is conditioned on the next rung's value: with the innovation i ~ N(0, v) there, the gain g of z
-        per unit of i, and the node u of the column,
-
-            z | u ~ N(mean + g sqrt(v) u, variance - g^2 v)
+        per unit of i, and the node u of the column, z | u ~ N(mean + g sqrt(v) u, variance - g^2 v).
         """
         batch = self.batch
         if j in self.curves:

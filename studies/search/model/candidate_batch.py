@@ -54,28 +54,18 @@ class CandidateFeatures:
 
 @dataclass(frozen=True, slots=True)
 class CandidateBatch:
-    """Configurations at the same rung, or never started.
-
-    Attributes:
-        log_usd: Mean of the logarithm of dollars per epoch [m].
-        log_usd_sd: Standard deviation of that logarithm, 0 where the cost was measured [m].
-        paid_usd: Dollars paid up to that rung [m].
-        start_epochs: Cost of starting or thawing, in epochs of the candidate [m].
-        done: Number of epochs done at that rung.
-        seconds_per_usd: Seconds of wall time per dollar [m].
-        statics: Marginal distributions of static columns, arrays [m], by column index.
-        curves: z and slope at the rung [m] of each learned column, by column index.
-    """
+    """Configurations at the same rung, or never started."""
 
     inputs: CandidateInputs
     rung_index: int
-    log_usd: Array
-    log_usd_sd: Array
-    paid_usd: Array
-    start_epochs: Array
-    done: int
-    seconds_per_usd: Array
-    statics: Mapping[int, Marginal]
+    log_usd: Array  # mean of the logarithm of dollars per epoch [m]
+    log_usd_sd: Array  # standard deviation of that logarithm [m], 0 where the cost was measured
+    paid_usd: Array  # dollars paid up to that rung [m]
+    start_epochs: Array  # cost of starting or thawing [m], in epochs of the candidate
+    done: int  # number of epochs done at that rung
+    seconds_per_usd: Array  # seconds of wall time per dollar [m]
+    statics: Mapping[int, Marginal]  # marginal distributions of static columns, arrays [m], by column index
+    # Values of z and slope at the rung [m] of each learned column, by column index
     curves: Mapping[int, tuple[Array, Array]] = field(default_factory=dict)
 
     def __len__(self) -> int:

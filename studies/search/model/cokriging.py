@@ -60,18 +60,12 @@ START, SLOPE = -2, -1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveData:
-    """Measurements of one metric at the rungs.
-
-    Attributes:
-        z: z at each rung [n, R]; NaN at rungs that a trial has not reached.
-        slopes: Slope d at each rung [n, R]; NaN likewise.
-        pending: Points of running trials without a measurement at the first rung [p, D].
-    """
+    """Measurements of one metric at the rungs; NaN at rungs that a trial has not reached."""
 
     x: Array
-    z: Array
-    slopes: Array
-    pending: Array
+    z: Array  # [n, R]
+    slopes: Array  # slope d [n, R]
+    pending: Array  # points of running trials without a measurement at the first rung [p, D]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +105,6 @@ class Chain:
         self._increments = [IDENTITY] * links
         self._z_feature = [IDENTITY] * (links + 1)
         self._d_feature = [IDENTITY] * (links + 1)
-
-    # ------------------------------------------------------------------ learning
 
     def learn(self, data: CurveData, *, refit: bool) -> None:
         """Condition all processes on the measurements; `refit` allows fitting again, which takes tenths of a second."""
@@ -180,8 +172,6 @@ class Chain:
         if process.posterior is None or process.data != data:
             process.posterior, process.data = Posterior(x, u, y, own), data
         return process.posterior
-
-    # ------------------------------------------------------------------ forecasting
 
     def forecast_untried(self, candidates: CandidateInputs) -> CurveForecast:
         """Forecast at every rung for configurations that were never started."""

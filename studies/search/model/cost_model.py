@@ -23,10 +23,7 @@ values, what another thread's model has learned is as good."""
 
 
 class CostModel:
-    """Regressions of dollars per epoch and of each static column. Models in several threads may share it.
-
-    Sizes in `counted`, if any, serve as size data and cost covariates.
-    """
+    """Regressions of dollars per epoch and of static columns, on `counted` sizes as well; threads may share it."""
 
     def __init__(
         self,

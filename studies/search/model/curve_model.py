@@ -104,8 +104,6 @@ class CurveModel:
         """Another model of the same problem, for another thread; both share fits."""
         return CurveModel(self.problem, self._shared)
 
-    # ------------------------------------------------------------------ learning
-
     def learn(self, trials: Sequence[Snapshot], *, refit: bool) -> None:
         """Learn from all started trials; `refit` allows fitting hyperparameters again, which takes tenths of a second.
 
@@ -194,8 +192,6 @@ class CurveModel:
         length = math.log(first) - math.log(first - 1)
         rate = (z - scale.to_z(before)) / length
         return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
-
-    # ------------------------------------------------------------------ candidates
 
     def features(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
         """Features of configurations, without training them."""

@@ -20,17 +20,12 @@ MOST_TRIALS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierTrial:
-    """A trial of an earlier study, in terms of this study.
-
-    Attributes:
-        values: Values of this study's objectives, in its order and directions, at the trial's last epoch.
-        usd_per_epoch: Mean dollars per epoch; None if unknown.
-        bounded: Known values of this study's constrained metrics at the same epoch, by name.
-    """
+    """A trial of an earlier study, in terms of this study, with the objectives' values at its last epoch."""
 
     params: Mapping[str, ParameterValue]
     values: tuple[float, ...]
-    usd_per_epoch: float | None = None
+    usd_per_epoch: float | None = None  # mean; None if unknown
+    # Known values of this study's constrained metrics at the same epoch, by name
     bounded: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -2,10 +2,8 @@
 
 Numbers are scaled between their bounds, logarithmically where the space says so. A categorical parameter with numeric
 choices becomes the scaled rank of its value; any other is one-hot, at half the distance of a whole range. An absent
-conditional parameter is 0.5, or 0 in all columns if one-hot.
-
-Processes use points x [D]. Samplers draw points u [P] of the unit cube, one coordinate per parameter in the order of
-`Space.entries`.
+conditional parameter is 0.5, or 0 in all columns if one-hot. Processes use points x [D]. Samplers draw points u [P] of
+the unit cube, one coordinate per parameter in the order of `Space.entries`.
 """
 
 from __future__ import annotations

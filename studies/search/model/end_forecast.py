@@ -47,12 +47,10 @@ LEAST_WIDTH = 1e-3
 def forecast_ends(
     trials: Sequence[Snapshot], cut_short: Collection[int], *, objectives: Sequence[Objective], rungs: Sequence[int]
 ) -> dict[int, Ends | None]:
-    """Forecast the objectives at the last epoch for trials that were cut short, by number.
+    """Forecast the learned objectives at the last epoch for trials that were cut short, by number.
 
-    Cumulative and static objectives are left out: they need no forecast. `rungs` ascend to the last epoch.
-
-    Returns:
-        None for a trial that did not reach the first rung. Empty if too few trials went from one rung to the next.
+    None stands for a trial that did not reach the first rung; the result is empty if too few trials went from one rung
+    to the next. `rungs` ascend to the last epoch.
     """
     wanted = [row for row, trial in enumerate(trials) if trial.number in cut_short]
     constant = CUMULATIVE_METRICS | STATIC_METRICS

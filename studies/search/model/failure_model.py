@@ -1,10 +1,8 @@
-"""Failure model: the probability that a configuration trains, instead of diverging, running out of memory or raising.
+"""Failure model: P(trains | x) = Phi((1/2 - p - f(x)) / sd), a coarse regression failed_i - p = w + f(x_i) + e_i.
 
-    P(trains | x) = Phi((1/2 - p - f(x)) / sd),   failed_i - p = w + f(x_i) + e_i
-
-with p the share of failed trials and failed_i 1 or 0 (w, f and e as in `gaussian_process`): a coarse regression of
-labels. The metrics' processes already treat failed trials as worst values, but that does not keep a search away from
-configurations that fail and would be far ahead in another objective.
+p is the share of failed trials, failed_i is 1 or 0, and w, f and e are as in `gaussian_process`. The metrics' processes
+already treat failed trials as worst values, but that does not keep a search away from configurations that fail and
+would be far ahead in another objective.
 """
 
 from __future__ import annotations

@@ -36,10 +36,7 @@ LOG_BOUND = 9.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Log-normal priors of the hyperparameters: median, and standard deviation of the logarithm.
-
-    Warps have a median of 1, which leaves inputs unchanged; with a deviation of 0 inputs are not warped.
-    """
+    """Log-normal priors of the hyperparameters: median, and standard deviation of the logarithm."""
 
     length_scale: float = 1.0
     length_scale_sd: float = 1.0
@@ -47,7 +44,7 @@ class Prior:
     amplitude_sd: float = 1.0
     noise: float = 0.1
     noise_sd: float = 2.0
-    warp_sd: float = 0.0
+    warp_sd: float = 0.0  # the median is 1, which leaves inputs unchanged; with a deviation of 0 inputs are not warped
 
     def medians(self, inputs: int) -> Hyperparameters:
         """Hyperparameters assumed without data."""

@@ -21,18 +21,15 @@ GROWTH = 0.01
 class Progress:
     """Dollars spent, and how the hypervolume grew with them.
 
-    Attributes:
-        grown_to: Hypervolume at its last noticeable growth, from the reference point of that moment;
-            docs/search-experiments.md says why later volumes are compared with it although an automatic point moves.
-        full_usd: Dollars for a usual full training; None before any epoch was paid for.
-        full_slot_usd: Dollars for each slot of a usual full training; None likewise.
+    `grown_to` is the hypervolume at its last noticeable growth, from the reference point of that moment;
+    docs/search-experiments.md says why later volumes are compared with it although an automatic point moves.
     """
 
     spent_usd: float = 0.0
     grown_to: float = 0.0
     grown_at_usd: float = 0.0
-    full_usd: float | None = None
-    full_slot_usd: float | None = None
+    full_usd: float | None = None  # for a usual full training; None before any epoch was paid for
+    full_slot_usd: float | None = None  # for each slot of a usual full training; None likewise
 
     def after(self, volume: float, table: TrialTable, epochs: int, most_usd: Array) -> Progress:
         """The progress after new measurements; `epochs` is the length of a full training."""

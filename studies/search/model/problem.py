@@ -24,32 +24,23 @@ KnownMetrics = Callable[[Mapping[str, ParameterValue]], Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """The parts of a study that a search needs.
-
-    Attributes:
-        reference: Reference point of the hypervolume, turned to be minimised; None computes it from measurements.
-        known: Returns the metrics of a configuration that are known without training; None if none are.
-        positive: Metrics of `known` that are positive in every configuration: their logarithms are covariates.
-        statics: Names of metrics that do not change while a trial trains.
-        examples: Random configurations that show the extent of costs and sizes; if empty, they are drawn.
-        counted: Returns the sizes counted without training, or None as long as they are unknown.
-        budget_usd: Dollars that the study may spend in all; infinite without a limit.
-    """
+    """The parts of a study that a search needs."""
 
     space: Space
     objectives: tuple[Objective, ...]
     epochs: int
     milestones: tuple[int, ...]
     usd_per_slot_hour: float
-    reference: Values | None = None
-    known: KnownMetrics | None = None
-    positive: frozenset[str] = frozenset()
-    statics: frozenset[str] = STATIC_METRICS
+    reference: Values | None = None  # of the hypervolume, turned to be minimised; None computes it from measurements
+    known: KnownMetrics | None = None  # returns metrics that are known without training
+    positive: frozenset[str] = frozenset()  # metrics of `known` that are never 0 or less: logarithms are covariates
+    statics: frozenset[str] = STATIC_METRICS  # names of metrics that do not change while a trial trains
     constraints: tuple[Constraint, ...] = ()
+    # Random configurations that show the extent of costs and sizes; if empty, they are drawn
     examples: Sequence[Mapping[str, ParameterValue]] = ()
     transfer: Transfer | None = None
-    counted: Callable[[], SizeModel | None] = nothing_counted
-    budget_usd: float = math.inf
+    counted: Callable[[], SizeModel | None] = nothing_counted  # sizes counted without training; None while unknown
+    budget_usd: float = math.inf  # dollars that the study may spend in all; infinite without a limit
     slots: int = 1
     trial_limits: TrialLimits = UNLIMITED
 

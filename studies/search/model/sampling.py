@@ -17,10 +17,9 @@ def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -
 
 
 def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
-    """Positions, ascending, of the best half and a random half of the others, at most `most`.
+    """Positions, ascending, of the best half (models must be exact there) and a random half of the others.
 
-    Models must be exact near the best, unbiased elsewhere. The random half depends only on the number of positions, so
-    a resumed study chooses the same.
+    The random half depends only on the number of positions, so a resumed study chooses the same.
     """
     if len(ranking) <= most:
         return np.arange(len(ranking))

@@ -1,9 +1,7 @@
 """Sizes and work of configurations, from examples whose parameters and operations were counted without training.
 
-A launch counts some configurations. Their sizes are data for the forecast of `model_parameters` before any trial has
-run; expectations for other configurations x are covariates of the cost:
-
-    covariates(x) = [E log parameters, E log (FLOPs per sample x samples per epoch)]
+Sizes are data for the forecast of `model_parameters` before any trial has run; expectations for other configurations x
+are covariates of the cost: [E log parameters, E log (FLOPs per sample x samples per epoch)].
 """
 
 from __future__ import annotations

@@ -140,10 +140,7 @@ class Transfer:
         return excesses(trial, self.objectives, self._constraints)
 
     def starters(self, count: int) -> list[dict[str, ParameterValue]]:
-        """Good configurations to start with, from each study in turn: a balanced one, then the best in what is learned.
-
-        Configurations that are known to violate this study's constraints come last.
-        """
+        """Good configurations from each study in turn: a balanced one, then the best ones; last, known violations."""
         queues = [self._best(study) for study in self.studies]
         turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
         found: list[dict[str, ParameterValue]] = []

@@ -21,10 +21,8 @@ _FIRST_ROWS = 64
 class TrialTable:
     """Keeps one row per trial, in the given order of trials.
 
-    Args:
-        rungs: Epochs of the rungs, ascending.
-        known: Returns covariates of a configuration that are known without training.
-        earlier: Returns further covariates [m, L] of points [m, D], from earlier studies.
+    `known` returns covariates of a configuration that are known without training; `earlier` returns further covariates
+    [m, L] of points [m, D], from earlier studies.
     """
 
     def __init__(

@@ -184,8 +184,6 @@ class BreakEven:
         )
         return self._number(waiting[np.argmin(found.values)]) if len(waiting) else None
 
-    # ------------------------------------------------------------------ the initial design
-
     def _measured(self, history: History) -> int:
         return len(history.at_rung.get(self._model.rungs[0], {}))
 
@@ -199,8 +197,6 @@ class BreakEven:
         # By the trial and its rung alone: a resumed study, or one whose events came in another order, decides alike.
         share = STAGNATION_CONTINUATION[at_rung] if is_stagnating else RANDOM_CONTINUATION
         return derived_uniform(self._seed, number, rung) < share
-
-    # ------------------------------------------------------------------ values
 
     def _build(self, history: History, *, without: int | None) -> Acquisition:
         self._acquisition = build_acquisition(self._model, history.trials, refit=self._refits, without=without)
@@ -217,10 +213,7 @@ class BreakEven:
         return replace(values, untried=untried)
 
     def _others(self, history: History) -> tuple[Acquisition, _Best, float]:
-        """The latest acquisition function, the best paused trial, and the index of the next configuration.
-
-        A slot freed by a pause or an end reuses the comparison just made: resuming would add the cost of a start.
-        """
+        """Acquisition function, best paused trial and index of the next configuration; reused after a pause or end."""
         if self._acquisition is None or self._compared is None or not self._compared.still_holds(history):
             values = self._values(history, None)
             return values.acquisition, values.paused, values.untried

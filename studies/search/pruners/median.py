@@ -1,9 +1,8 @@
 """The median rule: stops a trial that is worse than half of the others at its rung.
 
 After Google Vizier (Golovin et al. 2017, section 3.2.2) and Optuna's `MedianPruner`, for one or several objectives.
-These compare best values or running averages with complete trials only; here the value at the rung counts, beside all
-trials measured there, pruned and running ones too: otherwise nothing could be pruned before five trainings are
-complete.
+These compare with complete trials only; here the values of all trials measured at the rung count, pruned and running
+ones too: otherwise nothing could be pruned before five trainings are complete.
 """
 
 from __future__ import annotations
@@ -22,17 +21,13 @@ Combine = Literal["joint", "any", "all", "primary"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Median(StoppingPruner):
-    """Stops a trial that is worse than the median of all other trials measured at its rung.
+    """Stops a trial that is worse than the median of all other trials measured at its rung, or violates constraints.
 
-    A trial that violates a constraint is worse than one that keeps all.
-
-    Attributes:
-        grace: Epoch of the first rung, at least 1; each further rung is at twice the epoch, up to 0.87 of the last
-            epoch, so that about half of the trials end at each.
-        startup_trials: Number of other trials that must have been measured at a rung before a trial can end there.
-        combine: When a trial counts as worse than the median. "joint": its layer of non-dominated sorting is worse than
-            the median layer, so that no trial on the front of its rung ends. "any": it is worse than the median in any
-            objective; "all": in all; "primary": in the first.
+    Rungs are at `grace`, at least 1, and each further one at twice the epoch, up to 0.87 of the last epoch, so that
+    about half of the trials end at each. `startup_trials` others must have been measured before a trial can end there.
+    `combine` says when a trial is worse. "joint": its layer of non-dominated sorting is worse than the median layer, so
+    that no trial on the front of its rung ends; "any", "all", "primary": it is worse in any, in all or in the first
+    objective.
     """
 
     grace: int = field(default=3, metadata={"at_least": 1})

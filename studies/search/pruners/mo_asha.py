@@ -18,13 +18,10 @@ from studies.search.policy import Decision, History, Thaw
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoAsha:
-    """Keeps the best 1 / eta of the trials at each rung grace, grace eta, grace eta^2, ...
+    """Keeps the best 1 / eta (eta at least 2) of the trials at each rung grace, grace eta, grace eta^2, ...
 
-    Attributes:
-        variant: "stopping" ends a trial that is not among the best when it arrives; "promotion" pauses every trial at
-            its rung, and a free slot resumes the best that was not yet promoted.
-        grace: Epoch of the first rung, at least 1.
-        eta: Reduction factor, at least 2: one in eta trials goes on.
+    "stopping" ends a trial that is not among the best when it arrives; "promotion" pauses every trial at its rung, and
+    a free slot resumes the best that was not yet promoted.
     """
 
     variant: Literal["stopping", "promotion"] = "stopping"

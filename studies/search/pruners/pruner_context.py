@@ -11,10 +11,7 @@ from studies.search.model.problem import Problem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrunerContext:
-    """Seed, problem and model (built at the first call) of a study, for its pruner.
-
-    If `sampler_fits`, the pruner need not fit the model's hyperparameters.
-    """
+    """Seed, problem and model (built at the first call); if `sampler_fits`, the pruner need not fit hyperparameters."""
 
     seed: int
     problem: Problem

@@ -36,8 +36,7 @@ def distributions_of(
 ) -> dict[str, distributions.BaseDistribution]:
     """Return the distributions of the parameters that have a value, by name.
 
-    Optuna takes one kind and scale per name: an `asked` domain that differs from the `first`, or is single, is left
-    out.
+    Optuna takes one kind and scale per name: `asked` domains that differ from the `first`, or are single, are left out.
     """
     return {
         name: to_distribution(domain)

@@ -43,10 +43,7 @@ FULL_PASS_EVERY = 4
 
 
 class AcquisitionOptimizer:
-    """Chooses the next configuration by its index, weighted by the user prior.
-
-    `candidates` are the only allowed configurations; None searches the space, with a new pool for each choice.
-    """
+    """Chooses among `candidates` by index and user prior; None: the whole space, with a new pool for each choice."""
 
     def __init__(self, model: CurveModel, candidates: Sequence[Params] | None = None) -> None:
         self._model = model
@@ -97,8 +94,6 @@ class AcquisitionOptimizer:
                 return dict(params)
         return None
 
-    # ------------------------------------------------------------------ of a list
-
     def _nearest_to(self, params: Params) -> Params:
         """These parameters, or the nearest configuration of the list that is not yet known to be good."""
         if self._candidates is None or self._features is None:
@@ -141,8 +136,6 @@ class AcquisitionOptimizer:
             self._best_rows = rows[order[:SCREENED]]
         self._choices += 1
         return int(rows[self._best(screened.acquisition, batch, order, weights)])
-
-    # ------------------------------------------------------------------ of a space
 
     def _with_untried(self, units: Array, untried: Untried, rng: np.random.Generator) -> Array:
         """Points of the unit cube [m, P] with choices of the start design, as long as it lasts."""
@@ -188,8 +181,6 @@ class AcquisitionOptimizer:
         near: Array = np.where(is_redrawn, uniform, moved)
         return near
 
-    # ------------------------------------------------------------------ of a batch
-
     def _screened(self, acquisition: Acquisition, batch: CandidateBatch, weights: Array) -> tuple[BatchValues, Rows]:
         screened = acquisition.where_it_tells(
             lambda one: BatchValues(one, one.index(self._model.forecast(batch), exact=False))
@@ -210,11 +201,7 @@ class AcquisitionOptimizer:
 
 
 class ModelSuggester:
-    """Suggests the most valuable configuration, from snapshots of all trials, without Optuna.
-
-    The model is used by this object's thread alone. `candidates` are the only allowed configurations; None allows the
-    whole space.
-    """
+    """Suggests the most valuable configuration of `candidates`, None for all, in one thread and without Optuna."""
 
     def __init__(self, model: CurveModel, *, seed: int, candidates: Sequence[Params] | None = None) -> None:
         self._model, self._space, self._seed = model, model.problem.space, seed

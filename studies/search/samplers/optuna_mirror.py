@@ -1,8 +1,4 @@
-"""An Optuna study in memory that follows a history: only changed trials are made anew.
-
-It equals a fresh study with the whole history: numbers and ids count from 0, and earlier suggestions leave only system
-attributes.
-"""
+"""An Optuna study in memory that follows a history: equal to a fresh study, but only changed trials are made anew."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """The only user of Optuna's samplers: an in-memory `optuna.Study` mirrors the history and suggests the next parameters.
 
 Each suggestion uses a new sampler, seeded from study seed, trial number and redraw, so that a resumed study suggests
-the same. A sampler's state lives in Optuna's system attributes of trials and study, which are passed in and out, and
-stored.
-
-Where the space is learned while trials run, the sampler also proposes a value for each name that any trial has
-requested, with its latest domain, since the new trial may request it too.
+the same. A sampler's state lives in Optuna's system attributes, which are passed in and out, and stored. Where the
+space is learned while trials run, the sampler also proposes a value for each name that any trial has requested, with
+its latest domain, since the new trial may request it too.
 """
 
 from __future__ import annotations
@@ -45,13 +43,9 @@ GENERATION_0 = {"NSGAIISampler:generation": 0}
 
 
 def sampler_factory(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
-    """Return the function that makes a sampler of this name from a seed.
+    """Return the function that makes a sampler from a seed; SearchError if it cannot be imported or is no sampler.
 
-    Args:
-        name: "random", "tpe", "nsga2", "gp", "auto" (tpe), or "module:Object", called as Object(seed=int).
-
-    Raises:
-        SearchError: The object cannot be imported or called like this, or returns no Optuna sampler.
+    Names are "random", "tpe", "nsga2", "gp", "auto" (tpe), or "module:Object", called as Object(seed=int).
     """
     import optuna
 
@@ -83,8 +77,7 @@ def _users_sampler(name: str) -> Callable[[int], optuna.samplers.BaseSampler]:
 class OptunaSuggester:
     """Asks an Optuna sampler (`sampler_factory`) that knows the whole history; raises `SearchError` without it.
 
-    Trials of earlier studies are added as finished ones, with their violations. `learns_space` allows trials to request
-    parameters outside the space.
+    Trials of earlier studies count as finished. `learns_space` lets trials request parameters outside the space.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""The start design: one of the first trials tries each choice of the top-level categorical parameters.
-
-A sampler led by values alone may never meet a choice, and then takes the parameter for unimportant.
-"""
+"""One of the first trials tries each choice of top-level categorical parameters, which samplers may never meet."""
 
 from __future__ import annotations
 
@@ -84,8 +81,7 @@ class FirstTrials:
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """Return the parameters for trial `number`: the next named ones that no trial has.
 
-        Enqueued trials have numbers too, so the number only says how many configurations wait that are not in the
-        history yet; they count as the first of those left.
+        Enqueued trials have numbers too, so the number only says how many configurations wait outside the history.
         """
         tried = identities(history)
         left = [one for one in self._params if identity(one) not in tried]

@@ -18,16 +18,12 @@ Identity = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggestion:
-    """Parameters for the next trial.
-
-    Attributes:
-        trial_attributes: JSON data that the sampler gets back with this trial's observation.
-        study_attributes: JSON data that the sampler gets back when the study is resumed.
-        is_named: Whether the spec names these parameters, so that they are tried as they are.
-    """
+    """Parameters for the next trial; if `is_named` by the spec, they are tried as they are."""
 
     params: Params
+    # JSON data that the sampler gets back with this trial's observation
     trial_attributes: Mapping[str, Any] = field(default_factory=dict)
+    # JSON data that the sampler gets back when the study is resumed
     study_attributes: Mapping[str, Any] = field(default_factory=dict)
     is_named: bool = False
 

@@ -28,19 +28,13 @@ class OpenAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadPool:
-    """A pool whose controller died.
-
-    Attributes:
-        charged_until: Moment up to which each paid slot is charged, in seconds since 1970, by slot.
-        alive_until: Last heartbeat or commit, in seconds since 1970; later events are unknown.
-        confirms: Whether trainings of `automl confirm` ran on it, which are no attempts.
-    """
+    """A pool whose controller died; moments are in seconds since 1970."""
 
     prices: PriceHistory
-    charged_until: Mapping[int, float]
-    alive_until: float
+    charged_until: Mapping[int, float]  # moment up to which each paid slot is charged, by slot
+    alive_until: float  # last heartbeat or commit; later events are unknown
     attempts: tuple[OpenAttempt, ...]
-    confirms: bool
+    confirms: bool  # trainings of `automl confirm` ran on it, which are no attempts
 
 
 def are_left(store: Store, study_id: int) -> bool:

@@ -30,12 +30,10 @@ def kept(
     on_lost: Callable[[], None] = lambda: None,
     counts: bool = True,
 ) -> Iterator[None]:
-    """Renew a lease by a heartbeat as long as the block runs, then release it.
+    """Renew a lease by a heartbeat, which also calls `on_requests`, as long as the block runs, then release it.
 
-    Args:
-        on_requests: Called at each beat, to look for requests of other processes.
-        on_lost: Called once if a rival has taken the lease; a frequent committer learns that from its commits.
-        counts: Whether the time counts for `budget.hours`; False for a command beside the study.
+    `on_lost` is called once if a rival has taken the lease; a frequent committer learns that from its commits. If
+    `counts` is false, as for a command beside the study, the time does not count for `budget.hours`.
     """
     heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests, on_lost=on_lost)
     heart.start()

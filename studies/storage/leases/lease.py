@@ -42,15 +42,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """A controller's right to drive a study, since `acquired_at` (seconds since 1970, holder's clock).
-
-    Its token is unique over all stores and times; each write checks by it that the lease is still held.
-    """
+    """A controller's right to drive a study; each write checks the token, which is unique over all stores and times."""
 
     id: int
     token: str = field(repr=False)
     study_id: int
-    acquired_at: float
+    acquired_at: float  # seconds since 1970, holder's clock
 
     @staticmethod
     def now() -> float:
@@ -101,10 +98,7 @@ def acquire(
 def _try_acquire(
     store: Store, study_id: int, token: str, job_id: int | None, seen_run_out_at: float | None
 ) -> Lease | Holder | float:
-    """Take the lease, or return its holder, or its expiry if it may still be renewed.
-
-    A lease that expired at `seen_run_out_at` is taken; infinity stands for any moment.
-    """
+    """Take the lease, also if it expired at `seen_run_out_at` (infinity: ever), or return its holder or expiry."""
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is not None and row.holder == token:  # taken by the first attempt, whose answer was lost

@@ -25,9 +25,8 @@ def load_resume_state(
 ) -> ResumeState:
     """The state that earlier controllers stored, for the present lease holder.
 
-    Args:
-        before_lease: Id of the lease whose time is not counted.
-        looked_at: Epochs whose metrics are read, besides milestones and last epochs of trials; None for all.
+    The time of the lease `before_lease` is not counted. `looked_at` are epochs whose metrics are read, besides
+    milestones and last epochs of trials; None for all.
     """
     mine = sa.select(t.trials.c.id).where(t.trials.c.study_id == study_id)
     with store.snapshot() as connection:

@@ -87,11 +87,9 @@ def exists(url_text: str) -> bool:
 
 
 def open_engine(url_text: str) -> sa.Engine:
-    """Open an engine, and bring the `automl_` tables of its database up to date.
+    """Open an engine, and update the `automl_` tables of its database; StoreAwayError if it does not answer.
 
-    Raises:
-        StoreAwayError: The database does not answer.
-        StoreError: The database cannot be opened or written to, or is newer than this program.
+    StoreError if it cannot be opened or written to, or is newer than this program.
     """
     url = parse_url(url_text)
     engine = make_engine(url_text)
@@ -218,10 +216,7 @@ def _migrations() -> Any:
 
 @functools.cache
 def _head() -> str:
-    """Version of the tables that this program knows: the number in the name of the last migration.
-
-    Commands that only read ask for it, and Alembic takes longer to load than most of them to run.
-    """
+    """Version of the tables that this program knows, from the last migration's name: Alembic takes long to load."""
     return max(path.name[1:5] for path in (_MIGRATIONS / "versions").glob("v*.py"))
 
 

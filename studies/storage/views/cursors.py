@@ -35,25 +35,18 @@ class ViewBusyError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Progress of a study and of one of its views.
-
-    Attributes:
-        stop_reason: Why the study ended or was drained; None while it runs.
-        must_rebuild: Whether the view holds final states that have become wrong.
-        error: Error of the last pass in one line, None if it succeeded.
-        link: Address of the study for people; empty if it has none, or no pass has succeeded.
-    """
+    """Progress of a study and of one of its views."""
 
     study_id: int
     view: ViewName
     state: StudyState
-    stop_reason: str | None
+    stop_reason: str | None  # why the study ended or was drained; None while it runs
     study_revision: int
     revision: int
-    must_rebuild: bool
+    must_rebuild: bool  # the view holds final states that have become wrong
     is_wanted: bool
-    error: str | None
-    link: str
+    error: str | None  # error of the last pass in one line; None if it succeeded
+    link: str  # address for people; empty if it has none, or no pass has succeeded
 
     @property
     def is_over(self) -> bool:
@@ -140,11 +133,7 @@ def ask_for_rebuild(store: Store, study_id: int) -> None:
 
 @contextmanager
 def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float) -> Iterator[Callable[[], None]]:
-    """Claim a view against other processes; yields a function that renews the claim during long work.
-
-    Raises `ViewBusyError` if another process holds the claim for all of `wait_seconds`, or, when renewing, has taken
-    it.
-    """
+    """Claim a view within `wait_seconds`; yields a function that renews the claim. Both may raise `ViewBusyError`."""
     token, until = uuid.uuid4().hex, time.monotonic() + wait_seconds
     while (holder := _try_claim(store, study_id, view, token)) is not None:
         if time.monotonic() >= until:

@@ -41,11 +41,9 @@ ALLOWED = "sqlite:///FILE, http://HOST:PORT, https://HOST, postgresql://HOST/DAT
 
 
 def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) -> str:
-    """The tracking URI, with a relative SQLite file resolved against `base_folder`.
+    """The tracking URI, with a relative SQLite file resolved against `base_folder`; ViewError if MLflow cannot use it.
 
-    Raises:
-        ViewError: MLflow cannot write to the URI, or it is the store's own database: MLflow and Optuna each need a
-            table called `alembic_version`.
+    The store's own database is refused: MLflow and Optuna each need a table called `alembic_version`.
     """
     uri, file = mlflow, sqlite_file(mlflow)
     if file is not None:

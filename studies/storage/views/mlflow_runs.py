@@ -1,7 +1,4 @@
-"""Makes, writes and ends one run of MLflow, in calls of accepted sizes.
-
-Calls name the run by its id, and leave MLflow's global "active run" alone.
-"""
+"""Makes, writes and ends one run of MLflow, in calls of accepted sizes; leaves the global "active run" alone."""
 
 from __future__ import annotations
 

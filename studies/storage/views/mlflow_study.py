@@ -129,9 +129,6 @@ def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) ->
     write(client, run, params=spec_params(study.spec), tags={SPEC_TAG: digest})
 
 
-# ---------------------------------------------------------------------- data
-
-
 def datasets(spec: Mapping[str, Any]) -> list[DatasetInput]:
     """Data of a study, as inputs of its run: the files at absolute paths in the task's options, else the task."""
     options = spec.get("task_options") or {}
@@ -176,9 +173,6 @@ def _first_files(folder: Path) -> list[Path]:
 
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:DIGEST_CHARS]
-
-
-# ---------------------------------------------------------------------- the machine
 
 
 class MachineLoad:

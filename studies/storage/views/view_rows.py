@@ -78,12 +78,7 @@ class MirroredEpoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MirroredTrial:
-    """A started trial.
-
-    Attributes:
-        epochs: Requested epochs, ascending: only the last one, or all after some epoch.
-        facts: Facts of the latest attempt that reached its first step, such as the scaled learning rate.
-    """
+    """A started trial."""
 
     id: int
     number: int
@@ -95,8 +90,8 @@ class MirroredTrial:
     origin: str
     started_at: float | None
     ended_at: float | None
-    epochs: tuple[MirroredEpoch, ...]
-    facts: Mapping[str, object]
+    epochs: tuple[MirroredEpoch, ...]  # ascending: only the last one, or all after some epoch
+    facts: Mapping[str, object]  # of the latest attempt that reached its first step, such as the scaled learning rate
     paid_nano_usd: int
     asked: Mapping[str, Asked] = field(default_factory=dict)
 

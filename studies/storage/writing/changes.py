@@ -153,24 +153,17 @@ class Charged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confirmed:
-    """A configuration was trained again with a fresh seed, outside the search.
-
-    Attributes:
-        epochs: Number of epochs trained; fewer than `epoch` if this training stopped improving before.
-        metrics: Metrics of the last epoch by name, those of the test part with their prefix.
-        checkpoint: Path or URL of the file with the model, None if it was not kept.
-        at: End of the training, in seconds since 1970.
-    """
+    """A configuration was trained again with a fresh seed, outside the search."""
 
     trial_id: int
     seed: int
     epoch: int
-    epochs: int
-    metrics: Mapping[str, float]
+    epochs: int  # number trained; fewer than `epoch` if this training stopped improving before
+    metrics: Mapping[str, float]  # of the last epoch, those of the test part with their prefix
     wall_seconds: float
     cost_nano_usd: int
-    checkpoint: str | None
-    at: float
+    checkpoint: str | None  # path or URL of the file with the model, None if it was not kept
+    at: float  # end of the training, in seconds since 1970
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,8 +35,7 @@ class Partners:
 class Mixup(nn.Module):
     """Draws for each image another one, and the share of the first in their mixture.
 
-    Args:
-        alpha: Both parameters of the share's Beta distribution, above 0; small ones leave most images nearly whole.
+    `alpha`, above 0, is both parameters of the share's Beta distribution; small ones leave most images nearly whole.
     """
 
     key: Tensor

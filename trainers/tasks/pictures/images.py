@@ -1,7 +1,4 @@
-"""Images from idx files (the format of MNIST) or from folders with one sub-folder for each class; uint8 throughout.
-
-Shapes: n images of c channels (1 or 3), height h, width w.
-"""
+"""Images from idx files (MNIST's format) or from a folder for each class; uint8 [n, c, h, w], 1 or 3 channels."""
 
 from __future__ import annotations
 

@@ -45,18 +45,14 @@ the others apart."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Number:
-    """A column of numbers, or of dates, which count as days; `mean` and `deviation` are centre and scale.
-
-    Attributes:
-        marks: Whether training rows lack values, so that a mark says which.
-    """
+    """A column of numbers, or of dates, which count as days; `mean` and `deviation` are centre and scale."""
 
     name: str
     is_date: bool
     mean: float
     deviation: float
     median: float
-    marks: bool
+    marks: bool  # training rows lack values, so that a mark says which
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,10 +120,7 @@ def fit_encoding(
 ) -> Encoding:
     """Learn the meaning of each column from the training rows; errors in any row of the table are found.
 
-    Args:
-        as_numbers: Columns that must be numbers.
-        as_categories: Columns that must be categories.
-        is_robust: Scale by quartiles and bend, instead of standardising and cutting.
+    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut.
     """
     numbers: list[Number] = []
     categories: list[Category] = []

@@ -36,29 +36,21 @@ _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """Format of a text file; None is found out.
-
-    Attributes:
-        header: Whether the first row names the columns.
-        quoting: Whether "..." may hold delimiters and line breaks.
-    """
+    """Format of a text file; None is found out."""
 
     delimiter: str | None = None
-    header: bool | None = None
+    header: bool | None = None  # the first row names the columns
     encoding: str = _ENCODING
-    quoting: bool | None = None
+    quoting: bool | None = None  # "..." may hold delimiters and line breaks
     missing: tuple[str, ...] = MISSING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Columns by name as Arrow arrays of equal length, trimmed strings or Parquet's types; null is missing.
-
-    `form` is the complete format of the file; None for Parquet and for rows from Python.
-    """
+    """Columns by name as Arrow arrays of equal length, trimmed strings or Parquet's types; null is missing."""
 
     path: Path
-    form: Form | None
+    form: Form | None  # complete format of the file; None for Parquet and for rows from Python
     columns: dict[str, Any]
 
     def __len__(self) -> int:
@@ -81,11 +73,8 @@ class Table:
 def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence[str] = ()) -> Table:
     """Read a file; .gz is unzipped, .parquet and .pq are Parquet, everything else is text with delimiters.
 
-    Args:
-        expected: Names one of which a header must have; they help to find out whether there is one.
-
-    Raises:
-        TaskError: The file is missing, empty, not in its encoding, or has rows of unequal length.
+    `expected` names, one of which a header must have, help to find out whether there is one. TaskError if the file is
+    missing, empty, not in its encoding, or has rows of unequal length.
     """
     path, form = Path(path), form or Form()
     if path.name.lower().endswith(PARQUET):

@@ -22,17 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Target:
-    """The target column, with its classes (sorted, empty for a number) or its scale.
-
-    Attributes:
-        variance: Variance of the validation rows in squared units of the target, for R2.
-    """
+    """The target column, with its classes (sorted, empty for a number) or its scale."""
 
     column: str
     classes: tuple[str, ...] = ()
     mean: float = 0.0
     deviation: float = 1.0
-    variance: float = 1.0
+    variance: float = 1.0  # of the validation rows in squared units of the target, for R2
 
     def __repr__(self) -> str:
         """Return the text that `DataMark` hashes for the weights' fingerprint: a change would refuse stored weights."""

@@ -1,7 +1,4 @@
-"""Grows boosted trees with LightGBM, a few at a time, as plain arrays.
-
-Each call starts a new booster at the margins so far, so that a resumed training grows the same trees.
-"""
+"""Grows boosted trees with LightGBM as plain arrays; a new booster in each call, so that resumed trees are the same."""
 
 from __future__ import annotations
 
@@ -75,17 +72,11 @@ class TreeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """One tree of k nodes, root first.
+    """One tree of k nodes, root first."""
 
-    Attributes:
-        numbers: Threshold of each split, value of each leaf, float32 [k].
-        columns: Column of each split, int64 [k].
-        children: Left and right node, int64 [k, 2]; a leaf is its own child.
-    """
-
-    numbers: Matrix
-    columns: np.ndarray[Any, np.dtype[np.int64]]
-    children: np.ndarray[Any, np.dtype[np.int64]]
+    numbers: Matrix  # threshold of each split, value of each leaf, float32 [k]
+    columns: np.ndarray[Any, np.dtype[np.int64]]  # column of each split, int64 [k]
+    children: np.ndarray[Any, np.dtype[np.int64]]  # left and right node, int64 [k, 2]; a leaf is its own child
     sets: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 

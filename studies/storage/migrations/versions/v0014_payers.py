@@ -22,10 +22,7 @@ def upgrade() -> None:
 
 
 def _name_payers() -> None:
-    """Give the leases of earlier confirm jobs their job: those that were taken during a run of it, and have confirmed.
-
-    One controller at a time has the lease of a study, so no lease belongs to two runs.
-    """
+    """Give earlier confirm jobs' leases their job: leases that were taken during a run of it, and have confirmed."""
     leases = sa.table("automl_leases", *map(sa.column, ("id", "study_id", "acquired_at", "job_id")))
     charges = sa.table("automl_charges", *map(sa.column, ("lease_id", "kind")))
     has_confirmed = sa.select(charges.c.lease_id).where(charges.c.kind == "confirm")
