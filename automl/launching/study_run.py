@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -82,13 +81,14 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         prepared,
         watcher,
         counted=counting.sizes,
-        on_commit=_starting_views(views, watcher, SmallBudget(most, watcher.warn)),
+        on_commit=_hurrying(views, watcher, SmallBudget(most, watcher.warn)),
         on_room=views.start,  # they may have died meanwhile, with what was on the full disk
         own_logging=replace(logging, diagnostics=prepared.diagnostics),
     )
     what_ends = "every trial ends its epoch and is paused"
     with marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):
         try:
+            views.start()  # while the pool starts and cores are free, so that the first epochs appear soon
             with counting:
                 machine = sessions.run()
             caught_up = _wait_for_views(views, store, spec.study, ran=machine is not None)
@@ -219,18 +219,10 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         watcher.warn(f"the report cannot be drawn ({type(error).__name__}: {error}); see `automl report`")
 
 
-def _trains(trial: Trial) -> bool:
-    return trial.epochs_done > 0 or (trial.attempt is not None and trial.attempt.started)
-
-
-def _starting_views(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) -> Callable[[StudyMachine], None]:
-    """Start the views once a trial trains (MLflow's import takes a core), and hurry them with the last commit."""
-    started = threading.Event()
+def _hurrying(views: ViewsProcess, watcher: Watcher, budget: SmallBudget) -> Callable[[StudyMachine], None]:
+    """Hurry the views with the last commit: they catch up while the pool ends."""
 
     def on_commit(machine: StudyMachine) -> None:
-        if not started.is_set() and (machine.finished or any(map(_trains, machine.trials.values()))):
-            started.set()
-            views.start()
         if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk goes on
             views.hurry()
         budget.look(machine)

@@ -167,8 +167,10 @@ def _follow_one(store: Store, study_name: str, view: ViewName, shared: Pace, end
             last, at = shared.until(), time.monotonic()
             wait_seconds = CLAIM_WAIT_SECONDS if last else 0.0
             try:
-                # The first pass makes databases, which must not be cut off: not in a thread that starves.
-                carry_out = shared.carry_out if is_open else timed
+                # The first pass makes databases, which must not be cut off: not in a thread that starves. Optuna's
+                # tables are in the store, which the controller waits for.
+                opening = shared.open if view == "mlflow" else timed
+                carry_out = shared.carry_out if is_open else opening
                 where, used = carry_out(partial(mirror.advance, wait_seconds=wait_seconds, opens=not is_open))
                 backoff = BACKOFF_FIRST_SECONDS
                 over = ends_with_study and where.is_over and where.behind == 0
