@@ -29,6 +29,7 @@ from studies.storage.views.cursors import (
     progress,
     set_cursor,
 )
+from studies.storage.views.mlflow_connect import import_quietly
 from studies.storage.views.view_pace import Pace, timed
 from studies.storage.views.view_rows import Pending, View, ViewDamagedError, load_mirrored_study, load_pending
 
@@ -167,10 +168,10 @@ def _follow_one(store: Store, study_name: str, view: ViewName, shared: Pace, end
             last, at = shared.until(), time.monotonic()
             wait_seconds = CLAIM_WAIT_SECONDS if last else 0.0
             try:
-                # The first pass makes databases, which must not be cut off: not in a thread that starves. Optuna's
-                # tables are in the store, which the controller waits for.
-                opening = shared.open if view == "mlflow" else timed
-                carry_out = shared.carry_out if is_open else opening
+                if view == "mlflow" and not is_open:
+                    shared.load(import_quietly)
+                # The first pass makes databases, which must not be cut off: not in a thread that starves.
+                carry_out = shared.carry_out if is_open else timed
                 where, used = carry_out(partial(mirror.advance, wait_seconds=wait_seconds, opens=not is_open))
                 backoff = BACKOFF_FIRST_SECONDS
                 over = ends_with_study and where.is_over and where.behind == 0

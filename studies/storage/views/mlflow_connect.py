@@ -64,7 +64,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 def open_client(uri: str) -> MlflowClient:
     """Open a client for the tracking URI, and make a missing SQLite file and folder, or raise `ViewError`."""
-    _import_quietly()
+    import_quietly()
     from mlflow.tracking import MlflowClient
 
     if not uri.startswith("sqlite:"):
@@ -166,12 +166,14 @@ def _place(text: str) -> tuple[Any, ...] | None:
     return backend, host, url.port or 5432, url.database
 
 
-def _import_quietly() -> None:
+def import_quietly() -> None:
+    """Import MLflow with the settings it reads from the environment, and without its messages."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
+        for name in ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store"):
+            importlib.import_module(name)
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
 

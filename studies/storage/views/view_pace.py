@@ -27,7 +27,7 @@ SHARE = 0.08
 """Share of a core for all views together; loading Optuna and MLflow comes on top, once."""
 SAVED_SECONDS = 1.0
 MOST_REST_SECONDS = 60.0
-OPENING_NICENESS = 10
+LOADING_NICENESS = 10
 FREE_CORES = 0.25
 """Cores that have to have been idle lately for a pass in idle time."""
 FREE_CORES_SECONDS = 0.5
@@ -95,12 +95,14 @@ class Pace:
             return timed(make_pass)
         return self._idle_threads.submit(timed, make_pass).result()
 
-    def open(self, make_pass: Callable[[], T]) -> tuple[T, float]:
-        """Make MLflow's first pass, which imports it and makes its database, with a tenth of a contested core."""
-        if self._hurried.is_set():
-            return timed(make_pass)
-        with ThreadPoolExecutor(1, "opening", initializer=give_way) as thread:
-            return thread.submit(timed, make_pass).result()
+    def load(self, imports: Callable[[], None]) -> None:
+        """Import what a view needs in idle time where a core is idle, else behind what is busy."""
+        if self._hurried.wait(FREE_CORES_SECONDS):
+            imports()
+            return
+        give_way = take_idle_time_only if self._free_cores.number() >= FREE_CORES else be_nice
+        with ThreadPoolExecutor(1, "loading", initializer=give_way) as thread:
+            thread.submit(imports).result()
 
     def rest_after(self, used_seconds: float) -> float:
         """Seconds to rest after a pass that took this much processor time."""
@@ -126,9 +128,9 @@ def timed(make_pass: Callable[[], T]) -> tuple[T, float]:
     return made, time.thread_time() - before
 
 
-def give_way() -> None:
-    """Let busy processes go before this thread, which does not starve beside them."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), OPENING_NICENESS)
+def be_nice() -> None:
+    """Leave nine tenths of a contested core to others."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOADING_NICENESS)
 
 
 def take_idle_time_only() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from studies.storage.views import view_pace
-from studies.storage.views.view_pace import FreeCores, Pace, ProcessorBudget, idle_core_seconds
+from studies.storage.views.view_pace import LOADING_NICENESS, FreeCores, Pace, ProcessorBudget, idle_core_seconds
 
 
 def test_passes_take_no_more_than_their_share() -> None:
@@ -71,6 +71,28 @@ def test_a_pass_is_an_idle_thread_s_only_where_a_core_is_idle_and_nobody_waits()
     assert scheduler_of_a_pass(0.0) == own, "it would starve, and keep the store locked"
     assert scheduler_of_a_pass(1.0, is_hurried=True) == own
     assert os.sched_getscheduler(0) == own
+
+
+def scheduling_of_imports(idle: float, *, is_hurried: bool = False) -> tuple[int, int]:
+    """Policy and niceness with which a view is loaded."""
+    cores, hurried, found = Cores(), threading.Event(), []
+    if is_hurried:
+        hurried.set()
+    made = Pace(lambda: False, hurried, free_cores=FreeCores(lambda: cores.idle, lambda: cores.now))
+    cores.go_on(2.0, idle)
+    made.load(lambda: found.append((os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))))
+    with pytest.raises(ZeroDivisionError):
+        made.load(lambda: 1 / 0)
+    made.close()
+    return found[0]
+
+
+def test_mlflow_is_imported_behind_what_is_busy_unless_a_command_waits() -> None:
+    own = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    assert scheduling_of_imports(1.0) == (os.SCHED_IDLE, 19)
+    assert scheduling_of_imports(0.0) == (own[0], LOADING_NICENESS), "it would starve"
+    assert scheduling_of_imports(1.0, is_hurried=True) == own
+    assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == own
 
 
 def test_a_pass_that_fails_fails_here() -> None:
