@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -20,49 +21,62 @@ from automl.terminal.lasting_streams import lasting_streams
 from search_spaces.untrusted_text import escaped
 from search_spaces.user_errors import RunError, StoppedError, UserError
 
-COMMANDS: Mapping[str, str] = {
-    "audit": "Check STUDY's rows, money, checkpoints and processes.",
-    "cancel": "End TRIAL for good: the study goes on without it.",
-    "compare": "Train TASK at several world sizes, and compare.",
-    "completion": "Print what completes commands, options and studies in SHELL.",
-    "confirm": "Train models of STUDY again, with fresh seeds, and measure them.",
-    "dashboard": "Serve studies, reports and Optuna Dashboard on 127.0.0.1.",
-    "delete": "Delete STUDY for good: rows, checkpoints, report and views.",
-    "doctor": "Check this machine, and say how to fix what does not work.",
-    "enqueue": "Try these parameters next.",
-    "ensemble": "Make one model of the kept models of STUDY.",
-    "explain": "Say why TRIAL went on, was paused, stopped or failed.",
-    "export": "Write the model of an archive point to a file or a folder.",
-    "export-cluster": "Write what runs the study of SPEC on a cluster: SLURM, Kubernetes or compose.",
-    "gc": "List checkpoints of STUDY that no trial needs, or delete them.",
-    "init": "Write a commented example spec for TASK to NAME.yaml.",
-    "launch": "Run the study that SPEC describes, or one picked for --task, or for code.",
-    "limit": "Limit the spending of users and projects over all studies.",
-    "list": "List all studies of the store.",
-    "logs": "Print what TRIAL has printed on a rank.",
-    "mcp": "Serve studies to programs that speak the Model Context Protocol.",
-    "models": "List the registered models, or the versions of NAME.",
-    "predict": "Answer the rows of DATA by MODEL, which `automl export` wrote.",
-    "promote": "Register the model of an archive point in MLflow.",
-    "price": "Change the price of a slot while STUDY runs.",
-    "prune-checkpoints": "List checkpoints of STUDY beyond its archive, or delete them.",
-    "queue": "List what waits in the queue of the store, and what runs.",
-    "report": "Write STUDY as one HTML page that works offline.",
-    "resume": "Go on with STUDY after any end, or with more budget.",
-    "serve": "Serve a queue of studies over HTTP, with pages for people and an API for programs.",
-    "serve-model": "Serve MODEL, which `automl export` wrote, over HTTP.",
-    "simulate": "Run studies over recorded curves in virtual time.",
-    "status": "Show state, budget, archive and running trials of STUDY.",
-    "stop": "Let STUDY drain and pause its trials.",
-    "store": "Copy a store into an empty one, SQLite or PostgreSQL, or back it up.",
-    "submit": "Queue the study that SPEC describes, for a worker or in SLURM.",
-    "sync": "Rebuild the views of STUDY: Optuna, MLflow.",
-    "token": "Make, list, rotate and revoke tokens of the service.",
-    "train": "Train TASK once with DDP: a study of one trial, or under torchrun one rank.",
-    "trials": "List trials: parameters, values, state, epochs, cost, reason.",
-    "worker": "Run the studies that wait in the queue of the store.",
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "First day": {
+        "launch": "Search: run the study of SPEC, of a table (--task) or of your code.",
+        "status": "Show a study's state, budget, best models and running trials.",
+        "report": "Write a study as one HTML page that works offline.",
+        "export": "Write a model of a study to a file or a folder.",
+        "predict": "Predict each row of DATA with an exported model.",
+    },
+    "Start and steer a search": {
+        "init": "Write a commented example spec for TASK to NAME.yaml.",
+        "train": "Train TASK once with DDP, without a search.",
+        "compare": "Train TASK at several world sizes and compare their speed.",
+        "resume": "Continue a study that has stopped, or give it more budget.",
+        "stop": "Stop a study: its trials end their epoch and are paused.",
+        "enqueue": "Add a trial with these parameters to a study's queue.",
+        "cancel": "End a trial for good; its study goes on.",
+        "price": "Change the price of a slot while a study runs.",
+        "simulate": "Run studies over recorded learning curves in virtual time.",
+    },
+    "Watch and understand": {
+        "list": "List all studies of the store.",
+        "trials": "List trials: parameters, values, state, epochs, cost, reason.",
+        "explain": "Explain why a trial continued, was paused, stopped or failed.",
+        "logs": "Print the output of a trial's rank.",
+        "dashboard": "Serve studies, reports and Optuna Dashboard on 127.0.0.1.",
+    },
+    "Take a model": {
+        "confirm": "Train models again with new seeds and measure them on test data.",
+        "ensemble": "Combine the kept models of a study into one model.",
+        "promote": "Register a model in MLflow as champion or challenger.",
+        "models": "List registered models, or the versions of NAME.",
+        "serve-model": "Serve an exported model over HTTP.",
+    },
+    "Service and clusters": {
+        "serve": "Serve a queue of studies over HTTP: pages for people, an API for programs.",
+        "worker": "Run the studies in the queue of a store.",
+        "submit": "Add a study to the queue of a service, a store or SLURM.",
+        "queue": "List the waiting and the running studies of a queue.",
+        "limit": "Limit the spending of users and projects over all studies.",
+        "token": "Create, list, rotate and revoke access tokens of the service.",
+        "mcp": "Serve studies to programs that speak the Model Context Protocol.",
+        "export-cluster": "Write the files that run a study on SLURM, Kubernetes or compose.",
+    },
+    "Maintenance": {
+        "doctor": "Check this machine, and say how to fix what does not work.",
+        "audit": "Check a study's rows, money, checkpoints and processes.",
+        "gc": "List or delete checkpoints that no trial of a study needs.",
+        "prune-checkpoints": "List or delete checkpoints beyond a study's archive.",
+        "delete": "Delete a study: rows, checkpoints, report and views.",
+        "store": "Copy a store to SQLite or PostgreSQL, or back it up.",
+        "sync": "Rebuild a study's views in Optuna and MLflow.",
+        "completion": "Print the completion script of a shell.",
+    },
 }
-"""Each command with the first line of its help, which `automl --help` shows without loading the command."""
+"""Commands with the first line of their help, in the groups and the order of `automl --help`, which loads none."""
+COMMANDS: Mapping[str, str] = {name: line for group in GROUPS.values() for name, line in group.items()}
 
 MODULES: Mapping[str, str] = {
     "export-cluster": "export_cluster",
@@ -134,10 +148,23 @@ class LazyGroup(click.Group):
                 raise RunError(found) from error
             raise
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without loading any of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of a mistyped name, the error names the nearest command."""
+        near = [] if args[0] in COMMANDS else get_close_matches(args[0], [*COMMANDS, *REMOVED], n=1)
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if near:
+                raise click.UsageError(f"No such command {args[0]!r}. Did you mean `automl {near[0]}`?", ctx) from error
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as click has it
+        """Write the groups of commands without loading any of them."""
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -230,4 +257,4 @@ def _usage_problem(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None or isinstance(error, click.BadParameter):
         return problem
-    return f"{problem}; see `{context.command_path} --help`"
+    return problem if problem.endswith("?") else f"{problem.rstrip('.')}; see `{context.command_path} --help`"

@@ -20,7 +20,7 @@ from reports.phrases import plural
 @store_option
 @json_option
 def audit(study: str, store: str | None, as_json: bool) -> None:
-    """Check STUDY's rows, money, checkpoints and processes.
+    """Check a study's rows, money, checkpoints and processes.
 
     It finds what is lost, counted twice or left behind, by queries of its own. Exit code 1 if it finds anything.
     """

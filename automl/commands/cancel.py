@@ -19,7 +19,7 @@ from automl.terminal.output import print_json
     "--wait", "wait_seconds", default=30.0, show_default=True, cls=StoreOption, help="Wait so many seconds for its end."
 )
 def cancel(study: str, trial: str | None, store: str | None, as_json: bool, wait_seconds: float) -> None:
-    """End TRIAL for good: the study goes on without it.
+    """End a trial for good; its study goes on.
 
     A trial that runs is ended within its epoch, which is lost; what it has measured stays. TRIAL is a number, or for
     what was enqueued and has not started the name that enqueue and trials show, such as q7. Without TRIAL a study of

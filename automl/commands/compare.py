@@ -64,7 +64,7 @@ def compare(
     group_seconds: float,
     **options: Any,
 ) -> None:
-    """Train TASK at several world sizes, and compare.
+    """Train TASK at several world sizes and compare their speed.
 
     All take the same steps: fewer ranks take more passes for each. Efficiency is the speed-up for each rank.
     """

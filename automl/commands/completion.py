@@ -15,7 +15,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what completes commands, options and studies in SHELL.
+    """Print the completion script of a shell.
 
     In bash and zsh: eval "$(automl completion bash)" in ~/.bashrc or ~/.zshrc. In fish: automl completion fish >
     ~/.config/fish/completions/automl.fish.

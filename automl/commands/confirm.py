@@ -42,7 +42,7 @@ def confirm(  # noqa: PLR0917 - click gives each option by name
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Train models of STUDY again, with fresh seeds, and measure them.
+    """Train models again with new seeds and measure them on test data.
 
     Without points it takes the recommended model, its neighbours and the best one. A point is trained as it was in the
     search: with the same schedule, up to its epoch. TRIAL alone is its last kept model.

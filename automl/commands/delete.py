@@ -23,7 +23,7 @@ from studies.storage.study_store import StoreError
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--keep-files", is_flag=True, cls=StoreOption, help="Leave checkpoints, report and logs where they are.")
 def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_files: bool) -> None:
-    """Delete STUDY for good: rows, checkpoints, report and views.
+    """Delete a study: rows, checkpoints, report and views.
 
     A study that a controller drives, or that waits for a worker, is refused. Models that were exported or registered
     stay, and so do its cost in the accounts and what `automl store copy` has copied, but not its checkpoints.

@@ -17,7 +17,7 @@ from automl.terminal.output import print_json
 @store_option
 @json_option
 def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Try these parameters next.
+    """Add a trial with these parameters to a study's queue.
 
     Active parameters that are not given are drawn at random, parents so that what is given exists.
     """

@@ -31,7 +31,7 @@ from studies.storage.schema.engine import StoreError
 def ensemble(  # noqa: PLR0917 - click gives each option by name
     study: str, size: int, out: Path | None, form: str | None, docker: Path | None, store: str | None, as_json: bool
 ) -> None:
-    """Make one model of the kept models of STUDY.
+    """Combine the kept models of a study into one model.
 
     Models of the archive, and those that automl confirm --keep-models kept, are chosen greedily on the validation part.
     The folder is one that automl predict and automl serve-model take, or MLflow (--format mlflow); with --docker it has

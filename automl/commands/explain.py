@@ -18,7 +18,7 @@ from automl.terminal.output import console, print_json
 @store_option
 @json_option
 def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
-    """Say why TRIAL went on, was paused, stopped or failed.
+    """Explain why a trial continued, was paused, stopped or failed.
 
     With the numbers that were compared, its attempts, and the traceback of a failure.
     """

@@ -29,7 +29,7 @@ def export(  # noqa: PLR0917 - click gives each option by name
     study: str, point: str, out: Path | None, docker: Path | None, form: Target | None,
     model: str | None, ensemble: bool, licence: str | None, store: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the model of an archive point to a file or a folder.
+    """Write a model of a study to a file or a folder.
 
     A folder (--format package) holds all that is needed to answer rows without the training code: the program, what
     cells and labels mean, and the code that runs it. FILE.pt2 (torch-export) and FILE.onnx (onnx) are one file each,

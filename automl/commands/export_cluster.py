@@ -24,7 +24,7 @@ _image = click.option("--image", metavar="NAME:TAG", help="The image as you push
 
 @click.group(name="export-cluster")
 def export_cluster() -> None:
-    """Write what runs the study of SPEC on a cluster: SLURM, Kubernetes or compose."""
+    """Write the files that run a study on SLURM, Kubernetes or compose."""
 
 
 @export_cluster.command()

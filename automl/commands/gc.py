@@ -21,7 +21,7 @@ from reports.phrases import plural
 @json_option
 @click.option("--yes", is_flag=True, help="Delete them.")
 def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
-    """List checkpoints of STUDY that no trial needs, or delete them.
+    """List or delete checkpoints that no trial of a study needs.
 
     They are left by ranks and controllers that died. Only the study's own folder counts; while it runs, only old files.
     """

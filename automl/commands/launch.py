@@ -32,6 +32,8 @@ from automl.terminal.options import (
 )
 from automl.terminal.output import print_json
 from automl.terminal.study_run_output import Talk, drive_in_terminal
+from search_spaces.user_errors import UserError
+from trainers.tasks.table.file_endings import PARQUET, TEXT
 
 
 @click.command()
@@ -103,7 +105,7 @@ def launch(
     log_file: Path | None,
     **quick: Any,
 ) -> None:
-    """Run the study that SPEC describes, or one picked for --task, or for code.
+    """Search: run the study of SPEC, of a table (--task) or of your code.
 
     SPEC is a YAML file, or code: train.py:NAME (or module:NAME), a training function or a task, with its space.
     A second launch of an equal spec goes on with it. A service queues the study, and the command follows it; Ctrl-C
@@ -166,6 +168,7 @@ def _prepared(
             raise click.UsageError("found neither SPEC nor --task, allowed: one of them", click.get_current_context())
         if code is not None:
             return _of_code(code, overrides, store, save_spec)
+        _refuse_data(spec)
         parsed, folder = read_spec(spec, overrides, store), spec.absolute().parent
         new = with_options_of_new_studies(parsed)
         return prepare(new, source=str(spec), base_folder=folder), ""
@@ -176,6 +179,17 @@ def _prepared(
     if save_spec is not None:
         write_spec(save_spec, picked)
     return prepared, shown_notes(picked)
+
+
+def _refuse_data(spec: Path) -> None:
+    """Refuse a file or folder of data in place of SPEC; the message is the command that searches a model for it."""
+    if spec.is_dir():
+        kind, options = "a folder", f"vision --data {spec}"
+    elif spec.name.lower().removesuffix(".gz").endswith((*TEXT, *PARQUET)) and spec.is_file():
+        kind, options = "a table", f"tabular --data {spec} --target COLUMN"
+    else:
+        return
+    raise UserError(f"{spec}: this is {kind}, not a spec; to search a model for it: `automl launch --task {options}`")
 
 
 def _refuse_stray(options: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from automl.terminal.options import StoreOption, store_option, study_argument
 def logs(  # noqa: PLR0917 - click gives each option by name
     study: str, trial: int, rank: int, attempt: int | None, seed: int | None, follow: bool, store: str | None
 ) -> None:
-    """Print what TRIAL has printed on a rank.
+    """Print the output of a trial's rank.
 
     Of long output the end is kept: 8 MiB, or task.log_mib of a command; a service sends its last million characters.
     """

@@ -18,7 +18,7 @@ from automl.terminal.output import console, print_json
 @click.option("--mlflow", help="Tracking URI; MLFLOW_TRACKING_URI or sqlite:///mlflow.db by default.")
 @json_option
 def models(name: str | None, mlflow: str | None, as_json: bool) -> None:
-    """List the registered models, or the versions of NAME."""
+    """List registered models, or the versions of NAME."""
     rows = [_row(one) for one in Registry(mlflow, makes=False).versions(name)]
     if as_json:
         print_json(rows)

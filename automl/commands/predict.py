@@ -24,7 +24,7 @@ from automl.terminal.output import counted, print_json
 def predict(  # noqa: PLR0917 - click gives each option by name
     model: str, data: Path, out: Path | None, column: str | None, device: str, mlflow: str | None, as_json: bool
 ) -> None:
-    """Answer the rows of DATA by MODEL, which `automl export` wrote.
+    """Predict each row of DATA with an exported model.
 
     MODEL is a folder, a .pt2 or .onnx file, or the registry's models:/NAME@champion or models:/NAME/VERSION.
 

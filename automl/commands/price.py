@@ -13,7 +13,7 @@ from automl.terminal.output import print_json
 
 @click.group()
 def price() -> None:
-    """Change the price of a slot while STUDY runs."""
+    """Change the price of a slot while a study runs."""
 
 
 @price.command(name="set")

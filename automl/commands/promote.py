@@ -28,7 +28,7 @@ def promote(  # noqa: PLR0917 - click gives each option by name
     study: str, point: str, name: str | None, mlflow: str | None, force: str | None, model: str | None,
     store: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Register the model of an archive point in MLflow.
+    """Register a model in MLflow as champion or challenger.
 
     With ensemble it is the models that automl confirm --keep-models kept of a trial's seeds, which answer by their
     mean: of TRIAL, else of the best trial that has some.

@@ -30,7 +30,7 @@ from search_spaces.wording import listed
 @json_option
 @click.option("--yes", is_flag=True, help="Delete them.")
 def prune_checkpoints(study: str, keep: tuple[str, ...], store: str | None, as_json: bool, *, yes: bool) -> None:
-    """List checkpoints of STUDY beyond its archive, or delete them.
+    """List or delete checkpoints beyond a study's archive.
 
     Those from which paused trials go on are kept, and models that `automl confirm` has kept. A study that a controller
     drives is refused.

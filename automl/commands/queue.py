@@ -14,7 +14,7 @@ from automl.terminal.study_lines import print_queue
 @store_option
 @json_option
 def queue(store: str | None, as_json: bool) -> None:
-    """List what waits in the queue of the store, and what runs.
+    """List the waiting and the running studies of a queue.
 
     What runs comes first, then what waits, in the order of the turns. A service lists what you may see.
     """

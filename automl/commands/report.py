@@ -24,7 +24,7 @@ from reports.page import write_report
 @store_option
 @json_option
 def report(studies: tuple[str, ...], out: Path | None, store: str | None, as_json: bool) -> None:
-    """Write STUDY as one HTML page that works offline.
+    """Write a study as one HTML page that works offline.
 
     Several studies are compared on one page: what each found for its dollars, and what differs in their specs.
     """

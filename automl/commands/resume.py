@@ -29,7 +29,7 @@ from automl.terminal.options import (
 @verbose_option
 @log_file_option
 def resume(study: str, overrides: tuple[str, ...], *, store: str | None, detach: bool, **talk: Any) -> None:
-    """Go on with STUDY after any end, or with more budget.
+    """Continue a study that has stopped, or give it more budget.
 
     More budget is given by --set budget.usd=5; resources, checkpoints and faults can be changed, too. A service queues
     it again, and the command follows it; Ctrl-C leaves it then, and it goes on.

@@ -42,7 +42,7 @@ DEFAULT_PORT = 8765
 )
 @click.option("--worker", "worker_slots", type=click.IntRange(0), help="Run a worker with so many slots; 0: all.")
 def serve(store: str | None, host: str, port: int, token_file: Path | None, **given: Any) -> None:
-    """Serve a queue of studies over HTTP, with pages for people and an API for programs.
+    """Serve a queue of studies over HTTP: pages for people, an API for programs.
 
     Only code of --code and --package runs, beside the built-in tasks. `automl worker` runs what is submitted, on this
     and on other machines.

@@ -37,7 +37,7 @@ _SCHEME = "models:/"
 @click.option("--answers", hidden=True)
 @click.option("--answers-mib", hidden=True)
 def serve_model(model: str, settings: Path | None, mlflow: str | None, **given: Any) -> None:
-    """Serve MODEL, which `automl export` wrote, over HTTP.
+    """Serve an exported model over HTTP.
 
     MODEL is a folder, a .pt2 or .onnx file, or the registry's models:/NAME@champion or models:/NAME/VERSION. When the
     file is replaced, or the alias moves, the new model is loaded, and no request is lost.

@@ -73,7 +73,7 @@ MOST_SLOTS = 4096
 @click.option("--store", metavar="URL", help="Keep the studies in this database; they can be reported like real ones.")
 @json_option
 def simulate(curves: tuple[str, ...], store: str | None, as_json: bool, **options: Any) -> None:
-    """Run studies over recorded curves in virtual time.
+    """Run studies over recorded learning curves in virtual time.
 
     CURVES are files or folders of the format curves-v1. Controller, policy, prices and budget are the real ones.
     """

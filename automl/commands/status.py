@@ -19,7 +19,7 @@ from studies.records.records import StudyRecord
 @json_option
 @click.option("--watch", is_flag=True, help="Show the study in place until it ends; Ctrl-C leaves it alone.")
 def status(study: str | None, store: str | None, as_json: bool, watch: bool) -> None:
-    """Show state, budget, archive and running trials of STUDY.
+    """Show a study's state, budget, best models and running trials.
 
     Without a name it is the newest study of the store.
     """

@@ -16,7 +16,7 @@ from automl.terminal.output import print_json
 @json_option
 @click.option("--wait", "wait_seconds", default=60.0, show_default=True, help="Wait so many seconds for the drain.")
 def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
-    """Let STUDY drain and pause its trials.
+    """Stop a study: its trials end their epoch and are paused.
 
     Every trial ends its epoch and writes a checkpoint; automl resume goes on.
     """

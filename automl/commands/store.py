@@ -22,7 +22,7 @@ from studies.storage.writing.copying import copy_store
 
 @click.group()
 def store() -> None:
-    """Copy a store into an empty one, SQLite or PostgreSQL, or back it up."""
+    """Copy a store to SQLite or PostgreSQL, or back it up."""
 
 
 @store.command()

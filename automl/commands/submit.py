@@ -46,7 +46,7 @@ def submit(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Queue the study that SPEC describes, for a worker or in SLURM.
+    """Add a study to the queue of a service, a store or SLURM.
 
     `automl worker` takes what is queued, and `automl queue` lists it. With --slurm the script of `automl export-cluster
     slurm` is written and handed to sbatch; a study that the store has goes on.

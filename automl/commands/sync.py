@@ -24,7 +24,7 @@ from studies.storage.views.mirror import catch_up, rebuild
 @store_option
 @json_option
 def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> None:
-    """Rebuild the views of STUDY: Optuna, MLflow.
+    """Rebuild a study's views in Optuna and MLflow.
 
     With --models views are caught up and not rebuilt, so that runs keep their ids. Each kept model of the archive then
     becomes a logged model of MLflow in the run of its trial, with signature, input example, parameters and the values

@@ -21,7 +21,7 @@ days_option = click.option("--days", type=Number(0, min_open=True), help="Days o
 
 @click.group()
 def token() -> None:
-    """Make, list, rotate and revoke tokens of the service."""
+    """Create, list, rotate and revoke access tokens of the service."""
 
 
 @token.command()

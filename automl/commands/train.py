@@ -119,7 +119,7 @@ def train(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train TASK once with DDP: a study of one trial, or under torchrun one rank.
+    """Train TASK once with DDP, without a search.
 
     `automl logs`, `automl report` and `automl export` know its study by its name. On a service Ctrl-C leaves it.
     """

@@ -29,7 +29,7 @@ from studies.storage.study_store import Store
     "--logs", type=folder_type, default=Path("automl_logs"), show_default=True, help="Folder of the jobs' log files."
 )
 def worker(store: str | None, slots: int | None, device: str, name: str | None, logs: Path) -> None:
-    """Run the studies that wait in the queue of the store.
+    """Run the studies in the queue of a store.
 
     Each runs in a process of its own, on as many slots as it wants. Ctrl-C or SIGTERM lets all of them drain; other
     workers go on with them.

@@ -690,6 +690,25 @@ def test_every_command_has_a_file_and_its_line_in_the_help(mistyped: Mistyped) -
         assert command.get_short_help_str(limit=200) == line
 
 
+def test_a_mistyped_command_is_answered_with_the_nearest_one(mistyped: Mistyped) -> None:
+    assert mistyped.run("lauch") == (2, "", "automl: No such command 'lauch'. Did you mean `automl launch`?\n")
+    assert mistyped.run("xyz") == (2, "", "automl: No such command 'xyz'; see `automl --help`\n")
+
+
+def test_data_in_place_of_a_spec_is_answered_with_the_command_for_it(mistyped: Mistyped) -> None:
+    for name, kind, task in (
+        ("a.csv", "table", "tabular"),
+        ("b.TSV.gz", "table", "tabular"),
+        ("c", "folder", "vision"),
+    ):
+        path = mistyped.folder / name
+        path.mkdir() if kind == "folder" else path.write_text("x,y\n1,2\n")
+        code, out, err = mistyped.run("launch", name)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"{name}: this is a {kind}, not a spec" in err
+        assert f"`automl launch --task {task} --data {name}" in err
+
+
 def test_no_help_text_is_cut(mistyped: Mistyped, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for command in ([], *([name] for name in COMMANDS)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+TEXT = (".csv", ".tsv")
 PARQUET = (".parquet", ".pq")
 DELIMITERS = ",;\t|"
 """Delimiters to look for in a file."""
