@@ -7,6 +7,7 @@ checkpoint is saved: a lost training begins anew.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -213,7 +214,7 @@ class ConfirmingMachine(StudyMachine):
             wall_seconds=seconds,
             cost_nano_usd=cost,
             checkpoint=training.files.get(epochs),
-            at=self._live.now,
+            at=time.time(),
         )
 
 
