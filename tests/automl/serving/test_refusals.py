@@ -97,6 +97,7 @@ def test_a_port_in_use(people_model: Path, tmp_path: Path) -> None:
     assert "--host: found '127.0.0.1.invalid' without a token" in said
 
 
+@pytest.mark.medium
 def test_a_registry_without_the_model(tmp_path: Path) -> None:
     place = Workplace(tmp_path, None)
     for name, words in (
@@ -112,6 +113,7 @@ def test_a_registry_without_the_model(tmp_path: Path) -> None:
     assert said.count("\n") == 1
 
 
+@pytest.mark.medium
 def test_a_model_that_could_run_code(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     hostile = changed(cubes(tmp_path / "m.pt2"), lambda content: HOSTILE["pickled examples"](content, marker))
@@ -135,6 +137,7 @@ def test_a_device_that_is_not_there(people_model: Path, tmp_path: Path) -> None:
     assert f"MODEL: {people_model} does not load: RuntimeError: " in said
 
 
+@pytest.mark.medium
 def test_an_empty_onnx_file(tmp_path: Path) -> None:
     optional.module("onnxruntime")
     (tmp_path / "empty.onnx").touch()

@@ -33,6 +33,7 @@ def uri(people_trained: Trained, later_trained: Trained, tmp_path_factory: pytes
     return uri
 
 
+@pytest.mark.medium
 def test_a_moved_champion_loses_no_answer(uri, people_model, later_model, rows, tmp_path):
     expected = Expected({"people/1": people_model, "people/2": later_model}, rows)
     one = itertools.cycle(rows)

@@ -123,6 +123,7 @@ def test_a_model_that_is_gone_for_a_while_is_still_served(pair: Server, place: P
     assert not clients.broken
 
 
+@pytest.mark.medium
 def test_of_a_killed_worker_only_what_it_held_is_lost(pair: Server, expected: Expected, content: Content) -> None:
     before, served = set(pair.workers()), pair.ask("/health").body["model"]
     killed = min(before)
@@ -140,6 +141,7 @@ def test_of_a_killed_worker_only_what_it_held_is_lost(pair: Server, expected: Ex
     assert len(before & set(pair.workers())) == 1
 
 
+@pytest.mark.medium
 def test_a_signal_to_end_lets_what_was_taken_be_answered(pair: Server, expected: Expected, content: Content) -> None:
     with Load(pair, CLIENTS, content, pause_seconds=PAUSE) as clients:
         clients.more(60)
@@ -154,6 +156,7 @@ def test_a_signal_to_end_lets_what_was_taken_be_answered(pair: Server, expected:
     assert "Traceback" not in pair.log.read_text()
 
 
+@pytest.mark.medium
 def test_requests_that_wait_are_answered_before_the_end_and_a_second_signal_ends_at_once(cubes_model, tmp_path):
     for number in (signal.SIGINT, signal.SIGTERM):
         with served(tmp_path, cubes_model, "--batch-rows", "1") as server, ThreadPoolExecutor(8) as pool:
@@ -172,6 +175,7 @@ def test_requests_that_wait_are_answered_before_the_end_and_a_second_signal_ends
             _wait_until_gone(worker)
 
 
+@pytest.mark.medium
 def test_workers_end_with_a_master_that_was_killed(cubes_model: Path, tmp_path: Path) -> None:
     with served(tmp_path, cubes_model) as server:
         (worker,) = server.workers()
