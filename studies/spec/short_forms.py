@@ -69,10 +69,11 @@ def _objectives(given: object) -> object:
 def _one(given: object, index: int) -> list[object]:
     if isinstance(given, str):
         return [_named(given, index)]
-    is_short = isinstance(given, Mapping) and given and all(isinstance(said, str) for said in given.values())
-    if is_short and not any(nearest(name, ("metric", "direction")) for name in given):
-        return [_directed(name, said, index) for name, said in given.items()]
-    return [given]
+    if not isinstance(given, Mapping) or not given or not all(isinstance(said, str) for said in given.values()):
+        return [given]
+    if any(nearest(name, ("metric", "direction")) for name in given):  # the long form, perhaps misspelt
+        return [given]
+    return [_directed(name, said, index) for name, said in given.items()]
 
 
 def _named(metric: str, index: int) -> dict[str, object]:
