@@ -88,5 +88,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # What notebooks and shells complete, which `__getattr__` alone does not tell them.
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

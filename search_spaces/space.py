@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -27,6 +29,12 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "categorical": ("choices", "prior"),
 }
 _REQUIRED = ("low", "high", "choices")
+_END = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+_RANGE = re.compile(rf"(?P<low>{_END}) ?\.\. ?(?P<high>{_END})(?P<log> log)?", re.IGNORECASE)
+ALLOWED = (
+    "a mapping with type, and low and high or choices; a range, such as 1e-4..0.1 log; a list of choices; "
+    "or one value, for a constant"
+)
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -85,7 +93,11 @@ class Space:
 
     @classmethod
     def from_dict(cls, form: object) -> Space:
-        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or `{name: constant}`."""
+        """Read the YAML form: `{name: {type, low, high, log, step, choices, prior, when}}`, or a short form of it.
+
+        `(1e-4, 0.1, "log")`, `(16, 64)` and the texts "1e-4..0.1 log" and "16..64" are ranges, of integers if both ends
+        are, lists are choices, and one value is a constant.
+        """
         if not isinstance(form, Mapping):
             raise SpaceError(found(form, "a mapping of parameter names to parameters"))
         return cls({name: _read_entry(name, entry) for name, entry in form.items()})
@@ -217,7 +229,10 @@ def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached:
 def _read_entry(key: object, form: object) -> Parameter | Conditional:
     name = _checked_name(key)
     if not isinstance(form, Mapping):
-        return _read_constant(name, form)
+        try:
+            return _read_short(form) or _read_constant(form)
+        except SpaceError as error:
+            raise error.under(name) from None
     kind = form.get("type")
     if not isinstance(kind, str) or kind not in _KEYS:
         given = f"found {shown(kind)}" if "type" in form else "found nothing"
@@ -232,11 +247,34 @@ def _read_entry(key: object, form: object) -> Parameter | Conditional:
         raise error.under(name) from None
 
 
-def _read_constant(name: str, value: object) -> Categorical:
+def _read_short(form: object) -> Parameter | None:
+    """Read a range as `(low, high)`, `(low, high, "log")` or text, and choices as a list; None for anything else."""
+    if isinstance(form, str) and (match := _RANGE.fullmatch(form)):
+        low, high = (json.loads(match[end]) for end in ("low", "high"))
+        return _range(low, high, log=match["log"] is not None)
+    if isinstance(form, list | tuple) and len(form) == 3 and form[2] == "log" and all(map(_is_number, form[:2])):
+        return _range(form[0], form[1], log=True)  # YAML has no tuples
+    if isinstance(form, tuple):
+        if len(form) == 2 and all(map(_is_number, form)):
+            return _range(*form)
+        raise SpaceError(found(form, "(low, high) or (low, high, 'log'); a list has choices"))
+    return Categorical(form) if isinstance(form, list) else None
+
+
+def _range(low: float, high: float, *, log: bool = False) -> Parameter:
+    if isinstance(low, int) and isinstance(high, int):
+        return Int(low, high, log=log)
+    return Float(low, high, log=log)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _read_constant(value: object) -> Categorical:
     """Read a constant as a parameter with one choice. Null is refused: an empty YAML key was probably forgotten."""
     if kind_of(value) in {None, "null"} or (isinstance(value, float) and not math.isfinite(value)):
-        allowed = "a mapping with type, and low and high or choices; or one value, for a constant"
-        raise SpaceError(found(value, allowed), (name,))
+        raise SpaceError(found(value, ALLOWED))
     return Categorical([cast("Value", value)])
 
 

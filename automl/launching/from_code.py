@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.launching.objectives import direction_is_guess, likely_direction, quality_of
 from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.probing import TaskFacts, facts_of
+from automl.launching.probing import TaskFacts, facts_of, quality_of
 from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
 from automl.launching.spec_reading import store_overrides
 from search_spaces.wording import found, listed, nearest
+from studies.spec.metric_names import direction_is_guess, likely_direction
 from studies.spec.overrides import split_override
 from studies.spec.sections import ENTRY_POINT
 from studies.spec.spec_errors import SpecError

@@ -12,11 +12,12 @@ from typing import Any
 
 from search_spaces.drawing import example_params
 from search_spaces.space import Space
+from studies.spec.metric_names import quality_metric
 from studies.spec.spec_errors import SpecError
 from trainers.commands.command import COMMAND, Command, missing_program, search_path
 from trainers.contract.task import Params, baselines_of, declared_metrics, first_trials_of, parameters_of, space_of
 from trainers.contract.task_loading import load_task
-from trainers.protocol import TaskError
+from trainers.protocol import OUR_METRICS, TaskError
 
 PROBE = (sys.executable, "-P", "-m", "trainers.local.try_out_task")
 """Command that answers questions about a task in a process of its own."""
@@ -136,3 +137,10 @@ def _ending(done: subprocess.CompletedProcess[str]) -> str:
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
     last = done.stderr.strip().splitlines()[-1:]
     return ": ".join([f"{how} while it was tried out", *last])
+
+
+def quality_of(facts: TaskFacts) -> str:
+    """Return the metric of a task to optimise; for a training function a reported one, validation metrics first."""
+    reported = [name for name in facts.reported if name not in OUR_METRICS]
+    of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
+    return quality_metric(facts.metrics or of_validation or ("val_error",))

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.launching.objectives import likely_direction, quality_metric
 from automl.launching.spec_reading import absolute_task_options, store_overrides
 from automl.launching.template import parameter_lines
 from reports.phrases import usd
 from search_spaces.wording import found, listed, one_line
 from studies.spec.checks import with_first_trials
+from studies.spec.metric_names import likely_direction, quality_metric
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec
 from studies.spec.yaml_reader import write_yaml

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from automl.launching.objectives import direction_is_guess, likely_direction, quality_of
-from automl.launching.probing import TaskFacts, facts_of
+from automl.launching.probing import TaskFacts, facts_of, quality_of
 from search_spaces.space import Space
+from studies.spec.metric_names import direction_is_guess, likely_direction
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec
 from studies.spec.yaml_reader import read_yaml, write_yaml

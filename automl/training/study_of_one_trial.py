@@ -12,9 +12,8 @@ from typing import Any
 
 from automl.given_parameters import read_params
 from automl.launching.launch_or_resume import launch_prepared
-from automl.launching.objectives import likely_direction, quality_of
 from automl.launching.prepared_study import Prepared, prepare
-from automl.launching.probing import TaskFacts, facts_of
+from automl.launching.probing import TaskFacts, facts_of, quality_of
 from automl.launching.spec_reading import absolute_task_options
 from automl.launching.study_run import Outcome, Watcher
 from automl.stored.open_store import store_url
@@ -26,6 +25,7 @@ from automl.training.results import document, epoch_line, rank_line, shares_of, 
 from studies.control.machine.state import StudyMachine
 from studies.records.records import NANO, AttemptRecord, EpochRecord, StudyRecord, TrialRecord
 from studies.spec.differences import differences
+from studies.spec.metric_names import likely_direction
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage.reading.reader import load_study

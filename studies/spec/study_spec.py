@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,7 @@ from studies.spec.sections import (
     SearchSpec,
     TrainingSpec,
 )
+from studies.spec.short_forms import in_full
 from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_validation
 from studies.spec.typed_specs import as_plain
 from studies.spec.yaml_reader import read_yaml_file
@@ -122,7 +124,7 @@ class StudySpec(Section):
     def _fill_in(cls, raw: object) -> object:
         if not isinstance(raw, Mapping):
             return raw
-        filled = {key: value for key, value in raw.items() if value is not None or key not in _NULL_IS_ABSENT}
+        filled = {key: value for key, value in in_full(raw).items() if value is not None or key not in _NULL_IS_ABSENT}
         if isinstance(filled.get("task"), Mapping):
             filled |= _task_of_command(filled["task"], filled.get("task_options"))
         elif filled.get("task") == COMMAND:
@@ -222,6 +224,8 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
 
 def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
     """Return a copy of a spec's mapping with overrides (`path=value`); raises `SpecError` for unknown paths."""
+    with suppress(SpecValueError):  # which parsing reports
+        mapping = in_full(mapping)
     return apply_to(StudySpec, mapping, overrides)
 
 

@@ -305,7 +305,7 @@ NUMBER = {"type": "float", "low": 0, "high": 1}
         ({"a b": NUMBER}, "a b", ["found 'a b'", "letters"]),
         ({1: NUMBER}, "1", ["found 1", "letters"]),
         ({"x": None}, "x", ["found null", "a mapping with type", "one value, for a constant"]),
-        ({"x": [5]}, "x", ["found [5]", "a mapping with type"]),
+        ({"x": (5,)}, "x", ["found (5,)", "(low, high)"]),
         ({"x": float("nan")}, "x", ["found nan", "a mapping with type"]),
         ({"x": {"low": 0, "high": 1}}, "x.type", ["found nothing", "float, int, categorical"]),
         ({"x": {**NUMBER, "type": "flaot"}}, "x.type", ["found 'flaot'", "did you mean 'float'?"]),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import ndcg_score
 
-from automl.launching.objectives import likely_direction, quality_metric
+from studies.spec.metric_names import likely_direction, quality_metric
 from tests.support.task_files import trained, write
 from trainers.contract.task_loading import load_task
 from trainers.loop.evaluation import evaluate

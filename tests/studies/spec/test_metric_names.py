@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from automl.launching.objectives import direction_is_guess, likely_direction
+from studies.spec.metric_names import direction_is_guess, likely_direction
 from tests.support.command_line import InProcess
 
 FUNCTION = """

@@ -1,13 +1,11 @@
-"""Default objectives of a generated spec: a quality metric, and dollars."""
+"""What names of metrics say: which one to optimise, and which direction is better."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from automl.launching.probing import TaskFacts
 from studies.records.records import Direction
-from trainers.protocol import OUR_METRICS
 
 _PREFERRED = ("val_error", "val_ndcg", "val_mse")
 _LARGER_IS_BETTER = re.compile(
@@ -25,13 +23,6 @@ _SCORE = "score"
 def quality_metric(metrics: Sequence[str]) -> str:
     """Return the metric to optimise: the first error, else the first metric, else `val_loss`."""
     return next((one for one in (*_PREFERRED, *metrics) if one in metrics), "val_loss")
-
-
-def quality_of(facts: TaskFacts) -> str:
-    """Return the metric of a task to optimise; for a training function a reported one, validation metrics first."""
-    reported = [name for name in facts.reported if name not in OUR_METRICS]
-    of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
-    return quality_metric(facts.metrics or of_validation or ("val_error",))
 
 
 def likely_direction(metric: str) -> Direction:

@@ -1,0 +1,124 @@
+"""What is installed from a wheel, without the checkout and in an environment of its own, works from any folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import automl
+from tests.support.alone import site_with
+from tests.support.paths import ROOT
+
+PACKAGES = ("automl", "reports", "search_spaces", "studies", "trainers")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OF_EXTRAS = {
+    "accelerate": "automl.libraries.accelerate",
+    "hugging-face": "automl.libraries.hugging_face",
+    "keras": "automl.libraries.keras",
+    "lightning": "automl.libraries.lightning",
+    "mcp": "automl.mcp_server.server",
+    "scikit-learn": "automl.libraries.scikit_learn",
+    "serve": "automl.service.http.service_app, automl.standalone.serving.serve",
+    "text": "trainers.tasks.text",
+    "tune": "automl.adapters.for_ray_tune",
+    "vision": "trainers.tasks.vision",
+    "xgboost": "automl.libraries.xgboost",
+}
+"""What needs an extra, by the extra; the others are asked for by name where they are used."""
+SEARCH = """
+import automl
+
+def train(trial):
+    for epoch in trial.epochs():
+        trial.report(error=abs(trial.params["rate"] - 0.25) + 1 / epoch)
+
+if __name__ == "__main__":
+    study = automl.search(
+        train, study="by-function", space={"rate": automl.Float(0.1, 0.5)}, objectives=[automl.Objective("error")],
+        training=automl.Training(epochs=2), budget=automl.Budget(trials=2), resources=automl.Resources(slots=1),
+        mlflow="off",
+    )
+    print(len(study.trials))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what a wheel installs; the checkout is copied, since building leaves files behind."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in (*PACKAGES, "pyproject.toml", "README.md", "LICENSE"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    options = ("--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder / "out"))
+    subprocess.run([sys.executable, "-m", "pip", "wheel", str(folder), *options], check=True, cwd=folder)
+    (wheel,) = (folder / "out").glob("automl_search-*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "installed")
+    return folder / "installed"
+
+
+def environment(folder: Path, installed: Path, requirements: Sequence[str]) -> str:
+    """The Python of a new environment that has what was installed, and what was required, and nothing else."""
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    (site,) = (folder / "env").glob("lib/python*/site-packages")
+    others = site_with(folder, *(Requirement(one).name for one in requirements))
+    (site / "all.pth").write_text(f"{installed}\n{others}\n")
+    return str(folder / "env" / "bin" / "python")
+
+
+def run(python: str, folder: Path, *arguments: str) -> str:
+    left_out = ("PYTHONPATH", "AUTOML_STORE")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out} | {"KERAS_BACKEND": "torch"}
+    done = subprocess.run([python, *arguments], cwd=folder, env=kept, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.medium
+def test_a_wheel_has_every_file_and_the_version(installed: Path) -> None:
+    left_out = {Path("studies/storage/migrations/script.py.mako")}  # for who writes a migration
+    files = {
+        path.relative_to(ROOT) for name in PACKAGES for path in (ROOT / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }  # fmt: skip
+    there = {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()}
+    assert {path for path in there if ".dist-info" not in path.parts[0]} == files - left_out
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    assert f"Version: {automl.__version__}\n" in metadata.read_text(encoding="utf-8")
+
+
+@pytest.mark.large
+def test_a_wheel_alone_searches_a_model_for_a_table_and_a_function(installed: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path, installed, PROJECT["dependencies"])
+    rows = "".join(f"{number},{number % 7},{'ab'[number % 2]}\n" for number in range(200))
+    (tmp_path / "table.csv").write_text(f"one,two,kind\n{rows}")
+    few = ("--set", "budget.trials=1", "--set", "training.epochs=2", "--set", "baselines=[]", "--set", "mlflow=off")
+    told = run(python, tmp_path, "-m", "automl", "launch", "--task", "tabular", "--data", "table.csv", "--json", *few)
+    assert json.loads(told)["trials"]["complete"] == 1
+    assert (tmp_path / "artifacts").is_dir()
+    (tmp_path / "search.py").write_text(SEARCH)
+    assert run(python, tmp_path, "search.py").splitlines()[-1] == "2"
+
+
+def test_all_public_names_and_no_others_are_completed() -> None:
+    assert dir(automl) == sorted(automl.__all__)
+    assert all(getattr(automl, name) is not None for name in automl.__all__)
+
+
+@pytest.mark.slow
+@pytest.mark.medium
+@pytest.mark.parametrize("extra", OF_EXTRAS)
+def test_what_an_extra_is_for_can_be_imported_with_it(installed: Path, tmp_path: Path, extra: str) -> None:
+    needs = [one.replace("xgboost>", "xgboost-cpu>") for one in PROJECT["optional-dependencies"][extra]]
+    python = environment(tmp_path, installed, [*PROJECT["dependencies"], *needs])
+    run(python, tmp_path, "-c", f"import {OF_EXTRAS[extra]}")
