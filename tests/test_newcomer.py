@@ -21,9 +21,7 @@ STAYS = "a server that stays; tests/automl starts it"
 SERVES = "a server that stays, and requests to it; tests/automl/serving starts and asks it"
 CURVES = "needs recorded curves, which are no part of the repository; tests/studies/simulation has made-up ones"
 LEFT_OUT = {
-    "make demo": MAKE,
-    "make test": MAKE,
-    ". .venv/bin/activate": MAKE,
+    "pip install .": INSTALLS,
     "pip install -c constraints.txt -e '.[object-stores]'": INSTALLS,
     "pip install -c constraints.txt -e '.[serve]'": INSTALLS,
     "docker build --tag moons moons-image": DOCKER,
@@ -75,6 +73,10 @@ OWN_DATA = (
     "automl launch income.yaml --set budget.hours=1",
 )
 """Commands that search for up to 15 minutes: they are interrupted after their first trial."""
+WINE = (
+    "python -c \"from sklearn.datasets import load_wine as d; d(as_frame=True).frame.to_csv('wine.csv', index=False)\"",
+    'automl launch --task tabular --data wine.csv --target target --set budget="2 min"',
+)
 SAVED_SPEC = "automl launch --task tabular --data train.csv --target income --save-spec income.yaml --dry-run"
 OWN_TABLE = "automl train tabular --option train=train.csv --option target=income"
 TRAININGS = (
@@ -146,7 +148,7 @@ CLUSTERS = (
 )
 RUN = {
     "automl launch digits.yaml --dry-run", *CLUSTERS,
-    *OWN_TASK, *OWN_DATA, SAVED_SPEC, OWN_TABLE, *TRAININGS, *COMPARED, *STUDY, DELETED, *COMPLETION, CONFIRMED,
+    *WINE, *OWN_TASK, *OWN_DATA, SAVED_SPEC, OWN_TABLE, *TRAININGS, *COMPARED, *STUDY, DELETED, *COMPLETION, CONFIRMED,
     PROMOTED, *REGISTRY, IMAGE, *PEOPLE, PREDICTED, *MONEY, BACKUP,
 }  # fmt: skip
 pytestmark = [pytest.mark.xdist_group("newcomer"), pytest.mark.medium, pytest.mark.timeout(1500)]
@@ -164,7 +166,7 @@ def test_every_command_of_the_documents_is_run_or_has_a_reason() -> None:
 @pytest.mark.large
 @pytest.mark.timeout(300)
 def test_a_task_of_ones_own(tmp_path: Path) -> None:
-    """The README's five minutes."""
+    """The five minutes of its page."""
     newcomer.moons(tmp_path)
     person = Newcomer(tmp_path)
     said = [person.types(command) for command in OWN_TASK]
@@ -189,6 +191,14 @@ def test_data_of_ones_own(tmp_path: Path) -> None:
         person.launches_and_leaves(command)
         for file in (*tmp_path.glob("automl.db*"), *tmp_path.glob("mlflow.db*")):
             file.unlink()  # the next study may have the same name
+
+
+@pytest.mark.slow
+def test_the_readmes_table(tmp_path: Path) -> None:
+    person = Newcomer(tmp_path)
+    said = [person.types(command) for command in WINE]
+    assert "Take " in said[-1]
+    assert "automl export wine " in said[-1]
 
 
 @pytest.mark.slow

@@ -36,21 +36,6 @@ OF_EXTRAS = {
     "xgboost": "automl.libraries.xgboost",
 }
 """What needs an extra, by the extra; the others are asked for by name where they are used."""
-SEARCH = """
-import automl
-
-def train(trial):
-    for epoch in trial.epochs():
-        trial.report(error=abs(trial.params["rate"] - 0.25) + 1 / epoch)
-
-if __name__ == "__main__":
-    study = automl.search(
-        train, study="by-function", space={"rate": automl.Float(0.1, 0.5)}, objectives=[automl.Objective("error")],
-        training=automl.Training(epochs=2), budget=automl.Budget(trials=2), resources=automl.Resources(slots=1),
-        mlflow="off",
-    )
-    print(len(study.trials))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +91,9 @@ def test_a_wheel_alone_searches_a_model_for_a_table_and_a_function(installed: Pa
     told = run(python, tmp_path, "-m", "automl", "launch", "--task", "tabular", "--data", "table.csv", "--json", *few)
     assert json.loads(told)["trials"]["complete"] == 1
     assert (tmp_path / "artifacts").is_dir()
-    (tmp_path / "search.py").write_text(SEARCH)
-    assert run(python, tmp_path, "search.py").splitlines()[-1] == "2"
+    example = (ROOT / "examples" / "search_digits.py").read_text(encoding="utf-8")
+    (tmp_path / "search.py").write_text(example.replace('"1 min"', '"2 trials"').replace('"epochs": 10', '"epochs": 2'))
+    assert run(python, tmp_path, "search.py").startswith("study by-hand: closed, 2 trials\nTake ")
 
 
 def test_all_public_names_and_no_others_are_completed() -> None:

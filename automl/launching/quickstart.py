@@ -224,7 +224,8 @@ def budget_note(spec: StudySpec) -> str:
         usd(budget.usd) if budget.usd is not None else "",
         f"{budget.trials} trials" if budget.trials is not None else "",
     ]
-    return f"budget: {' or '.join(limit for limit in limits if limit)}, whichever comes first"
+    named = [limit for limit in limits if limit]
+    return f"budget: {' or '.join(named)}{', whichever comes first' if len(named) > 1 else ''}"
 
 
 def shown_notes(picked: Quickstart) -> str:

@@ -115,10 +115,12 @@ def digits(folder: Path, **budget: object) -> None:
 
 
 def moons(folder: Path) -> None:
-    """`own_task.py` and `moons.yaml`, the latter as the README has it."""
+    """`own_task.py` and `moons.yaml`, the latter as its page has it."""
     shutil.copy(EXAMPLES / "own_task.py", folder)
     (block,) = re.findall(
-        r"^```yaml\n(study: moons\n.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+        r"^```yaml\n(study: moons\n.*?)^```",
+        (ROOT / "docs" / "own-task.md").read_text("utf-8"),
+        re.MULTILINE | re.DOTALL,
     )
     (folder / "moons.yaml").write_text(block, encoding="utf-8")
 
