@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -20,6 +19,7 @@ from automl.terminal.exit_codes import FAILED, INTERRUPTED, WRONG_INPUT
 from automl.terminal.lasting_streams import lasting_streams
 from search_spaces.untrusted_text import escaped
 from search_spaces.user_errors import RunError, StoppedError, UserError
+from search_spaces.wording import nearest
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "First day": {
@@ -152,12 +152,11 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; of a mistyped name, the error names the nearest command."""
-        near = [] if args[0] in COMMANDS else get_close_matches(args[0], [*COMMANDS, *REMOVED], n=1)
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if near:
-                raise click.UsageError(f"No such command {args[0]!r}. Did you mean `automl {near[0]}`?", ctx) from error
+            if near := nearest(args[0], COMMANDS):
+                raise click.UsageError(f"No such command {args[0]!r}. Did you mean `automl {near}`?", ctx) from error
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as click has it

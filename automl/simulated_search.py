@@ -11,7 +11,7 @@ from typing import Any
 
 from reports.phrases import usd
 from search_spaces.wording import found, listed
-from studies.records.records import NANO, TRIAL_STATES, Constraint, Direction, Objective
+from studies.records.records import DIRECTIONS, NANO, TRIAL_STATES, Constraint, Objective
 from studies.results import analysis
 from studies.search.user_objects import make_importable
 from studies.simulation.derived_tables import pooled, with_price_factors, with_world_sizes
@@ -23,7 +23,6 @@ from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
 
 MOST_SEED = 2**32 - 1
-DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

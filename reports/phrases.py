@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from search_spaces.wording import significant
 
@@ -52,6 +52,12 @@ def usd(value: float) -> str:
         return f"{sign}${_scientific(size, 3)}"
     whole, cents = f"{size:.{2 - math.floor(math.log10(size))}f}".split(".")
     return f"{sign}${whole}.{cents.rstrip('0').ljust(2, '0')}"
+
+
+def whichever_first(limits: Iterable[str]) -> str:
+    """Return limits, empty ones left out, of which the first one reached counts."""
+    given = [limit for limit in limits if limit]
+    return " or ".join(given) + (", whichever comes first" if len(given) > 1 else "")
 
 
 def exact_usd(value: float) -> str:

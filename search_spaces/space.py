@@ -268,7 +268,7 @@ def _range(low: float, high: float, *, log: bool = False) -> Parameter:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return kind_of(value) in {"int", "float"}
 
 
 def _read_constant(value: object) -> Categorical:

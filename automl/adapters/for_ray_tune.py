@@ -23,10 +23,8 @@ from ray.tune.search import Searcher
 from automl.adapters.external_policy import ExternalPolicy
 from search_spaces.space import Space
 from search_spaces.wording import found
-from studies.records.records import Direction, Objective
+from studies.records.records import DIRECTIONS, Objective
 from studies.spec.spec_errors import SpecError
-
-MODES: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
 
 
 class MultiObjectiveScheduler(FIFOScheduler):
@@ -64,11 +62,11 @@ class MultiObjectiveScheduler(FIFOScheduler):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         for _, mode in objectives:
-            if mode not in MODES:
+            if mode not in DIRECTIONS:
                 raise SpecError("adapter", ("objectives",), found(mode, "min, max"))
         self._epochs, self._time_attr, self._usd_per_slot_hour = epochs, time_attr, usd_per_slot_hour
         self._policy = ExternalPolicy(
-            objectives=[Objective(metric=metric, direction=MODES[mode]) for metric, mode in objectives],
+            objectives=[Objective(metric=metric, direction=DIRECTIONS[mode]) for metric, mode in objectives],
             epochs=epochs,
             constraints=constraints,
             pruner=pruner,

@@ -11,7 +11,7 @@ from typing import Any
 
 from automl.launching.spec_reading import absolute_task_options, store_overrides
 from automl.launching.template import parameter_lines
-from reports.phrases import usd
+from reports.phrases import usd, whichever_first
 from search_spaces.wording import found, listed, one_line
 from studies.spec.checks import with_first_trials
 from studies.spec.metric_names import likely_direction, quality_metric
@@ -219,13 +219,12 @@ def objectives_note(spec: StudySpec) -> str:
 def budget_note(spec: StudySpec) -> str:
     """Return the line about the budget."""
     budget = spec.budget
-    limits = [
+    limits = whichever_first([
         f"{budget.hours * 60:g} minutes" if budget.hours is not None else "",
         usd(budget.usd) if budget.usd is not None else "",
         f"{budget.trials} trials" if budget.trials is not None else "",
-    ]
-    named = [limit for limit in limits if limit]
-    return f"budget: {' or '.join(named)}{', whichever comes first' if len(named) > 1 else ''}"
+    ])  # fmt: skip
+    return f"budget: {limits}"
 
 
 def shown_notes(picked: Quickstart) -> str:

@@ -22,6 +22,8 @@ StopReason = Literal[
 ChargeKind = Literal["start", "train", "lost", "idle", "confirm"]
 Action = Literal["continue", "pause", "stop"]
 Direction = Literal["minimize", "maximize"]
+DIRECTIONS: Mapping[str, Direction] = {"min": "minimize", "max": "maximize"}
+"""Directions by their short names."""
 
 SIMULATED_TASK = "recorded_curves"
 """Task of a simulated study."""

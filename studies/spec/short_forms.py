@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.wording import found, nearest, shown
+from studies.records.records import DIRECTIONS
 from studies.spec.metric_names import direction_is_guess, likely_direction
 from studies.spec.spec_errors import SpecValueError
 
-DIRECTIONS = {"min": "minimize", "minimize": "minimize", "max": "maximize", "maximize": "maximize"}
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
-_USD = re.compile(rf"\$ ?{_NUMBER}|{_NUMBER.replace('number', 'usd')} ?(?:usd|dollars?)")
+_USD_SIGN = re.compile(rf"\$ ?{_NUMBER}")
+_USD_WORD = re.compile(rf"{_NUMBER} ?(?:usd|dollars?)")
 _TIME = re.compile(rf"{_NUMBER} ?(?P<unit>{'|'.join(_SECONDS)})s?")
 _TRIALS = re.compile(r"(?P<number>\d+) ?trials?")
 _BUDGET = "a mapping, or text such as '10 min', '$2' or '$2, 40 trials'"
@@ -47,8 +48,8 @@ def budget_of(text: str) -> dict[str, float | int | None]:
 
 
 def _limit(text: str) -> tuple[str | None, float | int]:
-    if match := _USD.fullmatch(text):
-        return "usd", float(match["number"] or match["usd"])
+    if match := _USD_SIGN.fullmatch(text) or _USD_WORD.fullmatch(text):
+        return "usd", float(match["number"])
     if match := _TRIALS.fullmatch(text):
         return "trials", int(match["number"])
     if match := _TIME.fullmatch(text):
@@ -84,6 +85,7 @@ def _named(metric: str, index: int) -> dict[str, object]:
 
 
 def _directed(metric: object, said: object, *index: int) -> dict[str, object]:
-    if not isinstance(said, str) or said not in DIRECTIONS:
+    direction = DIRECTIONS.get(said, said) if isinstance(said, str) else None
+    if direction not in DIRECTIONS.values():
         raise SpecValueError(found(said, "min or max"), ("objectives", *index, str(metric)))
-    return {"metric": metric, "direction": DIRECTIONS[said]}
+    return {"metric": metric, "direction": direction}
