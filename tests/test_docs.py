@@ -28,7 +28,7 @@ from trainers.trainer_options import TRAINER_PARAMETERS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
          ROOT / "SECURITY.md", ROOT / "CODE_OF_CONDUCT.md", *sorted((ROOT / "docs").glob("*.md")),
-         ROOT / "benchmarks" / "README.md"]  # fmt: skip
+         ROOT / "benchmarks" / "README.md", ROOT / "changes" / "README.md"]  # fmt: skip
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
 DOCS_LIST = ROOT / "docs" / "README.md"
