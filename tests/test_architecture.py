@@ -294,7 +294,7 @@ print("LOADED", *sorted(set(sys.argv_heavy) & set(sys.modules)))
 
 def loaded_by(code: str, cwd: Path) -> set[str]:
     heavy = ["torch", "ray", "optuna", "sqlalchemy", "alembic", "mlflow", "pydantic", "plotly", "moocore", "sklearn",
-             "numpy", "pandas", "fsspec", "s3fs", "optuna_dashboard", "jinja2",
+             "numpy", "pandas", "rich", "fsspec", "s3fs", "optuna_dashboard", "jinja2",
              "fastapi", "uvicorn", "prometheus_client", "opentelemetry"]  # fmt: skip
     program = f"import sys; sys.argv_heavy = {heavy!r}\n{code}"
     result = subprocess.run(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import AUTOML
+from tests.support.command_line import AUTOML, InProcess
 
 DEADLINE_SECONDS = 15
 """Time that a rank may be silent, which is also what a busy machine may take to start its process."""
@@ -101,13 +101,16 @@ def test_a_rank_that_stops_while_it_loads_ends_the_training(folder: Path) -> Non
     assert "printed last" in done.stderr
 
 
-@pytest.mark.large
+@pytest.mark.medium
 @pytest.mark.parametrize("rank", ["0", "1"])
-def test_a_rank_that_nobody_starts_ends_the_others(folder: Path, rank: str, free_port: str) -> None:
+def test_a_rank_that_nobody_starts_ends_the_others(folder, capsys, monkeypatch, rank, free_port):
     place = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port}
-    done = run(folder, AUTOML, "train", *GIVEN[:-1], "1", TORCH_CPP_LOG_LEVEL="FATAL", **place)
-    assert done.returncode == 1
-    line = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(folder)
+    code, _, err = InProcess(folder, capsys, monkeypatch).run("train", *GIVEN[:-1], "1")
+    assert code == 1
+    line = next(line for line in err.splitlines() if line.startswith("error: "))
     assert f"error: rank {rank} of 2 did not meet the others at 127.0.0.1:{free_port} within 1 s" in line
     assert "start all ranks, all with rank 0's MASTER_ADDR and a free MASTER_PORT" in line
 
