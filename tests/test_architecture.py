@@ -319,10 +319,7 @@ def test_help_loads_none_of_the_heavy_ones(tmp_path: Path) -> None:
         ),
         ("studies.storage.views.views_process", {"optuna", "mlflow", "opentelemetry"}),
         ("automl.service.workers.queue_worker", {"opentelemetry"}),
-        (
-            "studies.control.machine.state",
-            {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy"},
-        ),
+        ("studies.control.machine.state", {"torch", "ray", "optuna", "mlflow", "plotly", "sklearn", "sqlalchemy"}),
         ("studies.gangs.on_ray", {"torch", "ray", "optuna", "mlflow", "sqlalchemy"}),
         ("trainers.protocol", {"torch", "numpy"}),
         ("trainers.checkpoints.checkpoint_stores", {"torch", "numpy", "fsspec", "pydantic"}),
