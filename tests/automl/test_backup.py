@@ -34,7 +34,7 @@ def study(tmp_path: Path, either_url: str) -> Iterator[SimulatedStudy]:
 def test_a_backup_taken_while_a_study_runs_is_whole_and_the_study_goes_on_from_it(study, tmp_path):
     """Each commit of a controller writes a measurement with its charge: a copy of two moments would part them."""
     made: list[Path] = []
-    thread = threading.Thread(target=lambda: study.run(Limits(trials=30, usd=100.0)))
+    thread = threading.Thread(target=lambda: study.run(Limits(trials=12, usd=100.0)))
     thread.start()
     while thread.is_alive() or not made:
         made.append(tmp_path / f"backup-{len(made)}.db")

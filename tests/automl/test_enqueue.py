@@ -164,7 +164,7 @@ def test_after_a_drain_or_a_close_it_is_the_next_trial(tmp_path: Path, trials: i
     started = len(once.record().started)
     assert once.record().state == "drained"
     enqueue_trial(once.store, "simulated", BAD)
-    once.run(Limits(trials=40))
+    once.run(Limits(trials=started + 2))
     assert place_of_mine(once) == started
 
 
