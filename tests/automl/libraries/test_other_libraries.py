@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,7 +11,7 @@ import torch
 from tests.support import optional
 from tests.support.function_trials import in_attempts, on, trained
 from tests.support.library_trials import serve_one_trial_after_another, spec_of, with_equal_bits
-from tests.support.paths import EXAMPLES, ROOT
+from tests.support.paths import EXAMPLES
 from trainers.checkpoints.checkpoint import read_checkpoint
 from trainers.contract.task_loading import load_trainable
 from trainers.functions.trial import Trial
@@ -134,15 +132,3 @@ def test_an_estimator_with_unknown_types_is_refused(tmp_path):
 )
 def test_an_example_is_short(name):
     assert len((EXAMPLES / f"with_{name}.py").read_text().splitlines()) <= 40
-
-
-@pytest.mark.medium
-def test_automl_itself_imports_none_of_the_libraries():
-    code = (
-        "import sys, automl, automl.api, trainers.ranks.rank_process\n"
-        "print(sorted({'lightning', 'accelerate', 'keras', 'xgboost', 'lightgbm', 'skops'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
-    )
-    assert done.stdout.strip() == "[]"
