@@ -91,7 +91,7 @@ def test_a_wheel_alone_trains_a_model_for_a_table_and_searches_a_function(
     (tmp_path / "table.csv").write_text(f"one,two,kind\n{rows}")
     table = ("--task", "tabular", "--data", "table.csv")
     planned = run(python, tmp_path, "-m", "automl", "launch", *table, "--dry-run", "--json")
-    assert json.loads(planned)["spec"]["task_options"]["target"] == "kind"
+    assert json.loads(planned)["spec"]["task"] == "tabular"
     with monkeypatch.context() as patch:
         for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():  # as under torchrun
             patch.setenv(name, value)

@@ -61,21 +61,6 @@ def test_where_reports_are_some_epochs_apart_the_first_one_after_a_rung_is_judge
         assert decided == firsts - {EPOCHS}
 
 
-def test_trials_that_report_every_few_epochs_are_pruned() -> None:
-    policy = ExternalPolicy(objectives=[Objective(metric="error")], epochs=30)
-    assert policy.rungs == (3, 9, 27)
-    stopped: dict[int, int] = {}
-    for number in range(40):
-        policy.started(number, {"rate": 0.1})
-        for epoch in range(5, 31, 5):
-            decision = policy.measured(number, epoch, {"error": number / 10})
-            if decision is not None and decision.action == "stop":
-                stopped[number] = epoch
-                break
-    assert len(stopped) > 20
-    assert {*stopped.values()} <= {5, 10}
-
-
 @pytest.mark.parametrize("strides", [(5,), (10,), (1, 10)])
 @pytest.mark.parametrize(("pruner", "sampler"), [("break_even", "random"), ("mo_asha", "cokriging")])
 def test_what_passes_rungs_between_its_reports_counts_at_them(pruner, sampler, strides):
@@ -334,18 +319,14 @@ def test_the_sampler_goes_on_beside_pruned_trials_and_threads_do_no_harm() -> No
 
 
 def test_a_suggestion_learns_from_what_was_measured() -> None:
-    for sampler in ("auto", "tpe", "random"):
-        policy = ExternalPolicy(
-            objectives=OBJECTIVES, epochs=EPOCHS, space=SPACE, sampler=sampler, pruner="none", seed=1
-        )
-        for number in range(24):
-            rate = float(policy.suggestion()["rate"])
-            policy.started(number, {"rate": rate})
-            for epoch in range(1, EPOCHS + 1):
-                policy.measured(number, epoch, {"accuracy": 1 - error(rate, epoch)}, paid_usd=0.01 * epoch)
-            policy.ended(number)
-        off = [abs(math.log10(float(policy.suggestion()["rate"])) + 1.5) for _ in range(1)]
-        assert sampler == "random" or off[0] < 1.0
+    policy = ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS, space=SPACE, sampler="auto", pruner="none", seed=1)
+    for number in range(24):
+        rate = float(policy.suggestion()["rate"])
+        policy.started(number, {"rate": rate})
+        for epoch in range(1, EPOCHS + 1):
+            policy.measured(number, epoch, {"accuracy": 1 - error(rate, epoch)}, paid_usd=0.01 * epoch)
+        policy.ended(number)
+    assert abs(math.log10(float(policy.suggestion()["rate"])) + 1.5) < 1.0
     with pytest.raises(ValueError, match="Space"):
         ExternalPolicy(objectives=OBJECTIVES, epochs=EPOCHS).suggestion()
 

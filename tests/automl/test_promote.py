@@ -50,7 +50,7 @@ def test_a_confirmed_model_becomes_champion_and_a_worse_one_challenger(place: Wo
     refused = place.run("promote", "small", worst, code=2)
     assert f"trial {worst.partition('@')[0]} of small was not confirmed (`automl confirm small" in refused.stderr
     assert refused.stderr.count("\n") == 1
-    assert "digits" not in {row["name"] for row in place.json("models")}
+    assert "digits" not in {row["model"] for row in place.json("models")}
     place.run("confirm", "small", best, worst, "--seeds", "2")
     first = place.json("promote", "small", worst, "--name", "digits")
     assert (first["version"], first["alias"], first["comparison"]) == (1, "champion", None)

@@ -113,7 +113,7 @@ def test_an_ensemble_keeps_thresholds_and_meets_champions_like_a_single_model(pl
     refused = place.run("promote", "small", "ensemble", code=2).stderr
     assert "promotion.val_error: found 0." in refused
     assert "on the test part, allowed: at most 1e-06" in refused
-    assert "small" not in {row["name"] for row in place.json("models")}
+    assert "small" not in {row["model"] for row in place.json("models")}
     together = place.json("promote", "small", "ensemble", "--force", "a test")
     trial = together["trial"]
     assert together["alias"] == "champion"

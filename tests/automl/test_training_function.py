@@ -83,15 +83,3 @@ def test_a_function_that_keeps_nothing_starts_anew_and_that_is_charged(place: Wo
     assert [epoch.epoch for epoch in record.started[0].epochs] == list(range(1, 9))
     assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") > 0.5
     place.audit("function")
-
-
-@pytest.mark.large
-def test_a_spec_of_a_function_needs_a_space_and_a_plain_function(place: Workplace) -> None:
-    path = place.spec({name: value for name, value in SPEC.items() if name != "space"})
-    refused = place.run("launch", path, code=2)
-    assert "space: found none, allowed: a space" in refused.stderr
-    refused = place.run("launch", place.spec(SPEC, task="training_functions:waits"), code=2)
-    assert "async function" in refused.stderr
-    refused = place.run("launch", place.spec(SPEC, task_options={"steps": 3}), code=2)
-    assert "unknown key 'steps'" in refused.stderr
-    assert not (place.folder / "automl.db").exists()
