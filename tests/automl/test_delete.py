@@ -271,6 +271,7 @@ def test_an_optuna_study_of_that_name_that_people_have_made_stays(place: Place) 
     storage.engine.dispose()
 
 
+@pytest.mark.medium
 def test_it_works_on_every_store(either_url: str, tmp_path: Path) -> None:
     with closing(Store(either_url)) as store:
         spec = stored_form(parse_spec({**DIGITS, "objectives": [{"metric": "val_error"}], "mlflow": "off"}))
