@@ -24,7 +24,7 @@ from studies.gangs.slot import Slot
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 from tests.support.command_line import SLOW, Workplace, finish
-from tests.support.ray_pool import LentPool, collect, train_to, trial_spec
+from tests.support.ray_pool import LentPool, train_to, trial_spec
 from trainers.ranks.available_cpus import available_cpus
 
 pytestmark = pytest.mark.ray
@@ -42,7 +42,7 @@ class Faltering(RayPool):
         if self.failing < 0:
             return super()._new_rank(number)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ray_actors, "RANK_ENTRY_POINT", "trainers.ranks.rank_process:NothingOfThisName")
+            patch.setattr(ray_actors, "RANK_ENTRY_POINT", "nothing_of_this_name:Rank")
             return super()._new_rank(number)
 
 
@@ -83,23 +83,9 @@ def test_a_slot_that_never_comes_up_ends_the_study_with_the_reason(autoscale: bo
         assert isinstance(ended, DrainRequested)
         assert ended.reason == "error"
         assert "slot 0 does not come up, in 3 tries" in ended.message
-        assert "NothingOfThisName" in ended.message
+        assert "nothing_of_this_name" in ended.message
     finally:
         pool.close()
-
-
-@pytest.fixture
-def two_for_one_place(warm_pool: LentPool) -> Iterator[RayPool]:
-    """A pool on a cluster that has room for one of its two slots."""
-    import ray
-
-    assert len(warm_pool.ready) == 2
-    room = int(ray.available_resources()["CPU"])
-    pool = RayPool(autoscale=True, cpus_per_rank=room)
-    pool.open(2)
-    yield pool
-    pool.close()
-    wait_for_cpus(room)
 
 
 def wait_for_cpus(count: int) -> None:
@@ -111,62 +97,50 @@ def wait_for_cpus(count: int) -> None:
         time.sleep(0.1)
 
 
-def only_ready_slot(pool: RayPool) -> int:
-    """The number of the slot that comes up where there is room for one."""
-    ready = first_of(pool, SlotsReady, DrainRequested)
-    assert isinstance(ready, SlotsReady)
-    (number,) = ready.slots
-    return number
+@pytest.mark.large
+@pytest.mark.usefixtures("ray_address", "quick_retries")
+def test_a_slot_that_waits_for_a_node_takes_no_device_of_one_with_a_new_process_and_slots_let_go_stay_away(
+    warm_pool: LentPool,
+) -> None:
+    """On a cluster that has room for one of the two slots."""
+    import ray
+
+    assert len(warm_pool.ready) == 2
+    room = int(ray.available_resources()["CPU"])
+    pool = RayPool(autoscale=True, cpus_per_rank=room)
+    pool.open(2)
+    try:
+        ready = first_of(pool, SlotsReady, DrainRequested)
+        assert isinstance(ready, SlotsReady)
+        (number,) = ready.slots
+        waiting = pool._slots[1 - number]
+        assert (waiting.actor is not None, waiting.is_lost, waiting.ready) == (True, True, False)
+        pool._rank_slots.replace([number])
+        assert first_of(pool, SlotsReady, SlotsLost, DrainRequested) == SlotsReady(slots=(number,))
+        assert not pool._slots[1 - number].ready
+        pool.release((1 - number,))
+        pool.release((number,))
+        wait_for_cpus(room)
+        assert pool.wait(3.0) == []
+        assert [slot.actor for slot in pool._slots.values()] == [None, None]
+    finally:
+        pool.close()
+    wait_for_cpus(room)
 
 
 @pytest.mark.large
-@pytest.mark.usefixtures("ray_address", "quick_retries")
-def test_a_slot_that_waits_for_a_node_does_not_take_the_device_of_one_that_gets_a_new_process(
-    two_for_one_place: RayPool,
+def test_a_process_that_dies_idle_is_replaced_and_a_gang_on_one_that_is_dead_already_costs_its_trial_no_attempt(
+    warm_pool: LentPool, tmp_path: Path
 ) -> None:
-    pool = two_for_one_place
-    number = only_ready_slot(pool)
-    waiting = pool._slots[1 - number]
-    assert (waiting.actor is not None, waiting.is_lost, waiting.ready) == (True, True, False)
-    pool._rank_slots.replace([number])
-    assert first_of(pool, SlotsReady, SlotsLost, DrainRequested) == SlotsReady(slots=(number,))
-    assert not pool._slots[1 - number].ready
-
-
-@pytest.mark.medium
-@pytest.mark.usefixtures("ray_address", "quick_retries")
-def test_a_slot_that_is_let_go_gives_its_device_to_the_cluster_and_does_not_come_back(
-    two_for_one_place: RayPool,
-) -> None:
-    pool = two_for_one_place
-    number = only_ready_slot(pool)
-    pool.release((1 - number,))
-    pool.release((number,))
-    wait_for_cpus(pool._ranks.cpus_per_rank)
-    assert pool.wait(3.0) == []
-    assert [slot.actor for slot in pool._slots.values()] == [None, None]
-
-
-def test_a_process_that_dies_idle_is_replaced_before_a_trial_needs_it(warm_pool: LentPool, tmp_path: Path) -> None:
     warm_pool.wait_until_ready()
     os.kill(warm_pool.pool._slots[1].pid, signal.SIGKILL)
     assert first_of(warm_pool, SlotsLost) == SlotsLost(slots=(1,))
-    warm_pool.wait_until_ready()
-    assert isinstance(train_to(warm_pool, trial_spec(1, tmp_path), (0, 1), 3)[-1], Measured)
-    warm_pool.end(1, 1)
-
-
-@pytest.mark.medium
-def test_a_gang_on_a_process_that_is_dead_already_costs_its_trial_no_attempt(
-    warm_pool: LentPool, tmp_path: Path
-) -> None:
     warm_pool.wait_until_ready()
     killed = psutil.Process(warm_pool.pool._slots[0].pid)
     killed.kill()
     psutil.wait_procs([killed], timeout=10)
     spec = trial_spec(2, tmp_path)
-    warm_pool.start(2, spec, (0, 1), 3)
-    failed = collect(warm_pool, spec, 3)[-1]
+    failed = train_to(warm_pool, spec, (0, 1), 3)[-1]
     assert isinstance(failed, GangFailed)
     assert (failed.failure, failed.counts) == ("lost", False)
     warm_pool.ready -= {0}
