@@ -161,9 +161,7 @@ def test_slots_of_a_gang_that_diverged_come_back_once_also_if_it_is_killed_meanw
 
 @pytest.mark.large
 @pytest.mark.usefixtures("ray_address")
-def test_a_gang_that_nobody_expected_has_a_store_and_the_users_environment_and_leaves_no_thread(
-    tmp_path: Path,
-) -> None:
+def test_a_gang_that_nobody_expected_has_a_store_and_the_users_environment_and_leaves_no_thread(tmp_path: Path) -> None:
     """A thread that asks Ray after its end would make Ray end this process."""
     before = set(threading.enumerate())
     lent = LentPool(has_gangs=False, environment={"SET_BY_USER": "a value"})
