@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 import random
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from studies.search.pruners.mo_asha import MoAsha
 from studies.storage.schema import tables as t
 from tests.support.simulated_study import SimulatedStudy, bare_machine, check_epochs, check_ledger, drive, smooth_curve
 
-patient = settings(deadline=None)
+patient = settings(deadline=None, max_examples=40)
 coordinate = st.integers(0, 6).map(float)
 
 
@@ -102,12 +101,9 @@ def test_promotion_takes_the_best_that_waits_from_the_highest_rung(
     assert (thaw.number if thaw else None) == plain_promotion(at_rung, paused, 3)
 
 
-@pytest.mark.parametrize(("epochs", "rungs"), [(52, (3, 9, 27)), (27, (3, 9)), (3, ()), (4, (3,)), (1, ())])
-def test_rungs(epochs: int, rungs: tuple[int, ...]) -> None:
-    assert MoAsha().rungs(epochs) == rungs
-
-
-def test_rungs_with_other_grace_and_eta() -> None:
+def test_rungs() -> None:
+    rungs: dict[int, tuple[int, ...]] = {52: (3, 9, 27), 27: (3, 9), 3: (), 4: (3,), 1: ()}
+    assert {epochs: MoAsha().rungs(epochs) for epochs in rungs} == rungs
     assert MoAsha(grace=2, eta=2).rungs(20) == (2, 4, 8, 16)
 
 
@@ -215,18 +211,12 @@ def completed_by_a_plain_loop(curves: list[Curve]) -> set[int]:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("studies", [3, pytest.param(50, marks=pytest.mark.slow)])
-def test_whole_studies_agree_with_a_plain_loop(record_property: Any, studies: int) -> None:
-    ours, theirs = [], []
+@pytest.mark.parametrize("studies", [1, pytest.param(50, marks=pytest.mark.slow)])
+def test_whole_studies_agree_with_a_plain_loop(studies: int) -> None:
+    """With exact durations the same trials are completed, study by study."""
     for seed in range(studies):
         curves = task_curves(seed)
-        ours.append(completed_by_the_controller(curves))
-        theirs.append(completed_by_a_plain_loop(curves))
-    counts, plain = [len(c) for c in ours], [len(c) for c in theirs]
-    error = math.sqrt((statistics.variance(counts) + statistics.variance(plain)) / studies)
-    record_property("mean_completed", statistics.mean(counts))
-    assert abs(statistics.mean(counts) - statistics.mean(plain)) <= 2 * error
-    assert ours == theirs  # with exact durations even the same trials, study by study
+        assert completed_by_the_controller(curves) == completed_by_a_plain_loop(curves)
 
 
 # ---------------------------------------------------------------------- the promotion variant in a study
@@ -251,10 +241,9 @@ def crossing(params: Any, world_size: int) -> Curve:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("thaw_seconds", [0.0, 0.25])
-def test_promotion_loses_nothing(tmp_path: Path, thaw_seconds: float) -> None:
+def test_promotion_loses_nothing(tmp_path: Path) -> None:
     policy = CheckedPolicy(pruner=MoAsha(variant="promotion"))
-    study = SimulatedStudy(tmp_path, policy=policy, thaw_seconds=thaw_seconds)
+    study = SimulatedStudy(tmp_path, policy=policy, thaw_seconds=0.25)
     machine = study.run(Limits(trials=40))
     record = study.record()
     assert (machine.state, machine.stop_reason) == ("closed", "budget_trials")
@@ -287,11 +276,11 @@ def test_promotion_goes_on_after_a_close(tmp_path: Path) -> None:
     study.run(Limits(trials=10))
     waiting = [trial.id for trial in study.record().trials if trial.reason == "closed"]
     assert waiting
-    study.run(Limits(trials=40))
+    study.run(Limits(trials=24))
     record = study.record()
     check_epochs(record)
     check_ledger(study)
-    assert len(record.started) == 40
+    assert len(record.started) == 24
     went_on = [trial for trial in record.trials if trial.id in waiting and len(trial.attempts) > 1]
     assert went_on, "with more trials at the rung, some that waited are promoted"
     assert not [row for row in study.rows(t.charges) if row.kind == "lost"]
