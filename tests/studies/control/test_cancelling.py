@@ -171,7 +171,6 @@ def test_what_is_queued_in_a_study_that_rests_is_cancelled_at_once(tmp_path: Pat
     check_ledger(resting)
 
 
-@pytest.mark.medium
 def test_the_commands_tell_how_to_cancel_what_is_enqueued(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

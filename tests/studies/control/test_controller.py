@@ -394,7 +394,6 @@ def test_a_trial_whose_checkpoint_was_not_read_for_a_moment_keeps_it(tmp_path: P
     assert study.record().started[0].attempts[-1].start_epoch == before.resume_epoch
 
 
-@pytest.mark.medium
 def test_a_pool_that_cannot_be_opened_leaves_a_failed_study_that_can_go_on(tmp_path: Path) -> None:
     class Closed(SimulatedPool):
         def open(self, slots: int) -> None:

@@ -87,7 +87,6 @@ def wide_study(folder: Path, pool: type[SimulatedPool], on_lost_node: str, *, cu
     return Wide(folder, pool=pool, policy=EVERY_TRIAL, slots=4, epochs=27, space=only_wide, curve=curve)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("on_lost_node", ["wait", "shrink"])
 def test_wide_trials_of_a_dead_node_wait_for_it_or_go_on_with_fewer_ranks(tmp_path: Path, on_lost_node: str) -> None:
     started: list[Any] = []
@@ -166,7 +165,6 @@ def test_fewer_ranks_take_the_same_samples_in_each_step(
     assert ranks_for(setup, replace(trial, number=None), most) == 4
 
 
-@pytest.mark.medium
 def test_slots_that_join_are_used_and_paid_for_from_then_on_and_shorten_a_budget_of_dollars(tmp_path: Path) -> None:
     class Grows(SimulatedPool):
         """Two slots come to the two that there are, at 30 s."""

@@ -411,7 +411,6 @@ def test_what_a_search_knows_of_trials_is_always_up_to_date(tmp_path: Path) -> N
     assert looks > 100
 
 
-@pytest.mark.medium
 def test_objects_are_set_aside_until_the_block_ends_and_nothing_is_collected_meanwhile() -> None:
     class Node:
         def __init__(self) -> None:

@@ -165,7 +165,6 @@ def test_a_worker_whose_own_heartbeat_has_run_out_gives_up_nobody(queue: JobQueu
     assert queue.require("s").state == "queued"
 
 
-@pytest.mark.medium
 def test_what_is_asked_of_a_running_job_reaches_its_worker(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
@@ -182,7 +181,6 @@ def test_what_is_asked_of_a_running_job_reaches_its_worker(queue: JobQueue) -> N
     assert queue.waiting() == []
 
 
-@pytest.mark.medium
 def test_a_stop_that_the_worker_did_not_live_to_hear_holds(queue: JobQueue) -> None:
     submit(queue)
     worker = queue.register("w", device="cpu", slots=1)
@@ -332,7 +330,6 @@ def test_living_workers_are_listed_with_what_they_have_in_use(queue: JobQueue) -
     assert [(line.name, line.slots, line.busy) for line in queue.workers()] == [("w", 3, 2)]
 
 
-@pytest.mark.medium
 @both
 def test_a_deleted_job_is_not_queued_again_keeps_what_it_has_cost_and_frees_its_name(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 100)
@@ -353,7 +350,6 @@ def test_a_deleted_job_is_not_queued_again_keeps_what_it_has_cost_and_frees_its_
     assert queue.accounts()[0].spent_nano_usd == 90
 
 
-@pytest.mark.medium
 def test_a_job_that_was_deleted_before_there_was_a_mark_for_that_is_not_queued_again(queue: JobQueue) -> None:
     submit(queue)
     ended = queue.ask(queue.require("s"), "cancel")
@@ -363,7 +359,6 @@ def test_a_job_that_was_deleted_before_there_was_a_mark_for_that_is_not_queued_a
         queue.queue_again(ended, limit_nano_usd=NANO)
 
 
-@pytest.mark.medium
 def test_what_is_under_way_is_not_marked_as_deleted(queue: JobQueue) -> None:
     submit(queue)
     queue.ask(queue.require("s"), "cancel")
@@ -390,7 +385,6 @@ def spent(queue: JobQueue) -> dict[str, int]:
     return {one.name: one.spent_nano_usd for one in queue.accounts()}
 
 
-@pytest.mark.medium
 def test_who_asks_for_a_confirmation_pays_for_it_and_each_cent_counts_once(queue: JobQueue) -> None:
     for kind, name in (("user", "ann"), ("user", "bob"), ("project", "p")):
         queue.set_limit(kind, name, 1000)  # type: ignore[arg-type]
@@ -408,7 +402,6 @@ def test_who_asks_for_a_confirmation_pays_for_it_and_each_cent_counts_once(queue
         assert found == [("s", 100, 170), ("s:confirm-1", 35, 35), ("s:confirm-2", 35, 35)]
 
 
-@pytest.mark.medium
 def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller_charges(queue: JobQueue) -> None:
     for name in ("ann", "bob"):
         queue.set_limit("user", name, NANO)
@@ -429,7 +422,6 @@ def test_who_asked_for_a_confirmation_that_died_pays_for_what_a_later_controller
     assert spent(queue) == {"ann": 100, "bob": NANO // 100}
 
 
-@pytest.mark.medium
 def test_a_confirmation_is_capped_by_the_money_of_whoever_asks_and_the_study_by_its_owners(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 1000)
     queue.set_limit("user", "bob", 50)
@@ -450,7 +442,6 @@ def test_a_confirmation_is_capped_by_the_money_of_whoever_asks_and_the_study_by_
     assert [one.promised_nano_usd for one in queue.accounts() if one.name == "ann"] == [110]
 
 
-@pytest.mark.medium
 def test_a_deleted_study_leaves_what_confirming_it_has_cost_with_who_asked(queue: JobQueue) -> None:
     queue.set_limit("user", "ann", 1000)
     queue.set_limit("user", "bob", 1000)
@@ -504,7 +495,6 @@ def test_a_job_for_a_whole_worker_waits_for_one_that_is_large_enough_and_says_so
     assert started(queue, queue.register("w", device="cpu", slots=2), 2).reason == ""
 
 
-@pytest.mark.medium
 def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/automl.db")
     queue = JobQueue(store)
@@ -531,7 +521,6 @@ def test_a_look_at_a_job_does_not_read_the_ledgers_of_others(tmp_path: Path) -> 
     store.close()
 
 
-@pytest.mark.medium
 @both
 def test_what_is_seen_at_a_look_changes_with_the_status_of_the_job(queue: JobQueue) -> None:
     def seen() -> tuple[object, ...]:
