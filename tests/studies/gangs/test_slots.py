@@ -20,11 +20,13 @@ from studies.gangs.node_watch import slots_of_nodes
 from studies.gangs.on_ray import RayPool
 from studies.gangs.own_cluster import OwnCluster
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, Measured, PoolError, SlotsLost, SlotsReady
+from studies.gangs.rank_environment import handed_over
 from studies.gangs.slot import Slot
 from studies.storage.reading.reader import load_study
 from studies.storage.study_store import Store
 from tests.support.command_line import SLOW, Workplace, finish
 from tests.support.ray_pool import LentPool, train_to, trial_spec
+from trainers.contract.task_loading import TaskLoadError, load_task
 from trainers.ranks.available_cpus import available_cpus
 
 pytestmark = pytest.mark.ray
@@ -63,22 +65,15 @@ def first_of(pool: Any, *kinds: type[Event], seconds: float = 60.0) -> Event:
 
 @pytest.mark.large
 @pytest.mark.usefixtures("ray_address", "quick_retries")
-def test_a_process_that_fails_to_come_up_is_replaced() -> None:
-    pool = Faltering(failing=1)
-    pool.open(1)
-    try:
-        assert first_of(pool, SlotsReady, DrainRequested) == SlotsReady(slots=(0,))
-    finally:
-        pool.close()
-
-
-@pytest.mark.large
-@pytest.mark.usefixtures("ray_address", "quick_retries")
 @pytest.mark.parametrize("autoscale", [False, True])
-def test_a_slot_that_never_comes_up_ends_the_study_with_the_reason(autoscale: bool) -> None:
-    pool = Faltering(failing=99, autoscale=autoscale)
+def test_a_process_that_fails_to_come_up_is_replaced_and_a_slot_that_never_does_ends_the_study(autoscale: bool) -> None:
+    pool = Faltering(failing=99 if autoscale else 1, autoscale=autoscale)
     pool.open(1)
     try:
+        if not autoscale:
+            assert first_of(pool, SlotsReady, DrainRequested) == SlotsReady(slots=(0,))
+            pool.failing = 99
+            pool._rank_slots.replace([0])
         ended = first_of(pool, SlotsReady, DrainRequested)
         assert isinstance(ended, DrainRequested)
         assert ended.reason == "error"
@@ -242,3 +237,14 @@ def test_a_process_that_the_end_of_the_pool_has_ended_is_no_failure(caplog: pyte
     slots._failed(0, slots.by_number[0], RuntimeError("it was cancelled before it started running"))
     assert not caplog.records
     assert not told
+
+
+def test_settings_of_libraries_and_named_variables_are_handed_over_to_ranks_and_no_others() -> None:
+    wanted = {"NCCL_SOCKET_IFNAME": "eth0", "HF_HOME": "/models", "CUDA_LAUNCH_BLOCKING": "1", "DATA": "/data"}
+    here = {**wanted, "CUDA_VISIBLE_DEVICES": "3", "PASSWORD": "x"}
+    assert handed_over(["DATA", "MISSING"], here) == wanted
+
+
+def test_a_task_whose_folder_a_machine_has_not_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TaskLoadError, match=r"the folder .*nowhere is not on this machine \(.*\); allowed: a folder"):
+        load_task("no_such_module:Task", {}, (str(tmp_path / "nowhere"),))
