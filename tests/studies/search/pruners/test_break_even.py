@@ -167,7 +167,6 @@ def test_what_was_prepared_serves_the_next_free_slot_until_there_is_something_el
     assert costs(policy.thaw), "another suggestion has come"
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("decider_is_first", [False, True])
 def test_what_one_model_learned_of_costs_serves_one_that_shares_its_fits(
     made_up: CurveTable, *, decider_is_first: bool

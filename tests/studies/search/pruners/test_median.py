@@ -17,7 +17,7 @@ from studies.results.pareto import layers
 from studies.search.policy import History, Policy
 from studies.search.pruners.median import Median
 from studies.spec.study_spec import parse_spec, spec_to_mapping
-from tests.support.simulated_study import SimulatedStudy, check_epochs, check_ledger
+from tests.support.simulated_study import SimulatedStudy, checked
 
 patient = settings(deadline=None, max_examples=40)
 COMBINATIONS = ("joint", "any", "all", "primary")
@@ -100,9 +100,7 @@ def test_rungs_double_and_leave_the_end_alone() -> None:
 def test_about_half_of_a_study_ends_at_each_rung(tmp_path: Path) -> None:
     study = SimulatedStudy(tmp_path, policy=Policy(pruner=Median(combine="primary")))
     study.run(Limits(trials=40))
-    record = study.record()
-    check_epochs(record)
-    check_ledger(study)
+    record = checked(study)
     reached = [sum(len(trial.epochs) >= rung for trial in record.started) for rung in (3, 6, 12, 27)]
     assert reached[0] == 40
     for before, after in itertools.pairwise(reached):
