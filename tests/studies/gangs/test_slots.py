@@ -53,7 +53,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_slots, "RETRY_SECONDS", 0.05)
 
 
-def first_of(pool: Any, *kinds: type[Event], seconds: float = 60.0) -> Event:
+def first_of(pool: Any, *kinds: type[Event], seconds: float = 100.0) -> Event:
     """The first event of these kinds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
