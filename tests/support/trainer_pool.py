@@ -228,7 +228,7 @@ class Pool:
         self._store = StoreServer()
         self._numbers = count()
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])  # torch is imported once for all of them
+        context.set_forkserver_preload(["tests.support.rank_imports"])
         self._pipes, self._processes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()

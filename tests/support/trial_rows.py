@@ -58,7 +58,7 @@ class TrainedTrial:
 def in_new_processes(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """Call `work(rank, store, *args)` in so many processes that are new; returns what each rank answers."""
     store, context = StoreServer(), multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(["tests.support.rank_imports", __name__])
     where = (store.address.host, store.address.port, store.address.secret)
     pipes, processes, answers = [], [], []
     for rank in range(count):

@@ -10,6 +10,6 @@ import pytest
 def quick_starts(monkeypatch):
     """Let ranks be forks of a process that has torch loaded, which new interpreters would each load."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.trainer_pool"])
+    context.set_forkserver_preload(["tests.support.rank_imports"])
     forkserver.ensure_running()
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)

@@ -131,7 +131,7 @@ class Scored(Blobs):
 
 def scored(world_size=1, *, n_validation=31, which="good", training=None):
     options = {"n": 53, "n_validation": n_validation, "which": which}
-    return replace(spec_of(world_size, options=options, training=training), task=TASK)
+    return replace(spec_of(world_size, options=options, training={"epochs": 1, **(training or {})}), task=TASK)
 
 
 def trained(ranks, spec):
@@ -153,7 +153,7 @@ def outputs_of(done, spec):
 
 
 @pytest.mark.parametrize(
-    ("world_size", "training", "n_validation"), [(1, {}, 31), (2, {}, 31), (4, {}, 3), (2, {"shard": "full"}, 3)]
+    ("world_size", "training", "n_validation"), [(1, {}, 31), (4, {}, 3), (2, {"shard": "full"}, 31)]
 )
 def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n_validation):
     spec = scored(world_size, n_validation=n_validation, training=training)
@@ -168,7 +168,7 @@ def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n
     assert evaluate(model_of(done, task), task, {})["val_auroc"] == pytest.approx(auroc, abs=1e-6)
 
 
-@pytest.mark.parametrize(("world_size", "n_validation"), [(1, 3), (2, 31), (4, 31), (4, 3)])
+@pytest.mark.parametrize(("world_size", "n_validation"), [(2, 31), (4, 3)])
 def test_states_that_torchmetrics_does_not_merge_are_gathered(ranks, world_size, n_validation):
     spec = scored(world_size, n_validation=n_validation, which="states")
     done = trained(ranks, spec)
