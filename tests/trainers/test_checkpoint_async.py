@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import multiprocessing
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ from torch import nn
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 from tests.support.disks import fill, tiny_disk
+from tests.support.forking import forking_context
 from tests.support.trainer_pool import assert_equal, messages_of, on_ranks, run_trial, spec_of, weights_of
 from trainers.checkpoints.checkpoint import last_checkpoint, read_checkpoint
 from trainers.checkpoints.checkpoint_stores import LocalPlace
@@ -311,8 +311,7 @@ def train_and_be_killed(spec, pipe):
 def test_after_a_death_during_a_write_the_trial_goes_on_from_the_checkpoint_before(tmp_path):
     spec = spec_with(1, tmp_path, options={"dropout": 0.3})
     whole = run_trial(Group(), replace(spec, checkpoint_folder=None))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.rank_imports"])
+    context = forking_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=train_and_be_killed, args=(spec, theirs), daemon=True)
     process.start()

@@ -153,7 +153,7 @@ def outputs_of(done, spec):
 
 
 @pytest.mark.parametrize(
-    ("world_size", "training", "n_validation"), [(1, {}, 31), (4, {}, 3), (2, {"shard": "full"}, 31)]
+    ("world_size", "training", "n_validation"), [(1, {}, 31), (2, {}, 31), (2, {"shard": "full"}, 3)]
 )
 def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n_validation):
     spec = scored(world_size, n_validation=n_validation, training=training)
@@ -168,7 +168,7 @@ def test_f1_and_auroc_are_those_of_the_whole_part(ranks, world_size, training, n
     assert evaluate(model_of(done, task), task, {})["val_auroc"] == pytest.approx(auroc, abs=1e-6)
 
 
-@pytest.mark.parametrize(("world_size", "n_validation"), [(2, 31), (4, 3)])
+@pytest.mark.parametrize(("world_size", "n_validation"), [(2, 31), (2, 1)])
 def test_states_that_torchmetrics_does_not_merge_are_gathered(ranks, world_size, n_validation):
     spec = scored(world_size, n_validation=n_validation, which="states")
     done = trained(ranks, spec)
