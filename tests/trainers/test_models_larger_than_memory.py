@@ -25,7 +25,7 @@ pytestmark = pytest.mark.large
 
 MIB = 2**20
 LIMIT = 48 * MIB
-WIDTH = 512
+WIDTH = 724
 BLOCK_BYTES = 4 * WIDTH * (WIDTH + 1)
 COPIES = {"sgd": 2, "adamw": 4}
 """How many times the weights the training state is."""
