@@ -5,7 +5,7 @@ from multiprocessing.context import ForkServerContext
 
 
 def forking_context() -> ForkServerContext:
-    """What starts them; a process has one server, which imports at its start."""
+    """What starts them. One worker has the tests that need it, the group `ranks`: its server loads for seconds."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.support.rank_imports"])
     return context

@@ -307,6 +307,7 @@ def train_and_be_killed(spec, pipe):
         trained_ahead(Group(), spec)
 
 
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.medium
 def test_after_a_death_during_a_write_the_trial_goes_on_from_the_checkpoint_before(tmp_path):
     spec = spec_with(1, tmp_path, options={"dropout": 0.3})

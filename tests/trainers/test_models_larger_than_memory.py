@@ -113,6 +113,7 @@ def warmed_up(pool, optimizer, tmp_path):
     pool.run(1, export, path, tmp_path / "small.pt")
 
 
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_four_ranks_train_save_resume_and_export_what_none_of_them_could_hold(fresh, tmp_path, optimizer):
     """Nor is a model built whole, or a state gathered on one rank, in so much memory."""

@@ -194,6 +194,7 @@ def test_parts_are_read_as_their_checkpoint_names_them_in_any_place(object_store
         place.open_part(path, part)
 
 
+@pytest.mark.xdist_group("ranks")
 def digest_there(variables: dict[str, str]) -> str:
     os.environ.update(variables)
     return hashlib.sha256(content_of(URL)).hexdigest()
@@ -308,6 +309,7 @@ def write_there(variables: dict[str, str], mib: int) -> None:
     PLACE.write(URL, saving(bytes(mib * 2**20)))
 
 
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("stalled", [".pt", "partNumber=2", ".manifest"])
 def test_a_process_that_is_killed_in_mid_upload_leaves_nothing_that_is_read(object_store, stalled) -> None:
     from studies.control.files.orphans import delete_orphans, find_orphans

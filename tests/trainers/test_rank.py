@@ -172,6 +172,7 @@ def _cpus_of_a_rank(cpus: tuple[int, ...]) -> tuple[set[int], set[int]]:
         return os.sched_getaffinity(0), children.submit(os.sched_getaffinity, 0).result()
 
 
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.large
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="CPUs can be chosen on Linux only")
 def test_a_rank_and_what_it_starts_keep_to_the_cpus_of_their_slot() -> None:

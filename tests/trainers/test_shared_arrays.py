@@ -134,6 +134,7 @@ def _mapped(folder: Path) -> Counter[str]:
     return found
 
 
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.large
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells it")
 def test_three_processes_hold_the_data_once(tmp_path):

@@ -217,6 +217,7 @@ def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_p
         run(replace(spec, attempt=2, resume_from=first.measurements[1].checkpoint))
 
 
+@pytest.mark.xdist_group("ranks")
 def _keep_what_shrinks(folder):
     path = folder / "state"
     path.write_bytes(bytes(2**22))
@@ -584,6 +585,8 @@ def rank_of_its_own(tmp_path, until: int = 9, **options):
         process.join()
 
 
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("as_ray_does", [False, True])
 def test_a_killed_rank_leaves_nothing_behind(tmp_path, as_ray_does):
     script(tmp_path, STARTS_A_PROCESS)
@@ -613,6 +616,7 @@ def test_a_command_whose_rank_is_killed_has_time_to_end(tmp_path, write_script):
     wait_until((tmp_path / "tidied").exists, seconds=20)
 
 
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_command_that_is_ending_when_its_rank_is_killed_is_not_asked_again(tmp_path, write_script, asks):
     report = "automl.report(epoch=epoch, val_error=0)"
