@@ -8,10 +8,12 @@ import anyio
 import pytest
 import yaml
 
+from automl.stored.auditing import audit
+from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue
 from studies.records.records import NANO
 from studies.storage.reading.reader import load_study
-from tests.support.mcp_clients import over_stdio
+from tests.support.mcp_clients import over_http, over_stdio
 from tests.support.team_service import SPEC, TeamService, team_service, worker
 
 LIMIT_USD = 8.0
@@ -24,12 +26,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamService]:
     folder = tmp_path_factory.mktemp("team")
     with team_service(folder) as serving, worker(serving.store, folder):
         JobQueue(serving.store).set_limit("project", "red", round(LIMIT_USD * NANO))
+        for user in ("ann", "cat"):
+            JobQueue(serving.store).set_limit("user", user, round(LIMIT_USD * NANO))
         yield serving
 
 
 @pytest.mark.large
 def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService) -> None:
+    """Ann searches, and Cat asks for the confirmation and pays for it."""
     spec = yaml.safe_dump(SPEC | {"study": "whole"})
+    cat, _ = access_tokens.create(service.store, name="cat", user="cat", project="red", role="member", days=1)
+    before = []
 
     async def drive() -> None:
         async with over_stdio(service.folder, "--server", service.url, "mcp", AUTOML_TOKEN=service.ann) as call:
@@ -56,7 +63,9 @@ def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService)
             expected = await call("confirm", **asked)
             assert expected["started"] is False
             assert expected["expected_usd"] > 0
-            confirming = await call("confirm", **asked, confirm_cost_usd=1.5)
+            before.append(JobQueue(service.store).require(name).spent_nano_usd)
+            async with over_http(service, cat) as other:
+                confirming = await other("confirm", **asked, confirm_cost_usd=1.5)
             assert JobQueue(service.store).require(confirming["job"]["study"]).limit_nano_usd == 1.5 * NANO
             ended = await call.until_it_ends(confirming["job"]["study"])
             assert ended["job"]["state"] == "done", ended
@@ -73,5 +82,9 @@ def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService)
     assert 0 < searched <= 2.0 * NANO
     assert 0 < confirmed <= 1.5 * NANO
     assert [one.trial for one in record.confirmations]
-    [account] = JobQueue(service.store).accounts()
-    assert account.spent_nano_usd <= account.limit_nano_usd
+    accounts = JobQueue(service.store).accounts()
+    assert all(one.spent_nano_usd <= one.limit_nano_usd for one in accounts)
+    spent = {one.name: one.spent_nano_usd for one in accounts}
+    assert [spent["ann"]] == before
+    assert spent["ann"] + spent["cat"] == spent["red"] == record.cost_nano_usd
+    assert audit(service.store, "red.whole")["findings"] == []
