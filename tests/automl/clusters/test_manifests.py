@@ -195,8 +195,8 @@ def entrypoint_run(out: Path, ray_address: str, script: str = "{entrypoint}") ->
 @pytest.mark.large
 @pytest.mark.ray
 @pytest.mark.timeout(600)
-def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp_path: Path, ray_address: str) -> None:
-    """The operator would begin it again, on cluster after cluster."""
+def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
+    """Without a complete trial it has not failed, else the operator would begin again; a second one goes on with it."""
     out = written(tmp_path, "kuberay")
     space = {**SLOW["space"], "fault": "raise", "at_epoch": 1, "world_size": 1}
     failing = {"study": "small", "space": space, "budget": {"usd": 1.0, "hours": 0.5, "trials": 1}, "mlflow": "off"}
@@ -205,21 +205,7 @@ def test_a_study_that_ended_without_a_complete_trial_is_no_failed_job_of_ray(tmp
     (tmp_path / "ray").write_text(RAY.format(file=str(tmp_path / "submitted.json")))
     (tmp_path / "ray").chmod(0o755)
     assert "1 failed" in entrypoint_run(out, ray_address, SUBMITTER)
-
-
-@pytest.mark.large
-@pytest.mark.ray
-@pytest.mark.timeout(600)
-def test_the_entrypoint_of_kuberay_runs_on_the_cluster_that_ray_names(tmp_path: Path, ray_address: str) -> None:
-    """A second one goes on with the study, which has ended."""
-    small = {"budget": {"usd": None, "hours": 0.5, "trials": 1}, "training": {"epochs": 1}, "mlflow": "off"}
-    out = written(tmp_path, "kuberay", **small)
-    space = DIGITS["space"] | {"world_size": {"type": "categorical", "choices": [1]}}
-    (out / "study" / "small.yaml").write_text(
-        yaml.safe_dump({**DIGITS, **small, "resources": {"slots": 1}, "space": space})
-    )
-    for _ in range(2):
-        entrypoint_run(out, ray_address)
+    entrypoint_run(out, ray_address)
     assert (out / "study" / "artifacts" / "small").is_dir()
 
 
