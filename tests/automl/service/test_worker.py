@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,33 +32,14 @@ from studies.records.records import NANO
 from studies.spec.study_spec import parse_spec
 from studies.storage.schema import tables as t
 from tests.support import waiting
-from tests.support.command_line import ViewsInThisProcess
+from tests.support.command_line import run_here
 from tests.support.ray_pool import LentPool
 from tests.support.service import TestedService, plain_submission, spec_of, with_policy
+from tests.support.team_service import worker
 
 pytestmark = pytest.mark.timeout(600)
 AWAY = OperationalError("SELECT 1", None, sqlite3.OperationalError("the server closed the connection"))
 wait_until = partial(waiting.wait_until, seconds=540.0)
-
-
-@contextmanager
-def worker(service: TestedService, name: str, slots: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker in a process of its own, which has ended with all it has started when the block ends."""
-    command = [sys.executable, "-m", "automl", "worker", "--slots", str(slots), "--name", name, "--device", "cpu"]
-    environment = {**os.environ, "AUTOML_STORE": service.store.url}
-    with (service.folder / f"{name}.log").open("wb") as log:
-        one = subprocess.Popen(command, cwd=service.folder, env=environment, stderr=log)
-        try:
-            yield one
-        finally:
-            children = psutil.Process(one.pid).children(recursive=True) if one.poll() is None else []
-            one.send_signal(signal.SIGTERM)
-            try:
-                one.wait(60.0)
-            except subprocess.TimeoutExpired:
-                one.kill()
-            for child in psutil.wait_procs(children, timeout=30.0)[1]:
-                child.kill()
 
 
 def states(service: TestedService) -> dict[str, str]:
@@ -330,8 +310,8 @@ def team(service: TestedService) -> Iterator[Callable[[str, str], Team]]:
 
     yield make
     for one in made:
-        for worker in one.workers:
-            worker.kill_all()
+        for member in one.workers:
+            member.kill_all()
 
 
 @pytest.mark.medium
@@ -387,8 +367,7 @@ def test_a_worker_that_stays_away_after_such_a_time_is_given_up(team: Callable[[
 @pytest.mark.ray
 def test_a_study_ends_within_its_users_money(service: TestedService, warm_pool: LentPool, monkeypatch) -> None:
     """Slots cost so much that the user's limit ends the study; what is late on a busy machine is no cent."""
-    monkeypatch.setattr("automl.launching.study_run.RayPool", lambda **_: warm_pool)
-    monkeypatch.setattr("automl.launching.study_run.ViewsProcess", ViewsInThisProcess)
+    run_here(monkeypatch, warm_pool)
     with_policy(service, usd_per_slot_hour=2.0)
     service.studies("root", "ops", "admin").set_limit("user", "ann", 0.002)
     budget = {"usd": 1.0, "hours": None, "trials": 200}
@@ -411,17 +390,17 @@ def test_a_study_survives_its_workers(service: TestedService) -> None:
     """One worker is killed, the next one told to leave; the third ends the study, and nothing is lost or paid twice."""
     budget = {"usd": 1.0, "hours": None, "trials": 3}
     service.studies().submit(spec_of("a", training={"epochs": 200}, budget=budget))
-    with worker(service, "first") as first:
+    with worker(service.store, service.folder, "first") as first:
         wait_until(lambda: epochs(service) >= 3, "epochs of the first worker")
         first.kill()
-        with worker(service, "second") as second:
+        with worker(service.store, service.folder, "second") as second:
             wait_until(lambda: worker_of(service, "vision.a") == "second", "the second worker")
             before = epochs(service)
             wait_until(lambda: epochs(service) >= before + 10, "epochs of the second worker")
             second.terminate()
             second.wait(120.0)
             assert states(service) == {"a": "queued"}
-            with worker(service, "third"):
+            with worker(service.store, service.folder, "third"):
                 wait_until(lambda: states(service) == {"a": "done"}, "the end")
     assert findings(service) == []
 
@@ -431,13 +410,13 @@ def test_a_study_survives_its_workers(service: TestedService) -> None:
 def test_a_frozen_worker_loses_its_job_and_comes_back(service: TestedService) -> None:
     budget = {"usd": 1.0, "hours": None, "trials": 4}
     service.studies().submit(spec_of("a", training={"epochs": 60}, budget=budget))
-    with worker(service, "frozen") as frozen:
+    with worker(service.store, service.folder, "frozen") as frozen:
         wait_until(lambda: epochs(service) >= 3, "epochs of the first worker")
         tree = [psutil.Process(frozen.pid), *psutil.Process(frozen.pid).children(recursive=True)]
         for process in tree:
             process.suspend()
         try:
-            with worker(service, "other"):
+            with worker(service.store, service.folder, "other"):
                 wait_until(lambda: worker_of(service, "vision.a") == "other", "a move")
                 wait_until(lambda: states(service) == {"a": "done"}, "the end")
         finally:
@@ -453,7 +432,7 @@ def test_a_frozen_worker_loses_its_job_and_comes_back(service: TestedService) ->
 def test_a_higher_priority_gets_its_slots_and_the_displaced_study_goes_on(service: TestedService) -> None:
     budget = {"usd": 1.0, "hours": None, "trials": 2}
     service.studies().submit(spec_of("low", training={"epochs": 60}, budget=budget))
-    with worker(service, "w"):
+    with worker(service.store, service.folder, "w"):
         wait_until(lambda: epochs(service) >= 3, "epochs of the first study")
         service.studies("root", "vision", "admin").submit(spec_of("high"), priority=10)
         wait_until(lambda: states(service) == {"low": "queued", "high": "running"}, "room")
@@ -468,7 +447,7 @@ def test_a_broken_study_fails_with_its_reason_and_a_dying_process_is_tried_again
     service.studies().submit(spec_of("a", training={"epochs": 2000}))
     absent = str(tmp_path / "absent.csv")
     service.studies().submit(spec_of("b", task="tabular", task_options={"train": absent, "target": "y"}))
-    with worker(service, "w", slots=2) as one:
+    with worker(service.store, service.folder, "w", slots=2) as one:
         wait_until(lambda: states(service)["b"] == "failed", "the broken one")
         assert "absent.csv" in service.queue.require("vision.b").reason
         wait_until(lambda: epochs(service) >= 1, "an epoch of the other one")
