@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,7 +29,7 @@ from studies.spec.study_spec import StudySpec, parse_spec
 from tests.support import faulty_tasks, optional
 from tests.support.command_line import AUTOML, DIGITS, SLOW, Workplace
 from tests.support.databases import create_database
-from tests.support.served import free_port
+from tests.support.served import free_port, listens
 from tests.support.waiting import wait_until
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -295,17 +294,14 @@ def test_compose_takes_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("target", "machines", "options"),
-    [
-        ("compose", Machines(nodes=1, gpus_per_node=0), ["--device", "cpu"]),
-        ("compose", Machines(nodes=1, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
-        ("compose", Machines(nodes=1, gpus_per_node=2, cpus_per_node=3), []),
-        ("kustomize", Machines(nodes=2, gpus_per_node=0), ["--device", "cpu", "--slots", "4"]),
-        ("kustomize", Machines(nodes=2, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
-        ("kustomize", Machines(nodes=2, gpus_per_node=2), []),
-    ],
-)
+@pytest.mark.parametrize(("target", "machines", "options"), [
+    ("compose", Machines(nodes=1, gpus_per_node=0), ["--device", "cpu"]),
+    ("compose", Machines(nodes=1, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
+    ("compose", Machines(nodes=1, gpus_per_node=2, cpus_per_node=3), []),
+    ("kustomize", Machines(nodes=2, gpus_per_node=0), ["--device", "cpu", "--slots", "4"]),
+    ("kustomize", Machines(nodes=2, gpus_per_node=0, cpus_per_node=3), ["--device", "cpu", "--slots", "3"]),
+    ("kustomize", Machines(nodes=2, gpus_per_node=2), []),
+])  # fmt: skip
 def test_a_worker_offers_what_its_container_was_given(target, machines, options, tmp_path):
     """It sees all CPUs of its node, whatever part of them it has asked for."""
     out = written(tmp_path, target, machines)
@@ -398,18 +394,16 @@ class Composed:
         assert program == "python"
         log = self.folder / f"{name}.log"
 
-        def listens() -> bool:
-            """Whether somebody takes connections, which is cheaper to ask than a process that checks."""
+        def has_begun() -> bool:
+            """Which is cheaper to ask than a process that checks."""
             assert process.poll() is None, log.read_text()
-            with socket.socket() as client:
-                client.bind(("127.0.0.2", 0))  # from the server's own address it might connect to itself
-                return client.connect_ex(("127.0.0.1", self.ports[name])) == 0
+            return listens(self.ports[name])
 
         def is_healthy() -> bool:
             assert process.poll() is None, log.read_text()
             return not subprocess.run([sys.executable, *arguments], capture_output=True, check=False).returncode
 
-        wait_until(listens, f"{name} does not listen", WAIT_SECONDS)
+        wait_until(has_begun, f"{name} does not listen", WAIT_SECONDS)
         wait_until(is_healthy, f"{name} is not healthy", WAIT_SECONDS)
 
 
@@ -455,13 +449,10 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     assert sorted(out.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("target", "sections", "problem"),
-    [
-        ("pytorchjob", {"task": {"command": ["true"]}}, "found a command"),
-        ("kuberay", {"resources": AUTOSCALED}, "autoscale"),
-    ],
-)
+@pytest.mark.parametrize(("target", "sections", "problem"), [
+    ("pytorchjob", {"task": {"command": ["true"]}}, "found a command"),
+    ("kuberay", {"resources": AUTOSCALED}, "autoscale"),
+])  # fmt: skip
 def test_what_a_target_cannot_do_is_said(target: Target, sections: Any, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=problem):
         written(tmp_path, target, **sections)
