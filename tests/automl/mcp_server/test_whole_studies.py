@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
 import yaml
 
+from automl.service.workers import job_process
 from automl.stored.auditing import audit
 from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue
+from studies.queueing.turns import Start
 from studies.records.records import NANO
 from studies.storage.reading.reader import load_study
+from tests.support.command_line import run_here
 from tests.support.mcp_clients import over_http, over_stdio
-from tests.support.team_service import SPEC, TeamService, team_service, worker
+from tests.support.ray_pool import LentPool
+from tests.support.team_service import SPEC, TeamService, team_service
 
 LIMIT_USD = 8.0
 
-pytestmark = [pytest.mark.xdist_group("mcp"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamService]:
     folder = tmp_path_factory.mktemp("team")
-    with team_service(folder) as serving, worker(serving.store, folder):
+    with team_service(folder) as serving:
         JobQueue(serving.store).set_limit("project", "red", round(LIMIT_USD * NANO))
         for user in ("ann", "cat"):
             JobQueue(serving.store).set_limit("user", user, round(LIMIT_USD * NANO))
         yield serving
 
 
+def run_jobs_during(client: Callable[[], None], queue: JobQueue) -> None:
+    """Run the jobs of a queue in this process, as a worker of one slot, until a client in a thread has ended."""
+    worker = queue.register("w", device="cpu", slots=1)
+    with ThreadPoolExecutor(2) as threads:
+        done = threads.submit(client)
+
+        def beat() -> None:
+            while not done.done():
+                queue.beat(worker)
+                time.sleep(0.5)
+
+        threads.submit(beat)
+        while not done.done():
+            turn = queue.take_turn(worker, 1)
+            if isinstance(turn, Start):
+                assert job_process.run(queue.store, turn.job.run.id) == "done"
+            time.sleep(0.05)
+    done.result()
+
+
 @pytest.mark.large
-def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService) -> None:
+def test_a_study_from_launch_to_a_confirmed_recommendation(
+    service: TeamService, warm_pool: LentPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ann searches, and Cat asks for the confirmation and pays for it."""
+    run_here(monkeypatch, warm_pool)
     spec = yaml.safe_dump(SPEC | {"study": "whole"})
     cat, _ = access_tokens.create(service.store, name="cat", user="cat", project="red", role="member", days=1)
     before = []
@@ -74,7 +103,7 @@ def test_a_study_from_launch_to_a_confirmed_recommendation(service: TeamService)
             assert more["started"] is False
             assert more["budget_usd"] <= 2.5
 
-    anyio.run(drive)
+    run_jobs_during(lambda: anyio.run(drive), JobQueue(service.store))
     record = load_study(service.store, "red.whole")
     assert record.spec["budget"]["usd"] == 2.0
     searched = sum(one.cost_nano_usd for one in record.charges if one.kind != "confirm")
