@@ -137,9 +137,7 @@ class Workplace:
         ):
             patch.chdir(self.folder)
             patch.setenv("COLUMNS", "160")
-            patch.setattr("automl.launching.study_run.RayPool", lambda **_options: self.pool)
-            for module in ("automl.launching.study_run", "automl.stored.reporting"):
-                patch.setattr(f"{module}.ViewsProcess", ViewsInThisProcess)
+            run_here(patch, self.pool)
             patch.setattr("automl.launching.probing.ask", _ask_once)
             yield patch, out, err
 
@@ -203,6 +201,13 @@ class Workplace:
                     return started
                 time.sleep(0.1)
         raise AssertionError(f"it did not come about in {seconds} s")
+
+
+def run_here(patch: pytest.MonkeyPatch, pool: LentPool | None) -> None:
+    """Let studies that this process drives train on a pool of the tests, and be mirrored in this process."""
+    patch.setattr("automl.launching.study_run.RayPool", lambda **_options: pool)
+    for module in ("automl.launching.study_run", "automl.stored.reporting"):
+        patch.setattr(f"{module}.ViewsProcess", ViewsInThisProcess)
 
 
 class ViewsInThisProcess:
