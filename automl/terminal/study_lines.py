@@ -40,7 +40,7 @@ def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:
         echo("nothing waits, and nothing runs")
     for job in jobs:
         limit = "" if job["limit_usd"] is None else f" of {usd(job['limit_usd'])}"
-        slots = "all slots" if job["slots"] is None else f"{job['slots']} slots"
+        slots = "all slots" if job["slots"] is None else plural(job["slots"], "slot")
         money = f"{usd(job['spent_usd'])}{limit}"
         who = f"{job['user']} ({job['project']})"
         echo(f"{job['study']:30} {who:20} priority {job['priority']:>4}  {slots:>9}  {money:>18}  {state_of(job)}")

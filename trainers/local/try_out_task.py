@@ -13,6 +13,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -160,9 +162,20 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
     return tuple(with_derived(task, known, params)), samples
 
 
+def _end_after(parent: int) -> None:
+    """End this process, and its group if it leads one, once its parent is gone: nobody waits for the answer."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
 def main() -> None:
     """Answer one question on stdin with one line on stdout; all other output of the task goes to stderr."""
+    parent = os.getppid()
     question = json.load(sys.stdin)
+    threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
     with open(divert_stdout(), "w", encoding="utf-8") as answers:  # noqa: PTH123 - a descriptor
         of = (question["task"], question.get("task_options") or {}, question.get("python_path") or [])
         if "examples" in question:

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from automl.service.workers.job_process import INTERRUPTED, STORE_AWAY, WORKER_PID, outcome_of_closed
+from reports.phrases import plural
 from search_spaces.user_errors import RunError
 from studies.control.dead_controllers import settle_left
 from studies.queueing.job_queue import JobQueue
@@ -138,7 +139,7 @@ class Worker:
     def _join(self) -> None:
         self._id = self.queue.register(self.name, device=self.device, slots=self.slots)
         self._beaten_at = self._steady_since = self.clock()
-        self.log(f"worker {self.name} has {self.slots} slots", worker=self.name)
+        self.log(f"worker {self.name} has {plural(self.slots, 'slot')}", worker=self.name)
 
     def _beat(self) -> None:
         gap_seconds, asked = self.queue.beat(self._id)
