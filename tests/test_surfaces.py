@@ -40,4 +40,5 @@ def test_nothing_gets_lost_unsaid() -> None:
 def test_the_changelog_names_what_is_gone() -> None:
     page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     removed = re.findall(r"(?ms)^### Removed\n(.*?)(?=^##|\Z)", page)
+    removed += [file.read_text(encoding="utf-8") for file in (ROOT / "changes").glob("*.removed.md")]
     assert [words for words in GONE.values() if words not in "".join(removed)] == []

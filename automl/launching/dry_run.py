@@ -13,7 +13,7 @@ from automl.launching.expected_cost import earlier_cost, expected_cost
 from automl.launching.prepared_study import Prepared
 from automl.terminal.echo import echo
 from automl.terminal.texts import cut
-from reports.phrases import plural, usd, whichever_first
+from reports.phrases import duration, plural, usd, whichever_first
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
 from search_spaces.space import Space
 from search_spaces.wording import listed
@@ -90,7 +90,7 @@ def _task(prepared: Prepared) -> str:
 def _budget(budget: BudgetSpec) -> str:
     return whichever_first([
         usd(budget.usd) if budget.usd is not None else "",
-        f"{budget.hours:g} h" if budget.hours is not None else "",
+        duration(3600.0 * budget.hours) if budget.hours is not None else "",
         plural(budget.trials, "trial") if budget.trials is not None else "",
     ])  # fmt: skip
 

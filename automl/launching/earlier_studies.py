@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import optuna
 import sqlalchemy as sa
 
 from automl.launching.prepared_study import Prepared
@@ -29,6 +28,9 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError, absolute_url, connect_args, exists, is_current, parse_url
 from studies.storage.study_store import Store
+
+if TYPE_CHECKING:
+    import optuna
 
 
 def with_earlier(prepared: Prepared) -> Prepared:
@@ -103,6 +105,8 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
             if study in known:
                 record = load_study(store, study)
                 return trials_of_record(record, *wanted), len(record.started)
+    import optuna
+
     with _optuna_storage(url) as storage:
         # Optuna's tables also contain our own studies, for its dashboard.
         names = optuna.get_all_study_names(storage) if storage is not None else []
@@ -133,6 +137,8 @@ def _optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
     if not _has_table(url, "trial_values"):
         yield None
         return
+    import optuna
+
     parsed = parse_url(url)
     waits = {"connect_args": connect_args(parsed)}
     text = parsed.render_as_string(hide_password=False)
@@ -220,6 +226,8 @@ def trials_of_optuna(
     study: optuna.Study, name: str, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
     """Return the complete trials of an Optuna study; bounded metrics are its objectives or user attributes, if any."""
+    import optuna
+
     names = _metric_names(study)
     columns = _columns(study, names, name, objectives)
     trials = []
@@ -232,6 +240,8 @@ def trials_of_optuna(
 
 
 def _metric_names(study: optuna.Study) -> list[str] | None:
+    import optuna
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return study.metric_names

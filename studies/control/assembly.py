@@ -13,7 +13,6 @@ from search_spaces.space import Space
 from studies.control.machine.study_setup import FREE_USD_PER_SLOT_HOUR, StudySetup
 from studies.money.budget import Limits
 from studies.results.extrapolation import DEFAULT_GRACE, milestones
-from studies.search.model.curve_model import CurveModel
 from studies.search.model.earlier_study import EarlierStudy
 from studies.search.model.problem import Problem
 from studies.search.model.size_model import SizeModel, nothing_counted
@@ -22,7 +21,6 @@ from studies.search.policy import Policy, Pruner
 from studies.search.pruners.by_name import make_pruner, takes_context
 from studies.search.pruners.pruner_context import PrunerContext
 from studies.search.rungs import decision_rungs
-from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.optuna_suggester import OptunaSuggester
 from studies.search.samplers.start_design import FirstTrials
 from studies.search.samplers.suggester import Suggester
@@ -96,6 +94,10 @@ def assemble_search(
     threaded, policy and suggester need a model each. `milestones_of` is None for the milestones of the problem.
     """
     search = search.chosen
+    # Both take a second, which `--help` and commands that only read need not wait for.
+    from studies.search.model.curve_model import CurveModel
+    from studies.search.samplers.model_suggester import ModelSuggester
+
     model = functools.cache(lambda: CurveModel(problem))
     fits = search.sampler == "cokriging"
     context = PrunerContext(seed=search.seed, problem=problem, model=model, sampler_fits=fits)

@@ -61,7 +61,7 @@ def test_eight_lines_say_most_and_stand_first(place: InProcess) -> None:
     assert said["space"].startswith("5 parameters (1 constant, 1 whole, 2 of choices, 1 continuous): architecture, ")
     assert said["training"] == "6 epochs, rungs 2, 4"
     assert said["slots"].startswith("2 x CPU, $3.60 per slot and hour")
-    assert said["budget"] == "$1.00 or 0.5 h or 14 trials, whichever comes first"
+    assert said["budget"] == "$1.00 or 30 min or 14 trials, whichever comes first"
     assert said["cost"] == (
         "not known before the first epoch, since no study of this store has trained this task; at most $1.00"
     )

@@ -53,7 +53,7 @@ LINK_PRIOR = Prior(
     length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.06, noise_sd=0.8, warp_sd=0.7
 )
 """Fitted likewise, with more noise: the few trials that cross a link would be fitted too closely with less, since
-inputs are warped (docs/decisions.md)."""
+inputs are warped (docs/search-experiments.md)."""
 START, SLOPE = -2, -1
 """Keys of the start and of the slope among the processes of a chain; a link's key is the index of its rung."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import qmc
 
 from studies.search.arrays import Array, Rows
 
 
 def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -> Array:
     """Scrambled Sobol points of the unit cube [count, dimensions]."""
+    from scipy.stats import qmc  # takes a second, which commands that only read need not wait for
+
     points: Array = qmc.Sobol(dimensions, seed=seed).random_base2(int(np.ceil(np.log2(count))))
     return points[:count]
 
