@@ -27,7 +27,7 @@ from trainers.protocol import Failure
 from trainers.trainer_options import TRAINER_PARAMETERS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
-         ROOT / "SECURITY.md", ROOT / "CODE_OF_CONDUCT.md", *sorted((ROOT / "docs").glob("*.md")),
+         ROOT / "SECURITY.md", ROOT / "CODE_OF_CONDUCT.md", *sorted((ROOT / "docs").rglob("*.md")),
          ROOT / "benchmarks" / "README.md", ROOT / "changes" / "README.md"]  # fmt: skip
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
