@@ -89,7 +89,7 @@ def test_a_study_with_pauses_is_explained_and_its_report_is_read(
 def test_a_task_that_estimates_a_number(place: Workplace) -> None:
     summary = place.json("launch", place.spec(spec_of("diabetes.yaml"), budget="2 trials", mlflow="off"))
     assert summary["trials"]["complete"] >= 1
-    place.run("export", "diabetes", "best", "--out", "model.pt2")
+    assert "val_mae" in summary["archive"][0]["values"]
 
 
 @pytest.mark.ray
