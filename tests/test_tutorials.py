@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import re
+import runpy
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,10 +78,7 @@ def test_a_study_with_pauses_is_explained_and_its_report_is_read(
     assert {one["action"] for one in decisions} >= {"pause", "continue"}
     assert any("hypervolume per dollar" in one["reason"] for one in decisions)
     monkeypatch.chdir(place.folder)
-    monkeypatch.syspath_prepend(str(FILES))
-    import report  # type: ignore[import-not-found]
-
-    assert "trade_off" in report.read("pruning").figures
+    assert "trade_off" in runpy.run_path(str(FILES / "report.py"))["read"]("pruning").figures
     assert "train" in capsys.readouterr().out
 
 
@@ -149,12 +147,10 @@ def busy_url() -> Iterator[str]:
         thread.join()
 
 
-def test_a_client_asks_a_busy_server_again(busy_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FILES))
-    import ask  # type: ignore[import-not-found]
-
+def test_a_client_asks_a_busy_server_again(busy_url: str) -> None:
+    ask = runpy.run_path(str(FILES / "ask.py"))["ask"]
     rows = [{"petal length (cm)": "1.4"}, {"petal length (cm)": "5.1"}]
-    assert [one["label"] for one in ask.ask(rows, busy_url)] == ["setosa", "setosa"]
+    assert [one["label"] for one in ask(rows, busy_url)] == ["setosa", "setosa"]
     assert BusyOnce.asked == [rows, rows]
 
 
