@@ -25,4 +25,4 @@ if __name__ == "__main__":
 
     subprocess.run(["automl", "resume", "crash", "--quiet"], check=True)
     print("resumed:", automl.load("crash").record.state, epochs(), flush=True)
-    subprocess.run(["automl", "audit", "crash"], check=True)
+    subprocess.run(["automl", "audit", "crash"], check=False)
